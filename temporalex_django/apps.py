@@ -107,9 +107,9 @@ def _backend() -> BoundBackend:
 
 
 def _task_host() -> TaskHost:
-    from temporalex_django.tasks.results import Hosting  # noqa: PLC0415 - it needs the models, and Django's tasks
+    from temporalex_django.tasks.results import DjangoTaskHost  # noqa: PLC0415 - it needs the models, and Django's tasks
 
-    return Hosting()
+    return DjangoTaskHost()
 
 
 def _burst(seconds: float) -> int:

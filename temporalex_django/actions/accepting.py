@@ -15,8 +15,8 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
-from temporalex_django.graph.events import declared_of
-from temporalex_django.graph.steps import from_outside, key_of, role_of
+from temporalex_django.graph.events import find_declared_event
+from temporalex_django.graph.steps import external_events, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
 
@@ -98,8 +98,8 @@ def _events(run: Instance, code: type[GraphWorkflow]) -> list[AcceptedMessage]:
     for step in code.graph() if keys else ():
         if key_of(step) not in keys:
             continue
-        for event in from_outside(step):
-            said = declared_of(step, event)
+        for event in external_events(step):
+            said = find_declared_event(step, event)
             message = AcceptedMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
             if said is not None:
                 message = replace(message, args_type=said.data_type, permission=said.permission)

@@ -225,7 +225,7 @@ def instance(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNRE
     version = version_of(target, storage=storage)
     with inline.marker(storage).noted("run", target.shown):
         found = instance_of(target.shown, name=target.workflow, version=version)
-    return found if view is UNREDACTED else snapshot.viewed(found, view)
+    return found if view is UNREDACTED else snapshot.redact_instance(found, view)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

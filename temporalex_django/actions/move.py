@@ -24,7 +24,7 @@ from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph.durable.projection import Projection
-from temporalex_django.graph.snapshot import moved
+from temporalex_django.graph.snapshot import snapshot_for_version
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Chain, Instance
 
@@ -125,8 +125,8 @@ class Move(ActionOnRun[MoveOutcome]):
             code: Any = workflows.class_for_run(target.workflow, target.version)
             projection = Projection(code)
             projection.feed(events)
-            instance = moved(projection.instance, self.to, self.names)
-            snapshot = {**instance, "due": projection.due(self.names), **next_run_snapshot(events)}
+            instance = snapshot_for_version(projection.instance, self.to, self.names)
+            snapshot = {**instance, "due": projection.due_times(self.names), **next_run_snapshot(events)}
         write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), facts=facts)
         self.storage.write([write])
         assert write.next_run is not None

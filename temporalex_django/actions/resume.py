@@ -15,8 +15,8 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.db.starts import Inserted
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
-from temporalex_django.graph.durable.run import deciding, requested
-from temporalex_django.graph.steps import StepRef, words_of
+from temporalex_django.graph.durable.run import decidable_steps, resume_request
+from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -50,12 +50,12 @@ class Resume(JudgedMessage):
         code = target.code
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
-        self.may = [] if code is None else deciding(code, event, by.user)
+        self.may = [] if code is None else decidable_steps(code, event, by.user)
         # from a face a person needs the permission to signal; whether the step that matches has a role is known when it
         # is judged
         self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
         who, key = (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
-        request = requested(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
+        request = resume_request(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
         super().__init__(target, message=event, body=request, id=id, timeout=timeout, mode="auto", by=by, exact=exact)
 
     def _permits(self, user: Person, target: RunTarget) -> bool:
@@ -95,6 +95,6 @@ def approves(user: Person | None, ref: str, *, workflow: str | None = None, amon
     if code is None or not issubclass(code, GraphWorkflow):
         return False
     try:
-        return any(authorization.matches_candidate(user, word) for step in code.graph() for word in words_of(step))
+        return any(authorization.matches_candidate(user, word) for step in code.graph() for word in decider_words(step))
     except ActionNotPermitted:
         return False

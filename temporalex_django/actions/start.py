@@ -21,7 +21,7 @@ from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.db.starts import NewStart, insert_start
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
-from temporalex_django.graph.snapshot import first
+from temporalex_django.graph.snapshot import start_snapshot
 
 
 class Start(Action[RunTarget]):
@@ -107,7 +107,7 @@ class Start(Action[RunTarget]):
             args=args,
             generated=self.id is None and self.value is None,
             subject=self.subject,
-            snapshot=first(
+            snapshot=start_snapshot(
                 cls,
                 telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
                 started_by=authorization.sender_of(self.by.user),

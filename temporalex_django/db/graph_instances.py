@@ -39,8 +39,8 @@ class TaskSource:
         return workflow.class_for_run(self.task.workflow, version)
 
     def instance(self, version: int) -> Any:
-        projection = _projections(get_settings().DATABASE).of(self.task.run_id, self.workflow(version))
-        begun = projection.begun.get(self.task.seq)
+        projection = _projections(get_settings().DATABASE).get(self.task.run_id, self.workflow(version))
+        begun = projection.activity_instances.get(self.task.seq)
         if begun is None:
             raise TemporalexError(
                 f"{self.task.activity} of {self.task.workflow_id} is over: nobody waits for it any more"
@@ -50,7 +50,7 @@ class TaskSource:
 
 def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
     """The instance that the history of a run comes to. Raises ``UnknownWorkflow`` for what is no graph here."""
-    return _projections(get_settings().DATABASE).of(run_id, _class(name, version)).instance
+    return _projections(get_settings().DATABASE).get(run_id, _class(name, version)).instance
 
 
 def _class(name: str, version: int) -> type[GraphWorkflow]:

@@ -26,9 +26,9 @@ from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.contracts import checked, identity
 from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.frozen_data import thaw
 from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.steps import key_of, name_of
-from temporalex_django.graph.values import thawed
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Chain, HumanTask, Instance
 
@@ -104,7 +104,9 @@ class TableStorage:
         facts = storage.facts([row.pk]).get(row.pk)
         if facts is None:
             return None
-        return snapshot.begun(cls, id=facts.workflow_id, version=facts.version, args=facts.args, data=facts.snapshot)
+        return snapshot.new_instance(
+            cls, id=facts.workflow_id, version=facts.version, args=facts.args, data=facts.snapshot
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class TableStorage:
         options["version"] = instance.version
         if instance.closed:
             options["scope"] = "none"
-        new = NewStart(workflow_id=instance.id, args=thawed(instance.initial), **options)
+        new = NewStart(workflow_id=instance.id, args=thaw(instance.initial), **options)
         return insert_start(new, storage=storage).run_id
 
     def _hand_on(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
@@ -229,9 +231,9 @@ def _status(row: Instance) -> str:
 def _closing(instance: GraphInstance) -> dict[str, Any]:
     """What the closing event of such a run would hold."""
     if instance.status == "completed":
-        return {"result": {key: thawed(data) for key, data in instance.context.steps.items()}}
+        return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
     if instance.status == "cancelled":
         return {"reason": "", "outside": True}
     step = instance.failed_step
     which = {} if step is None else {"step": key_of(step), "step_name": name_of(step)}
-    return {"reason": thawed(instance.reason), "type": None, "message": None, **which}
+    return {"reason": thaw(instance.reason), "type": None, "message": None, **which}

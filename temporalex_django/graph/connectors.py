@@ -42,8 +42,8 @@ class Connector:
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
         """Do it. An action that there is not is an ``Err``, no exception: the step decides what it means."""
         if action not in self.supported_actions():
-            known = ", ".join(self.supported_actions()) or "none"
-            return Err(f"{type(self).__name__} has no action {action!r} (it has: {known})")
+            action_names = ", ".join(self.supported_actions()) or "none"
+            return Err(f"{type(self).__name__} has no action {action!r} (it has: {action_names})")
         result: Ok[Any] | Err[Any] = getattr(self, action)(params, config)
         return result
 
@@ -69,8 +69,8 @@ class RecordingConnector(Connector):
         return answer(params, config) if callable(answer) else answer  # type: ignore[no-any-return] # the test's own
 
 
-_registered: dict[str, Any] = {}
-_swapped: dict[str, list[Any]] = {}
+_factories: dict[str, Any] = {}
+_test_doubles: dict[str, list[Any]] = {}
 _lock = threading.Lock()
 
 
@@ -87,7 +87,7 @@ def register(key: str, factory: C) -> C:
         raise WorkflowDefinitionError(
             f"connector {key!r}: {factory!r} is neither a class nor a function that gives one"
         )
-    _registered[key] = factory
+    _factories[key] = factory
     return factory
 
 
@@ -99,12 +99,14 @@ def connector(key: str) -> Callable[[C], C]:
 def get(key: str) -> Connector:
     """The connector of a key: a test double where one is swapped in, else a new one. Raises ``NotConfigured``."""
     with _lock:
-        if doubles := _swapped.get(key):
+        if doubles := _test_doubles.get(key):
             return doubles[-1]  # type: ignore[no-any-return] # what `swapped` was given
-    factory = _registered.get(key)
+    factory = _factories.get(key)
     if factory is None:
-        known = ", ".join(sorted(_registered)) or "none"
-        raise NotConfigured(f"no connector {key!r} is registered (registered: {known}): is its module imported?")
+        registered_keys = ", ".join(sorted(_factories)) or "none"
+        raise NotConfigured(
+            f"no connector {key!r} is registered (registered: {registered_keys}): is its module imported?"
+        )
     return factory()  # type: ignore[no-any-return] # by `register`
 
 
@@ -121,10 +123,10 @@ def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
     """While inside, ``get`` gives these instead, in every thread."""
     with _lock:
         for key, double in doubles.items():
-            _swapped.setdefault(key, []).append(double)
+            _test_doubles.setdefault(key, []).append(double)
     try:
         yield doubles
     finally:
         with _lock:
             for key, double in doubles.items():
-                _swapped[key].remove(double)
+                _test_doubles[key].remove(double)

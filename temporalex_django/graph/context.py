@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
+from temporalex_django.graph.frozen_data import Entries, freeze
 from temporalex_django.graph.steps import StepRef, key_of
-from temporalex_django.graph.values import Entries, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Log:
 
     def fork(self, count: int) -> Log:
         """The first ``count`` entries, to be continued differently."""
-        made = Log()
-        made.entries = self.entries[:count]
-        made.position = {key: at for key, at in self.position.items() if at < count}
-        made.configs = dict(self.configs)
-        return made
+        log = Log()
+        log.entries = self.entries[:count]
+        log.position = {key: index for key, index in self.position.items() if index < count}
+        log.configs = dict(self.configs)
+        return log
 
     def with_entry(self, count: int, key: str, entry: ExecutionEntry) -> Log:
         log = self if len(self.entries) == count and key not in self.position else self.fork(count)
@@ -68,15 +68,15 @@ class Log:
         return log
 
 
-class _Given:
+class _ContextSource:
     """What a context stands on when it was made by hand."""
 
     def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
-        self.initial = frozen(initial)
+        self.initial = freeze(initial)
         self.log = Log()
         for key, data in steps.items():
             self.log.with_entry(
-                len(self.log.entries), key, ExecutionEntry(cast("StepRef", key), "", None, frozen(data))
+                len(self.log.entries), key, ExecutionEntry(cast("StepRef", key), "", None, freeze(data))
             )
         self.count = len(self.log.entries)
 
@@ -84,43 +84,43 @@ class _Given:
 class Context:
     """``initial`` and ``steps``, both readable by attribute or key, both read-only."""
 
-    __slots__ = ("_of",)
+    __slots__ = ("_source",)
 
-    _of: Any  # has initial, log and count: an instance
+    _source: Any  # has initial, log and count: an instance
 
     def __init__(self, initial: Mapping[str, Any] | None = None, steps: Mapping[str, Any] | None = None) -> None:
-        object.__setattr__(self, "_of", _Given(initial or {}, steps or {}))
+        object.__setattr__(self, "_source", _ContextSource(initial or {}, steps or {}))
 
     @classmethod
     def of(cls, instance: Any) -> Context:
         """That of an instance, which is not asked before somebody reads."""
-        made = cls.__new__(cls)
-        object.__setattr__(made, "_of", instance)
-        return made
+        context = cls.__new__(cls)
+        object.__setattr__(context, "_source", instance)
+        return context
 
     @property
     def initial(self) -> Any:
         """The data that the run was started with."""
-        return self._of.initial
+        return self._source.initial
 
     @property
     def steps(self) -> Any:
         """Data by step key; a step that ended without data has an empty entry."""
-        return Entries(self._keys, self._at)
+        return Entries(self._step_keys, self._data_of)
 
-    def _keys(self) -> list[str]:
-        entries = self._of.log.entries[: self._of.count]
+    def _step_keys(self) -> list[str]:
+        entries = self._source.log.entries[: self._source.count]
         return [entry.step if isinstance(entry.step, str) else key_of(entry.step) for entry in entries]
 
-    def _at(self, key: str) -> Any:
-        position = self._of.log.position[key]
-        if position >= self._of.count:
+    def _data_of(self, key: str) -> Any:
+        position = self._source.log.position[key]
+        if position >= self._source.count:
             raise KeyError(key)
-        return self._of.log.entries[position].context_updates
+        return self._source.log.entries[position].context_updates
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
-        return {"initial": self.initial, "steps": {key: self._at(key) for key in self._keys()}}
+        return {"initial": self.initial, "steps": {key: self._data_of(key) for key in self._step_keys()}}
 
     def __eq__(self, other: object) -> bool:
         return self.as_dict() == other.as_dict() if isinstance(other, Context) else NotImplemented

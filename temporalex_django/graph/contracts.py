@@ -131,10 +131,10 @@ def checked(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Filters of ``Storage.query``, with ``workflow`` as a name and ``status`` as a list. Raises ``TypeError``."""
     if unknown := sorted(filters.keys() - FILTERS):
         raise TypeError(f"query: no such filter: {', '.join(unknown)} (known: {', '.join(sorted(FILTERS))})")
-    found = {name: value for name, value in filters.items() if value is not None}
-    if "workflow" in found:
-        found["workflow"] = getattr(found["workflow"], "name", found["workflow"])
-    if "status" in found:
-        status = found["status"]
-        found["status"] = [status] if isinstance(status, str) or not isinstance(status, Iterable) else [*status]
-    return found
+    criteria = {name: value for name, value in filters.items() if value is not None}
+    if "workflow" in criteria:
+        criteria["workflow"] = getattr(criteria["workflow"], "name", criteria["workflow"])
+    if "status" in criteria:
+        status = criteria["status"]
+        criteria["status"] = [status] if isinstance(status, str) or not isinstance(status, Iterable) else [*status]
+    return criteria

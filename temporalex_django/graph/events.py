@@ -52,26 +52,28 @@ def event(
         raise WorkflowDefinitionError(
             f"event {name!r}: permission must be of the form app.codename, not {permission!r}"
         )
-    made = DeclaredEvent(name)
-    made.data_type, made.validator, made.permission = data, validator, permission
-    return made
+    declared_event = DeclaredEvent(name)
+    declared_event.data_type, declared_event.validator, declared_event.permission = data, validator, permission
+    return declared_event
 
 
-def declared_of(step: StepRef, name: str) -> DeclaredEvent | None:
+def find_declared_event(step: StepRef, name: str) -> DeclaredEvent | None:
     """What the step says of an event; None for one that is but a name."""
-    return next((one for one in step.events if isinstance(one, DeclaredEvent) and one == name), None)
+    return next(
+        (step_event for step_event in step.events if isinstance(step_event, DeclaredEvent) and step_event == name), None
+    )
 
 
-def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
+def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) -> None:
     """Ask about data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
-    typed = payloads.convert(
+    typed_data = payloads.convert(
         deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
     )
     if declared.validator is None:
         return
     guard.watch(declared.validator)
     try:
-        verdict = declared.validator(typed, context)
+        verdict = declared.validator(typed_data, context)
     except (MemoryError, RecursionError):
         raise
     except Exception as exc:
@@ -80,8 +82,10 @@ def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
     if verdict is None or isinstance(verdict, Ok):
         return
     if isinstance(verdict, Err):
-        said = verdict.reason
-        raise UpdateRejected(said if isinstance(said, str) and said else repr(said), reason=_plain(said))
+        refusal = verdict.reason
+        raise UpdateRejected(
+            refusal if isinstance(refusal, str) and refusal else repr(refusal), reason=_plain_reason(refusal)
+        )
     if inspect.iscoroutine(verdict):
         verdict.close()
     raise UpdateRejected(
@@ -90,7 +94,7 @@ def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
     )
 
 
-def _plain(reason: Any) -> Any:
+def _plain_reason(reason: Any) -> Any:
     try:
         return payloads.to_plain(reason, label="the reason of a validator")
     except PayloadError:

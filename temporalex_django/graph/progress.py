@@ -30,56 +30,58 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Fired(Event):
+class TimerEvent(Event):
     """The event of a waiting step that its own timer brought."""
 
 
 Result = Event | Pending | Err[Any] | Failure
-Tell = Callable[[str, dict[str, Any]], None]
+ProgressListener = Callable[[str, dict[str, Any]], None]
 
 
 class Progress:
-    """``instance`` is where it stands; ``failed`` says what closed it, for the history.
+    """``instance`` is where it stands; ``failure`` says what closed it, for the history.
 
     ``tell(name, facts)`` hears what happens; None: nobody listens.
     """
 
-    def __init__(self, instance: Instance, *, limit: int = payloads.MAX_BYTES, tell: Tell | None = None) -> None:
+    def __init__(
+        self, instance: Instance, *, limit: int = payloads.MAX_BYTES, listener: ProgressListener | None = None
+    ) -> None:
         self.instance = instance
-        self.tell = tell
-        self.failed: dict[str, Any] | None = None
+        self.listener = listener
+        self.failure: dict[str, Any] | None = None
         self._limit = limit
-        self._since: dict[int, datetime | None] = {}  # when each step became active, or began to wait
+        self._start_times: dict[int, datetime | None] = {}  # when each step became active, or began to wait
 
     def begin(self, now: datetime | None) -> list[int]:
         """Numbers of the steps to begin: to be executed, or (``Step.waits``) to be waited for."""
-        fresh = self.instance.status == "pending"
+        is_new = self.instance.status == "pending"
         instance = engine.advance(self.instance, now=now)
-        if fresh:
-            self._say("workflow_started")
+        if is_new:
+            self._announce("workflow_started")
         # a snapshot may hold steps that wait already: those begin to wait anew
-        again = [i for i in bits(instance.waiting) if instance.graph.steps[i].waits]
-        return again + self._entered(instance, [*bits(instance.active)], now)
+        waiting_numbers = [i for i in bits(instance.waiting) if instance.graph.steps[i].waits]
+        return waiting_numbers + self._enter_steps(instance, [*bits(instance.active)], now)
 
-    def fold(self, ended: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
+    def fold(self, results: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
         """Steps that ended, in that order; gives the numbers of the steps to begin.
 
         When one of them failed, what the others gave is kept and nothing follows on it.
         """
-        instance, begun = self.instance, list[int]()
+        instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None
-        for number, result in ended:
+        for number, result in results:
             step = instance.graph.steps[number]
             try:
                 match result:
                     case Event():
-                        instance = self._completed(instance, number, result, now)
+                        instance = self._complete_step(instance, number, result, now)
                         if failed is None:
-                            instance, more = self._followed(instance, number, result.name)
-                            begun += more
+                            instance, new_numbers = self._follow_step(instance, number, result.name)
+                            active_numbers += new_numbers
                     case Pending():
                         instance = engine.wait_step(instance, step)
-                        self._say("step_waiting", step=key_of(step), events=list(events_of(step)))
+                        self._announce("step_waiting", step=key_of(step), events=list(events_of(step)))
                     case _:
                         failed = failed or (number, result)
             except (MemoryError, RecursionError):
@@ -87,40 +89,42 @@ class Progress:
             except Exception as exc:  # noqa: BLE001 - a transition is the user's code; its failure is the run's
                 failed = failed or (number, Failure(**describe(exc)))
         if failed is not None:
-            return self._fail(instance, *failed, now)
-        return self._entered(instance, begun, now)
+            return self._fail_step(instance, *failed, now)
+        return self._enter_steps(instance, active_numbers, now)
 
-    def _completed(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
-        step, waited = instance.graph.steps[number], instance.waiting >> number & 1
+    def _complete_step(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
+        step, was_waiting = instance.graph.steps[number], instance.waiting >> number & 1
         instance = engine.complete_step(
             instance, step, result.name, result.data, now=now, metadata=result.metadata, limit=self._limit
         )
-        lasted = seconds_between(self._since.pop(number, None), now)
-        if self.tell is not None:
-            if waited:
-                source = "timeout" if isinstance(result, Fired) else "external"
-                self._say("step_resumed", step=key_of(step), event=result.name, source=source, wait_duration=lasted)
-            self._say("step_stopped", step=key_of(step), event=result.name, duration=lasted)
+        duration = seconds_between(self._start_times.pop(number, None), now)
+        if self.listener is not None:
+            if was_waiting:
+                source = "timeout" if isinstance(result, TimerEvent) else "external"
+                self._announce(
+                    "step_resumed", step=key_of(step), event=result.name, source=source, wait_duration=duration
+                )
+            self._announce("step_stopped", step=key_of(step), event=result.name, duration=duration)
         return instance
 
-    def _followed(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
+    def _follow_step(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
         step = instance.graph.steps[number]
-        instance, begun, targets = engine.follow(instance, step, event)
-        if self.tell is not None and targets:
+        instance, active_numbers, targets = engine.follow(instance, step, event)
+        if self.listener is not None and targets:
             keys = [key_of(target.step) for target in targets]
             facts = {"targets": keys, "count": len(keys), "fan_out": len(keys) > 1}
-            self._say("workflow_transition", step=key_of(step), event=event, **facts)
-        return instance, begun
+            self._announce("workflow_transition", step=key_of(step), event=event, **facts)
+        return instance, active_numbers
 
-    def _entered(self, instance: Instance, begun: list[int], now: datetime | None) -> list[int]:
+    def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
         """Let those end that end by themselves; the others are the caller's to begin."""
-        left: list[int] = []
-        for number in begun:  # grows while it is walked
+        remaining: list[int] = []
+        for number in step_numbers:  # grows while it is walked
             step = instance.graph.steps[number]
-            self._since[number] = now
-            if self.tell is not None:
+            self._start_times[number] = now
+            if self.listener is not None:
                 count = instance.active.bit_count()
-                self._say("step_started", step=key_of(step), concurrent=count > 1, active_count=count)
+                self._announce("step_started", step=key_of(step), concurrent=count > 1, active_count=count)
             event = step.instant
             if event is None and step.waits:
                 timer = timer_of(step)
@@ -128,27 +132,29 @@ class Progress:
                     event = timer[1]
                 else:
                     instance = engine.wait_step(instance, step)
-                    self._say("step_waiting", step=key_of(step), events=list(events_of(step)))
+                    self._announce("step_waiting", step=key_of(step), events=list(events_of(step)))
             if event is None:
-                left.append(number)
+                remaining.append(number)
                 continue
             try:
-                instance = self._completed(instance, number, Event(event), now)
-                instance, more = self._followed(instance, number, event)
+                instance = self._complete_step(instance, number, Event(event), now)
+                instance, new_numbers = self._follow_step(instance, number, event)
             except (MemoryError, RecursionError):
                 raise
             except Exception as exc:  # noqa: BLE001 - as in fold
-                return self._fail(instance, number, Failure(**describe(exc)), now)
-            begun += more
+                return self._fail_step(instance, number, Failure(**describe(exc)), now)
+            step_numbers += new_numbers
         self.instance = instance = engine.advance(instance, now=now)
-        if self.tell is not None:
+        if self.listener is not None:
             counts = {"active_count": instance.active.bit_count(), "completed_count": instance.completed.bit_count()}
-            self._say("engine_advanced", status=instance.status, **counts)
+            self._announce("engine_advanced", status=instance.status, **counts)
             if instance.closed:
-                self._say("workflow_stopped", status=instance.status, duration=self._lasted(now))
-        return left
+                self._announce("workflow_stopped", status=instance.status, duration=self._run_duration(now))
+        return remaining
 
-    def _fail(self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None) -> list[int]:
+    def _fail_step(
+        self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None
+    ) -> list[int]:
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
         facts["step_name"] = name_of(step)
@@ -157,30 +163,32 @@ class Progress:
             facts["reason"] = str(reason) if isinstance(reason, BaseException) else reason
         else:
             facts.update(type=result.type, message=result.message)
-        self.failed = facts
-        said = facts["reason"] if isinstance(result, Err) else facts["message"]
-        self.instance = engine.fail_step(instance, step, said, now=now)
-        lasted = seconds_between(self._since.pop(number, None), now)
-        self._say("step_failed", step=facts["step"], type=facts["type"], message=facts["message"], duration=lasted)
-        ended = {name: facts[name] for name in ("step", "type", "reason")}
-        self._say("workflow_failed", **ended, duration=self._lasted(now))
+        self.failure = facts
+        failure_reason = facts["reason"] if isinstance(result, Err) else facts["message"]
+        self.instance = engine.fail_step(instance, step, failure_reason, now=now)
+        duration = seconds_between(self._start_times.pop(number, None), now)
+        self._announce(
+            "step_failed", step=facts["step"], type=facts["type"], message=facts["message"], duration=duration
+        )
+        error_fields = {name: facts[name] for name in ("step", "type", "reason")}
+        self._announce("workflow_failed", **error_fields, duration=self._run_duration(now))
         return []
 
-    def _lasted(self, now: datetime | None) -> float | None:
+    def _run_duration(self, now: datetime | None) -> float | None:
         return seconds_between(self.instance.telemetry_start_time, now)
 
-    def _say(self, name: str, **facts: Any) -> None:
-        if self.tell is not None:
-            self.tell(name, facts)
+    def _announce(self, name: str, **facts: Any) -> None:
+        if self.listener is not None:
+            self.listener(name, facts)
 
 
-def seconds_between(begun: datetime | None, ended: datetime | None) -> float | None:
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
     """None when one of them is not known."""
-    return None if begun is None or ended is None else (ended - begun).total_seconds()
+    return None if start is None or end is None else (end - start).total_seconds()
 
 
-def as_result(value: Any) -> Result:
-    """What the history has of a step's result, as a result. See ``encoded``."""
+def decode_step_result(value: Any) -> Result:
+    """What the history has of a step's result, as a result. See ``encode_step_result``."""
     if "event" in value:
         return Event(value["event"], value.get("data"), value.get("metadata") or {})
     if "wrong" in value:
@@ -188,40 +196,40 @@ def as_result(value: Any) -> Result:
     return Pending()
 
 
-def encoded(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
+def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
     """What a step gave, for the history; ``wrong`` says why it is none of what a step may give.
 
     Raises ``ReturnedErr``: the step's policy decides whether it is tried again.
     """
     match value:
         case Event(name, data, metadata) if name in events:
-            found = {"event": str.__str__(name), "data": data}
-            return {**found, "metadata": metadata} if metadata else found
+            result = {"event": str.__str__(name), "data": data}
+            return {**result, "metadata": metadata} if metadata else result
         case Event(name):
-            known = ", ".join(events)
-            return {"wrong": f"step {step} emitted {name!r}, which it does not declare (it declares: {known})"}
+            event_names = ", ".join(events)
+            return {"wrong": f"step {step} emitted {name!r}, which it does not declare (it declares: {event_names})"}
         case Pending():
             return {}
         case Err(reason):
-            return _failed(step, reason)
+            return _encode_failure(step, reason)
         case _:
             return {
-                "wrong": f"step {step} returned {_short(value)}: it must return Event(name, data), Pending() or Err(reason)"
+                "wrong": f"step {step} returned {_abbreviate(value)}: it must return Event(name, data), Pending() or Err(reason)"
             }
 
 
-def _failed(step: str, reason: Any) -> dict[str, Any]:
+def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
     types = ["Err"]
     if isinstance(reason, BaseException):
         types += failure_types(reason)
         reason = f"{type(reason).__name__}: {reason}"
     try:
-        plain = payloads.to_plain(reason, label=f"the reason of step {step}")
+        plain_reason = payloads.to_plain(reason, label=f"the reason of step {step}")
     except PayloadError as exc:
         return {"wrong": exc.message}
-    raise ReturnedErr(plain, types)
+    raise ReturnedErr(plain_reason, types)
 
 
-def _short(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else text[:197] + "…"

@@ -22,26 +22,26 @@ def states(instance: Instance | None) -> dict[StepRef, str]:
     """The state of each step that has one."""
     if instance is None:
         return {}
-    found: dict[StepRef, str] = {}
+    step_states: dict[StepRef, str] = {}
     for state in ("completed", "active", "waiting", "requested"):
-        found.update(dict.fromkeys(getattr(instance, f"{state}_steps"), state))
+        step_states.update(dict.fromkeys(getattr(instance, f"{state}_steps"), state))
     if instance.failed_step is not None:
-        found[instance.failed_step] = "failed"
-    return found
+        step_states[instance.failed_step] = "failed"
+    return step_states
 
 
 def mermaid(graph: Graph, instance: Instance | None = None) -> str:
     """``flowchart TD`` with a class definition for each state that occurs."""
-    standing = states(instance)
+    step_states = states(instance)
     lines = ["flowchart TD"]
     for number, step in enumerate(graph.steps):
-        state = standing.get(step)
-        label = _for_mermaid(name_of(step) + (f" ({state})" if state else ""))
+        state = step_states.get(step)
+        label = _escape_mermaid(name_of(step) + (f" ({state})" if state else ""))
         lines.append(f'    s{number}["{label}"]' + (f":::{state}" if state else ""))
     for source, event, target, dynamic in _arrows(graph):
         arrow = "-.->" if dynamic else "-->"
-        lines.append(f'    s{source} {arrow}|"{_for_mermaid(event)}"| s{target}')
-    for state in sorted(set(standing.values())):
+        lines.append(f'    s{source} {arrow}|"{_escape_mermaid(event)}"| s{target}')
+    for state in sorted(set(step_states.values())):
         fill, stroke = COLOURS[state]
         lines.append(f"    classDef {state} fill:{fill},stroke:{stroke},color:#111827")
     return "\n".join(lines) + "\n"
@@ -49,36 +49,36 @@ def mermaid(graph: Graph, instance: Instance | None = None) -> str:
 
 def dot(graph: Graph, instance: Instance | None = None) -> str:
     """A ``digraph``."""
-    standing = states(instance)
+    step_states = states(instance)
     lines = ["digraph {", "    node [shape=box style=rounded fontname=sans-serif];"]
     for number, step in enumerate(graph.steps):
-        state = standing.get(step)
-        look = ""
+        state = step_states.get(step)
+        fill_style = ""
         if state:
             fill, stroke = COLOURS[state]
-            look = f' style="rounded,filled" fillcolor="{fill}" color="{stroke}"'
-        lines.append(f"    s{number} [label={_quoted(name_of(step) + (f' ({state})' if state else ''))}{look}];")
+            fill_style = f' style="rounded,filled" fillcolor="{fill}" color="{stroke}"'
+        lines.append(f"    s{number} [label={_quote(name_of(step) + (f' ({state})' if state else ''))}{fill_style}];")
     for source, event, target, dynamic in _arrows(graph):
         style = " style=dashed" if dynamic else ""
-        lines.append(f"    s{source} -> s{target} [label={_quoted(event)}{style}];")
+        lines.append(f"    s{source} -> s{target} [label={_quote(event)}{style}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def d2(graph: Graph, instance: Instance | None = None) -> str:
     """Input of the ``d2`` program, which draws it."""
-    standing = states(instance)
+    step_states = states(instance)
     lines = ["direction: down"]
     for number, step in enumerate(graph.steps):
-        state = standing.get(step)
-        label = _quoted(name_of(step) + (f" ({state})" if state else ""))
-        look = ""
+        state = step_states.get(step)
+        label = _quote(name_of(step) + (f" ({state})" if state else ""))
+        fill_style = ""
         if state:
             fill, stroke = COLOURS[state]
-            look = f' {{style.fill: "{fill}"; style.stroke: "{stroke}"}}'
-        lines.append(f"s{number}: {label}{look}")
+            fill_style = f' {{style.fill: "{fill}"; style.stroke: "{stroke}"}}'
+        lines.append(f"s{number}: {label}{fill_style}")
     for source, event, target, dynamic in _arrows(graph):
         style = " {style.stroke-dash: 4}" if dynamic else ""
-        lines.append(f"s{source} -> s{target}: {_quoted(event)}{style}")
+        lines.append(f"s{source} -> s{target}: {_quote(event)}{style}")
     return "\n".join(lines) + "\n"
 
 
@@ -91,11 +91,11 @@ def _arrows(graph: Graph) -> Iterator[tuple[int, str, int, bool]]:
             yield graph.number[edge.source], edge.event, graph.number[target], edge.dynamic
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def _for_mermaid(text: str) -> str:
+def _escape_mermaid(text: str) -> str:
     """Mermaid takes entities inside quotes."""
-    found = text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
-    return found.replace("\n", " ").replace("|", "#124;")
+    escaped_text = text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    return escaped_text.replace("\n", " ").replace("|", "#124;")

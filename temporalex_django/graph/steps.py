@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("temporalex_django.workflow")
 
-_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 #: What resumes, timers and the like are called; a key or an event of that form is nobody's.
-_RESERVED = "__"
+_RESERVED_PREFIX = "__"
 
 
 class Step:
@@ -93,8 +93,10 @@ class Debug(Step):
     events = ("completed",)
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Event:
-        ended = ", ".join(f"{key_of(entry.step)} {entry.event}" for entry in instance.execution_history)
-        logger.debug("%s: context of %s; ended: %s", instance.id, ", ".join(context.steps) or "no step", ended or "-")
+        entries_text = ", ".join(f"{key_of(entry.step)} {entry.event}" for entry in instance.execution_history)
+        logger.debug(
+            "%s: context of %s; ended: %s", instance.id, ", ".join(context.steps) or "no step", entries_text or "-"
+        )
         return Event("completed")
 
 
@@ -113,8 +115,8 @@ class Wait(Step):
     outside: bool = False
 
     def __post_init__(self) -> None:
-        _checked("Wait", "duration", self.duration)
-        _check_key("Wait", self.key)
+        _check_wait_seconds("Wait", "duration", self.duration)
+        _check_step_key("Wait", self.key)
 
     def timer(self) -> tuple[float, str]:
         return to_seconds(self.duration), "timeout"
@@ -146,10 +148,10 @@ class WaitForEvent(Step):
                 raise WorkflowDefinitionError(
                     "WaitForEvent: an event named 'timeout' cannot be told from its own timeout"
                 )
-            _checked("WaitForEvent", "timeout", self.timeout)
+            _check_wait_seconds("WaitForEvent", "timeout", self.timeout)
         elif self.outside:
             raise WorkflowDefinitionError("WaitForEvent: outside=True is about its timeout, and it has none")
-        _check_key("WaitForEvent", self.key)
+        _check_step_key("WaitForEvent", self.key)
 
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
@@ -192,21 +194,21 @@ class Approval(Step):
     def __post_init__(self) -> None:
         names.check_label(self.title, owner="Approval: title")
         for name in ("users", "groups"):  # a list would do, and cannot be compared as steps are
-            if isinstance(given := getattr(self, name), list):
-                object.__setattr__(self, name, tuple(given))
-        self.asking()
+            if isinstance(members := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(members))
+        self.human_task_spec()
         if self.due is not None:
-            _checked("Approval", "due", self.due)
-        _check_key("Approval", self.key)
+            _check_wait_seconds("Approval", "due", self.due)
+        _check_step_key("Approval", self.key)
 
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
         return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
 
-    def asking(self) -> HumanTaskSpec:
+    def human_task_spec(self) -> HumanTaskSpec:
         """What is asked of whom."""
         return human_task_spec(
-            self.title or _spelt(self),
+            self.title or _title_of(self),
             display_name=name_of(self),
             label="Approval",
             role=self.role,
@@ -232,38 +234,38 @@ def timer_of(step: StepRef) -> tuple[float, str] | None:
     return step.timer() if isinstance(step, Step) else None
 
 
-def from_outside(step: StepRef) -> list[str]:
+def external_events(step: StepRef) -> list[str]:
     """The events that a step takes from others while it waits: not that of its timer, unless it says so."""
     timer = timer_of(step)
     return [event for event in events_of(step) if timer is None or event != timer[1] or getattr(step, "outside", False)]
 
 
-def asking_of(step: StepRef) -> HumanTaskSpec | None:
+def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
     """What a step asks people; None for one that asks nobody: an ``Approval`` does, and what waits with a role."""
     if isinstance(step, Approval):
-        return step.asking()
+        return step.human_task_spec()
     role = role_of(step)
     if role is None or not step.waits:
         return None
-    comes = timer_of(step)
+    timer_event = timer_of(step)
     return HumanTaskSpec(
-        title=_spelt(step),
+        title=_title_of(step),
         label=name_of(step),
         candidates=(candidate_of_role(role),),
-        outcomes=tuple(event for event in events_of(step) if comes is None or event != comes[1]),
+        outcomes=tuple(event for event in events_of(step) if timer_event is None or event != timer_event[1]),
         four_eyes=parse_scope(getattr(step, "four_eyes", False)) or "",
     )
 
 
-def _spelt(step: StepRef) -> str:
+def _title_of(step: StepRef) -> str:
     """A step in words."""
     return (step.label or key_of(step).replace("_", " ").capitalize())[: names.MAX_LENGTH]
 
 
-def words_of(step: StepRef) -> tuple[str, ...]:
+def decider_words(step: StepRef) -> tuple[str, ...]:
     """Whom a step asks, as words (see ``people.answers_to``); none: nobody in particular."""
-    asked = asking_of(step)
-    return () if asked is None else asked.candidates
+    spec = human_task_spec_of(step)
+    return () if spec is None else spec.candidates
 
 
 def role_of(step: StepRef) -> str | None:
@@ -281,18 +283,16 @@ def is_step(value: object) -> bool:
     return isinstance(value, Step) or (isinstance(value, type) and issubclass(value, Step) and value is not Step)
 
 
-def not_a_step(value: object, wanted: str = "") -> str:
+def not_a_step_text(value: object, expectation: str = "") -> str:
     """The sentence for what stands where a step should; of activities and Django tasks with the way to use them."""
-    called, how = None, ""
+    value_name, usage = None, ""
     if isinstance(value, Activity):
-        called, how = f"the activity {value.name}", "calls its function"
+        value_name, usage = f"the activity {value.name}", "calls its function"
     elif is_task(value):
-        called, how = f"the Django task {value.module_path}", "calls task.call(...)"  # type: ignore[attr-defined] # by is_task
-    if called is None:
-        return f"{value!r} is not a step{wanted}"
-    return (
-        f"{called} is not a step: write a Step whose execute {how} and gives an Event; it is run as an activity itself"
-    )
+        value_name, usage = f"the Django task {value.module_path}", "calls task.call(...)"  # type: ignore[attr-defined] # by is_task
+    if value_name is None:
+        return f"{value!r} is not a step{expectation}"
+    return f"{value_name} is not a step: write a Step whose execute {usage} and gives an Event; it is run as an activity itself"
 
 
 def class_of(step: StepRef) -> type[Step]:
@@ -311,17 +311,17 @@ def name_of(step: object) -> str:
 
 def key_of(step: StepRef) -> str:
     """The context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
-    return step.key if step.key is not None else _in_words(class_of(step).__name__)
+    return step.key if step.key is not None else _snake_case(class_of(step).__name__)
 
 
 @lru_cache(maxsize=10_000)
-def _in_words(name: str) -> str:
-    return _WORDS.sub("_", name).lower()
+def _snake_case(name: str) -> str:
+    return _WORD_BOUNDARY.sub("_", name).lower()
 
 
 def is_event(value: object) -> bool:
     """Whether it can be the name of an event."""
-    return isinstance(value, str) and names.is_name(value) and not value.startswith(_RESERVED)
+    return isinstance(value, str) and names.is_name(value) and not value.startswith(_RESERVED_PREFIX)
 
 
 def is_key(value: object) -> bool:
@@ -329,13 +329,13 @@ def is_key(value: object) -> bool:
     return isinstance(value, str) and names.is_name(value) and not value.startswith("_")
 
 
-def _check_key(what: str, key: object) -> None:
+def _check_step_key(owner: str, key: object) -> None:
     if key is not None and not is_key(key):
-        raise WorkflowDefinitionError(f"{what}: {key!r} cannot be a key (a name that does not begin with '_')")
+        raise WorkflowDefinitionError(f"{owner}: {key!r} cannot be a key (a name that does not begin with '_')")
 
 
-def _checked(what: str, name: str, value: Any) -> None:
+def _check_wait_seconds(owner: str, name: str, value: Any) -> None:
     try:
-        wait_seconds(value, label=f"{what}: {name}")
+        wait_seconds(value, label=f"{owner}: {name}")
     except (TypeError, ValueError) as exc:
         raise WorkflowDefinitionError(str(exc)) from None

@@ -21,7 +21,7 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import seconds_between
 from temporalex_django.graph.steps import StepRef, name_of
 
-_OWN = frozenset(
+_RESERVED_ATTRIBUTES = frozenset(
     {"run", "graph", "edges", "predecessors", "to_mermaid", "to_dot", "names", "options", "answer", "handle_query"}
 )
 
@@ -55,7 +55,7 @@ class GraphWorkflow(Workflow, abstract=True):
         yield from super()._problems()
         if cls.unique is None:
             yield 'unique: a graph needs a business key: unique = Unique(key="orderid")'
-        for name in sorted(_OWN & cls.__dict__.keys()):
+        for name in sorted(_RESERVED_ATTRIBUTES & cls.__dict__.keys()):
             yield f"{name}: this is the library's own in a graph: give the attribute another name"
         graph, problems = validation.build(cls)
         if graph is not None:
@@ -67,39 +67,41 @@ class GraphWorkflow(Workflow, abstract=True):
         """Look at how each step is run, and keep the graph if nothing is wrong with that."""
         names, options = [], []
         for step in graph.steps:
-            executed = not step.waits and step.instant is None
+            is_activity = not step.waits and step.instant is None
             try:
-                options.append(options_of(step, cls) if executed else {})
+                options.append(options_of(step, cls) if is_activity else {})
             except WorkflowDefinitionError as exc:
                 yield f"step {name_of(step)}: {exc.message}"
                 continue
-            names.append(activity_of(step).name if executed else "")
+            names.append(activity_of(step).name if is_activity else "")
         if len(names) == len(graph.steps):
             cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)
 
     async def run(self, args: dict[str, Any] | None) -> Any:
         """Drives the graph; written once for all of them."""
         cls = type(self)
-        port = current.runtime_for("run")
-        info = port.run_context.info
-        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=port.run_context.snapshot)
+        runtime = current.runtime_for("run")
+        info = runtime.run_context.info
+        instance = snapshot.new_instance(
+            cls, id=info.id, version=info.version, args=args, data=runtime.run_context.snapshot
+        )
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
-        ended = await GraphRun(port, instance, cls).drive()
-        return Ok(ended.context.as_dict()["steps"])
+        final_instance = await GraphRun(runtime, instance, cls).drive()
+        return Ok(final_instance.context.as_dict()["steps"])
 
     # -- introspection: copies, never the live structures --------------------------------------------------------------
 
     @classmethod
     def graph(cls) -> dict[StepRef, tuple[StepRef, ...]]:
         """Each step, behind its predecessors, with the steps that may follow on it."""
-        graph = cls._checked()
+        graph = cls._require_graph()
         return {step: tuple(graph.refs(graph.next[i])) for i, step in enumerate(graph.steps)}
 
     @classmethod
     def edges(cls) -> tuple[Edge, ...]:
         """One ``(source, event, targets, dynamic)`` for each clause."""
-        return cls._checked().edges()
+        return cls._require_graph().edges()
 
     @classmethod
     def predecessors(cls, step: StepRef) -> frozenset[StepRef]:
@@ -107,20 +109,20 @@ class GraphWorkflow(Workflow, abstract=True):
 
         Empty for the first one, and for a step that is not in the graph.
         """
-        return cls._checked().predecessors(step)
+        return cls._require_graph().predecessors(step)
 
     @classmethod
     def to_mermaid(cls, instance: Instance | None = None) -> str:
         """The graph as mermaid text; with an instance, where that stands."""
-        return render.mermaid(cls._checked(), instance)
+        return render.mermaid(cls._require_graph(), instance)
 
     @classmethod
     def to_dot(cls, instance: Instance | None = None) -> str:
         """The graph in the DOT language; with an instance, where that stands."""
-        return render.dot(cls._checked(), instance)
+        return render.dot(cls._require_graph(), instance)
 
     @classmethod
-    def _checked(cls) -> Graph:
+    def _require_graph(cls) -> Graph:
         if cls._graph is None:
             raise WorkflowDefinitionError(f"{cls.__name__} has no graph: subclass it with initial and transitions")
         return cls._graph

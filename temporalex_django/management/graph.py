@@ -100,7 +100,7 @@ def handle(
     if not issubclass(cls, GraphWorkflow):
         what = f"{printing.safe(name)} is no graph workflow: there is nothing to draw"
         raise CommandError(exits.sentence(what, "Name a graph."), returncode=exits.REFUSED)
-    graph = cls._checked()
+    graph = cls._require_graph()
     text = svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
     if output is not None:
         _keep(text, Path(output))

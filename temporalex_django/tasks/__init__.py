@@ -30,11 +30,11 @@ from temporalex_django.tasks.compat import (
 __all__ = ["DurableBackend", "DurableTask"]
 
 #: What raises has failed, as with Django's own backends; what a worker took with it when it died runs again.
-UNLESS_IT_RAISES = RetryPolicy(non_retryable=(BaseException, TimeoutError))
+RETRY_LOST_ONLY = RetryPolicy(non_retryable=(BaseException, TimeoutError))
 #: How long the end of a task is kept.
 RETENTION = timedelta(days=7)
 _OPTIONS = ("retry", "retention")
-_POLICY = tuple(field.name for field in fields(RetryPolicy))
+_POLICY_FIELDS = tuple(field.name for field in fields(RetryPolicy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,40 +71,42 @@ class DurableBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         """Raises ``InvalidTaskBackend`` for options that cannot work."""
         super().__init__(alias, dict(params))
-        self.retry, self.retention = self._chosen()
+        self.retry, self.retention = self._parse_options()
 
-    def _chosen(self) -> tuple[RetryPolicy, float | None]:
-        wrong = f"TASKS[{self.alias!r}]['OPTIONS']"
+    def _parse_options(self) -> tuple[RetryPolicy, float | None]:
+        setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(
-                f"{wrong} has no {', '.join(map(repr, unknown))}: there are {', '.join(_OPTIONS)}."
+                f"{setting_text} has no {', '.join(map(repr, unknown))}: there are {', '.join(_OPTIONS)}."
             )
-        retry, retention = self.options.get("retry", UNLESS_IT_RAISES), self.options.get("retention", RETENTION)
+        retry, retention = self.options.get("retry", RETRY_LOST_ONLY), self.options.get("retention", RETENTION)
         if isinstance(retry, Mapping):
-            if unknown := sorted(set(retry) - set(_POLICY)):
-                known = ", ".join(_POLICY)
-                raise InvalidTaskBackend(f"{wrong}['retry'] has no {', '.join(map(repr, unknown))}: there are {known}.")
+            if unknown := sorted(set(retry) - set(_POLICY_FIELDS)):
+                field_names = ", ".join(_POLICY_FIELDS)
+                raise InvalidTaskBackend(
+                    f"{setting_text}['retry'] has no {', '.join(map(repr, unknown))}: there are {field_names}."
+                )
             try:
                 retry = RetryPolicy(**retry)
             except WorkflowDefinitionError as exc:
-                raise InvalidTaskBackend(f"{wrong}['retry']: {exc.message}") from exc
+                raise InvalidTaskBackend(f"{setting_text}['retry']: {exc.message}") from exc
         if not isinstance(retry, RetryPolicy):
             raise InvalidTaskBackend(
-                f"{wrong}['retry'] must be a RetryPolicy, or a dict of its arguments, not {retry!r}."
+                f"{setting_text}['retry'] must be a RetryPolicy, or a dict of its arguments, not {retry!r}."
             )
         try:
-            kept = None if retention is None else to_seconds(retention, label="retention")
+            retention_seconds = None if retention is None else to_seconds(retention, label="retention")
         except (TypeError, ValueError) as exc:
-            raise InvalidTaskBackend(f"{wrong}['retention']: {exc}.") from exc
-        if kept is not None and kept < 0:
-            raise InvalidTaskBackend(f"{wrong}['retention'] must be 0 or more, not {retention!r}.")
-        return retry, kept
+            raise InvalidTaskBackend(f"{setting_text}['retention']: {exc}.") from exc
+        if retention_seconds is not None and retention_seconds < 0:
+            raise InvalidTaskBackend(f"{setting_text}['retention'] must be 0 or more, not {retention!r}.")
+        return retry, retention_seconds
 
     def validate_task(self, task: Task[Any, Any]) -> None:
         """Raises ``InvalidTask``."""
         super().validate_task(task)
         try:
-            ActivityOptions(**_timed(task))
+            ActivityOptions(**_timing_options(task))
         except WorkflowDefinitionError as exc:
             raise InvalidTask(exc.message) from exc
 
@@ -114,17 +116,17 @@ class DurableBackend(BaseTaskBackend):
         ``NestingError`` inside workflow code, where ``await api.task(t, ...)`` is the way.
         """
         from temporalex_django.actions.lone_tasks import enqueue  # noqa: PLC0415 - tasks are defined before models are
-        from temporalex_django.tasks.results import fresh  # noqa: PLC0415 - as above
+        from temporalex_django.tasks.results import new_result  # noqa: PLC0415 - as above
 
         self.validate_task(task)
         try:
             args, kwargs = normalize([*args], label=task.module_path), normalize(dict(kwargs), label=task.module_path)
         except PayloadError as exc:
             raise TypeError(exc.message) from exc
-        timed = _timed(task)
-        retry = timed.pop("retry") or self.retry
+        timing_options = _timing_options(task)
+        retry = timing_options.pop("retry") or self.retry
         options = {
-            **ActivityOptions(retry=retry, **timed).as_dict(),
+            **ActivityOptions(retry=retry, **timing_options).as_dict(),
             "backend": self.alias,
             "retention": self.retention,
         }
@@ -135,9 +137,9 @@ class DurableBackend(BaseTaskBackend):
             options=options,
             queue=task.queue_name,
             priority=task.priority,
-            run_after=_aware(task.run_after),
+            run_after=_make_aware(task.run_after),
         )
-        result = fresh(task, id=number, at=at, args=args, kwargs=kwargs)
+        result = new_result(task, id=number, at=at, args=args, kwargs=kwargs)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -146,16 +148,16 @@ class DurableBackend(BaseTaskBackend):
         from temporalex_django.actions.lone_tasks import find_lone  # noqa: PLC0415 - as above
         from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
 
-        found = find_lone(result_id)
-        if found is None:
+        background_task = find_lone(result_id)
+        if background_task is None:
             raise TaskResultDoesNotExist(result_id)
-        return result_of(found)
+        return result_of(background_task)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """That there are tables, and workers for all queues."""
-        found: list[checks.CheckMessage] = [*super().check(**kwargs)]
+        messages: list[checks.CheckMessage] = [*super().check(**kwargs)]
         if not apps.is_installed("temporalex_django"):
-            found.append(
+            messages.append(
                 checks.Error(
                     f"TASKS[{self.alias!r}] is a DurableBackend, and 'temporalex_django' is not in INSTALLED_APPS.",
                     hint="Add it, and run: manage.py migrate temporalex_django",
@@ -163,21 +165,21 @@ class DurableBackend(BaseTaskBackend):
                 )
             )
         if not self.queues:
-            found.append(
+            messages.append(
                 checks.Warning(
                     f"TASKS[{self.alias!r}]['QUEUES'] is empty: any queue is taken, and workers do not know which there are.",
                     hint="Name the queues, or run: manage.py temporalex worker --queues NAME",
                     id="temporalex_django.W020",
                 )
             )
-        return found
+        return messages
 
 
-def _timed(task: Task[Any, Any]) -> dict[str, Any]:
+def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
     """What a task says of its attempts; one of another class says nothing."""
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
 
 
-def _aware(moment: Any) -> Any:
+def _make_aware(moment: Any) -> Any:
     """Without ``USE_TZ`` times are those of the default time zone."""
     return moment if moment is None or settings.USE_TZ or timezone.is_aware(moment) else timezone.make_aware(moment)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from temporalex_django.engine.lone import LoneTask
 
 
-def fresh(
+def new_result(
     task: Task[Any, Any], *, id: UUID | str, at: datetime, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> TaskResult[Any, Any]:
     """Of one that was enqueued just now."""
@@ -40,7 +40,7 @@ def fresh(
         task=task,
         id=str(id),
         status=TaskResultStatus.READY,
-        enqueued_at=_said(at),
+        enqueued_at=_to_django_time(at),
         started_at=None,
         finished_at=None,
         last_attempted_at=None,
@@ -52,41 +52,44 @@ def fresh(
     )
 
 
-def result_of(found: LoneTask) -> TaskResult[Any, Any]:
+def result_of(background_task: LoneTask) -> TaskResult[Any, Any]:
     """Of one as it stands. Raises ``InvalidTask`` when its function is no task in this process."""
-    made: TaskResult[Any, Any] = TaskResult(
-        task=task_of(found),
-        id=str(found.id),
-        status=TaskResultStatus[found.status],
-        enqueued_at=_said(found.enqueued_at),
-        started_at=_said(found.started_at),
-        finished_at=_said(found.finished_at),
-        last_attempted_at=_said(found.last_attempted_at),
-        args=[*found.args],
-        kwargs=dict(found.kwargs),
-        backend=found.backend,
-        errors=[TaskError(exception_class_path=one["class"], traceback=one["traceback"]) for one in found.errors],
-        worker_ids=found.worker_ids,
+    task_result: TaskResult[Any, Any] = TaskResult(
+        task=task_of(background_task),
+        id=str(background_task.id),
+        status=TaskResultStatus[background_task.status],
+        enqueued_at=_to_django_time(background_task.enqueued_at),
+        started_at=_to_django_time(background_task.started_at),
+        finished_at=_to_django_time(background_task.finished_at),
+        last_attempted_at=_to_django_time(background_task.last_attempted_at),
+        args=[*background_task.args],
+        kwargs=dict(background_task.kwargs),
+        backend=background_task.backend,
+        errors=[
+            TaskError(exception_class_path=error["class"], traceback=error["traceback"])
+            for error in background_task.errors
+        ],
+        worker_ids=background_task.worker_ids,
     )
-    object.__setattr__(made, "_return_value", found.value)
-    return made
+    object.__setattr__(task_result, "_return_value", background_task.value)
+    return task_result
 
 
-def task_of(found: LoneTask) -> Task[Any, Any]:
+def task_of(background_task: LoneTask) -> Task[Any, Any]:
     """The task as it was enqueued. Raises ``InvalidTask``."""
-    task: Task[Any, Any] = _at(found.path)
-    chosen = {
-        "priority": found.priority,
-        "queue_name": found.queue,
-        "run_after": _said(found.run_after),
-        "backend": found.backend,
+    task: Task[Any, Any] = _import_task(background_task.path)
+    task_options = {
+        "priority": background_task.priority,
+        "queue_name": background_task.queue,
+        "run_after": _to_django_time(background_task.run_after),
+        "backend": background_task.backend,
     }
-    same = all(getattr(task, name) == value for name, value in chosen.items())
-    return task if same else task.using(**chosen)
+    is_unchanged = all(getattr(task, name) == value for name, value in task_options.items())
+    return task if is_unchanged else task.using(**task_options)
 
 
 @lru_cache(maxsize=1024)
-def _at(path: str) -> Any:
+def _import_task(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         task = getattr(import_module(module), name)
@@ -97,24 +100,28 @@ def _at(path: str) -> Any:
     return task
 
 
-def _said(moment: datetime | None) -> Any:
+def _to_django_time(moment: datetime | None) -> Any:
     return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
 
 
-class Hosting:
+class DjangoTaskHost:
     """``authoring.django_tasks.TaskHost``."""
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Of a lone one with its own result; in a workflow with one that is there for the attempt alone."""
-        found = None if attempt.workflow_id else find_lone(attempt.run_id)
+        background_task = None if attempt.workflow_id else find_lone(attempt.run_id)
         now = timezone.now()
-        if found is not None:
-            result = result_of(found)
+        if background_task is not None:
+            result = result_of(background_task)
         else:
-            result = fresh(task, id=attempt.idempotency_key, at=now, args=args, kwargs=kwargs)
+            result = new_result(task, id=attempt.idempotency_key, at=now, args=args, kwargs=kwargs)
             result.worker_ids.extend([attempt.run_id] * attempt.attempt)
-        told = {"status": TaskResultStatus.RUNNING, "started_at": result.started_at or now, "last_attempted_at": now}
-        for name, value in told.items():
+        running_fields = {
+            "status": TaskResultStatus.RUNNING,
+            "started_at": result.started_at or now,
+            "last_attempted_at": now,
+        }
+        for name, value in running_fields.items():
             object.__setattr__(result, name, value)
         return TaskContext(task_result=result)
 
@@ -132,6 +139,6 @@ class Hosting:
         """``task_finished``, after the commit of the end."""
         self._send(task_finished, over(result))
 
-    def _send(self, signal: Any, found: LoneTask) -> None:
+    def _send(self, signal: Any, background_task: LoneTask) -> None:
         if signal.receivers:
-            signal.send_robust(type(task_backends[found.backend]), task_result=result_of(found))
+            signal.send_robust(type(task_backends[background_task.backend]), task_result=result_of(background_task))

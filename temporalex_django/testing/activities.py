@@ -20,37 +20,37 @@ from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.steps import Step, StepRef
-from temporalex_django.testing.host import Crash, EnvironmentHost
+from temporalex_django.testing.environment_base import Crash, EnvironmentBase
 
 _ALL_TIMEOUTS = ("schedule_to_start", "start_to_close", "heartbeat", "schedule_to_close")
 #: Activities that are looked at together.
-_MOST = 1000
+_EXPIRY_LIMIT = 1000
 OWNER = 1
 
 
-class EnvironmentActivities(EnvironmentHost):
+class EnvironmentActivities(EnvironmentBase):
     """How a test stands in for activities, and what becomes of their attempts."""
 
     def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
         """Run ``stand_in`` (plain or async, same arguments) instead of the activity, or of the steps of a class."""
-        self._stand_ins[_name_of(activity)] = stand_in
+        self._stand_ins[_activity_name(activity)] = stand_in
 
     def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
         """Leave every call of the activity open until ``complete`` or ``fail``."""
-        self._holding.add(_name_of(activity))
+        self._held_activities.add(_activity_name(activity))
 
     def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
         """End the oldest held call with a value, for good (a step's ``Err`` is not tried again).
 
         Raises ``LookupError`` when none is held.
         """
-        self._resolve(activity, lambda task: self._completed(task, value))
+        self._end_held_call(activity, lambda task: self._complete_task(task, value))
 
     def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
         """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
-        self._resolve(activity, lambda task: activity_policy.failed(task, error, self.clock, final=True))
+        self._end_held_call(activity, lambda task: activity_policy.failed(task, error, self.clock, final=True))
 
-    def _completed(self, task: TaskState, value: Any) -> TaskResult:
+    def _complete_task(self, task: TaskState, value: Any) -> TaskResult:
         act = activities_of.find(task.activity)
         try:
             outgoing = act.encode_result(value, task.args, EnvironmentSource(self, task))
@@ -58,12 +58,14 @@ class EnvironmentActivities(EnvironmentHost):
             return activity_policy.failed(task, exc, self.clock, final=True)
         return activity_policy.completed(task, outgoing, act=act)
 
-    def _resolve(self, activity: Activity[Any, Any] | StepRef, result: Callable[[TaskState], TaskResult]) -> None:
-        name = _name_of(activity)
-        for task in [task for task in self._held if task.activity == name]:
-            ended = result(task)
-            self._held.remove(task)
-            if self.engine.tasks.finish_tasks([ended]):
+    def _end_held_call(
+        self, activity: Activity[Any, Any] | StepRef, make_result: Callable[[TaskState], TaskResult]
+    ) -> None:
+        name = _activity_name(activity)
+        for task in [task for task in self._held_tasks if task.activity == name]:
+            task_result = make_result(task)
+            self._held_tasks.remove(task)
+            if self.engine.tasks.finish_tasks([task_result]):
                 self._drive()
                 return
         raise LookupError(f"no call of {name} is held: call env.hold(...) before it is scheduled")
@@ -74,56 +76,56 @@ class EnvironmentActivities(EnvironmentHost):
         own, args, kwargs = activity.decode_call(task.args, task.kwargs, EnvironmentSource(self, task))
         fn = self._stand_ins.get(task.activity, own)
 
-        def beat(details: Any) -> None:
-            self._beats[task.id, task.attempt, OWNER] = details
+        def heartbeat(details: Any) -> None:
+            self._heartbeats[task.id, task.attempt, OWNER] = details
 
-        context = activity_policy.context_of(task, beat=beat)
+        context = activity_policy.context_of(task, beat=heartbeat)
         with current.outside_workflow(None), use_context(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
         return activity.encode_result(value, task.args, EnvironmentSource(self, task))
 
-    def _attempt(self, task: TaskState) -> None:
-        with self._committing():
-            self._attempted(task)
+    def _commit_attempt(self, task: TaskState) -> None:
+        with self._commit_point():
+            self._run_attempt(task)
 
-    def _attempted(self, task: TaskState) -> None:
+    def _run_attempt(self, task: TaskState) -> None:
         result: TaskResult | None = None
         failure: BaseException | None = None
-        if self._crashes("before_activity"):
-            self.engine.tasks.finish_tasks([self._lost(task)])
+        if self._maybe_crash("before_activity"):
+            self.engine.tasks.finish_tasks([self._lost_result(task)])
             return
         crashed = False
-        self._tell_of_attempt(task)
+        self._announce_attempt(task)
         try:
-            with self._trying(task):
+            with self._attempt_savepoint(task):
                 try:
                     result = activity_policy.completed(task, self.perform(task), act=activities_of.find(task.activity))
                 except BaseException as exc:
-                    if task.atomic or self._spoils(exc):
+                    if task.atomic or self._breaks_transaction(exc):
                         raise
                     failure = exc  # an external activity is no transaction: what it did before it failed stays
-                if task.atomic and self._crashes("after_activity"):
+                if task.atomic and self._maybe_crash("after_activity"):
                     raise Crash  # its transaction is rolled back, with all that it wrote
         except Crash:
             crashed = True
         except BaseException as exc:  # noqa: BLE001 - user code, as in a worker; its policy decides
             failure = exc
-        if crashed or (not task.atomic and self._crashes("after_activity")):
-            result = self._lost(task)
+        if crashed or (not task.atomic and self._maybe_crash("after_activity")):
+            result = self._lost_result(task)
         elif failure is not None or result is None:
             assert failure is not None
             result = activity_policy.failed(task, failure, self.clock, final=activity_policy.hopeless(failure))
             if task.chain_id is None:
                 result.raised = lone.raised(failure)
-        if self._beats and not crashed:
-            self.engine.tasks.heartbeat(self._beats)
-        self._beats.clear()
+        if self._heartbeats and not crashed:
+            self.engine.tasks.heartbeat(self._heartbeats)
+        self._heartbeats.clear()
         if self.engine.tasks.finish_tasks([result]):
-            self._tell_of_attempt(task, result)
-        self._crashes("after_result")
+            self._announce_attempt(task, result)
+        self._maybe_crash("after_result")
 
-    def _lost(self, task: TaskState) -> TaskResult:
+    def _lost_result(self, task: TaskState) -> TaskResult:
         """The worker died.
 
         An atomic activity was a part of its transaction: nothing of it was, its attempt included.
@@ -132,37 +134,37 @@ class EnvironmentActivities(EnvironmentHost):
             return TaskResult(task=task, retry_at=self.clock, count=False)
         return activity_policy.lost(task, self.clock)
 
-    def _one_activity(self) -> bool:
+    def _run_next_activity(self) -> bool:
         """Run the activity that is due first; its result is an activation of its own."""
         claim = self.engine.tasks.claim_tasks
         while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
             tasks[0].started_at = self.clock
-            if tasks[0].activity not in self._holding:
-                self._attempt(tasks[0])
+            if tasks[0].activity not in self._held_activities:
+                self._commit_attempt(tasks[0])
                 return True
-            self._held.append(tasks[0])
+            self._held_tasks.append(tasks[0])
         return False
 
     # -- timeouts ------------------------------------------------------------------------------------------------------
 
     def _next_held_timeout(self) -> datetime | None:
-        passes = [passes[0] for task in self._held if (passes := _timeout(task)) is not None]
+        passes = [passes[0] for task in self._held_tasks if (passes := _first_timeout(task)) is not None]
         return min(passes, default=None)
 
     def _expire(self) -> None:
-        for task in list(self._held):
-            passes = _timeout(task)
-            if passes is not None and passes[0] <= self.clock:
-                self._held.remove(task)
-                self.engine.tasks.finish_tasks([activity_policy.ended_by(task, passes[1], self.clock)])
-        held = {task.id for task in self._held}
-        for task in self.engine.tasks.expired_tasks(limit=_MOST):
-            result = activity_policy.timed_out(task, self.clock) if task.id not in held else None
+        for task in list(self._held_tasks):
+            timeout = _first_timeout(task)
+            if timeout is not None and timeout[0] <= self.clock:
+                self._held_tasks.remove(task)
+                self.engine.tasks.finish_tasks([activity_policy.ended_by(task, timeout[1], self.clock)])
+        held_ids = {task.id for task in self._held_tasks}
+        for task in self.engine.tasks.expired_tasks(limit=_EXPIRY_LIMIT):
+            result = activity_policy.timed_out(task, self.clock) if task.id not in held_ids else None
             if result is not None:
                 self.engine.tasks.finish_tasks([result])
 
 
-def _timeout(task: TaskState) -> tuple[datetime, str] | None:
+def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
     """When the first timeout of a held call passes, and which: it may be waiting to begin as well as under way."""
     return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, beat_at=task.beat_at)
 
@@ -171,7 +173,7 @@ def _timeout(task: TaskState) -> tuple[datetime, str] | None:
 class EnvironmentSource:
     """``authoring.activity.RunSource`` of an attempt in an environment."""
 
-    env: EnvironmentHost
+    env: EnvironmentBase
     task: TaskState
 
     def workflow(self, version: int) -> Any:
@@ -179,10 +181,10 @@ class EnvironmentSource:
         return self.env.class_of(self.task.chain_id, self.task.workflow, version)
 
     def instance(self, version: int) -> Any:
-        return self.env.projections.of(self.task.run_id, self.workflow(version)).begun[self.task.seq]
+        return self.env.projections.get(self.task.run_id, self.workflow(version)).activity_instances[self.task.seq]
 
 
-def _name_of(activity: Activity[Any, Any] | StepRef) -> str:
+def _activity_name(activity: Activity[Any, Any] | StepRef) -> str:
     """An activity's, or that of the activity that runs a step."""
     if is_task(activity):
         return task_activity(activity).name

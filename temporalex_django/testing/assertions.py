@@ -17,8 +17,8 @@ from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.steps import Step, StepRef, key_of
 from temporalex_django.testing.handles import EnvironmentHandle
 
-_UNSAID: Final[Any] = object()
-_Waits = Mapping[str, Any]
+_UNSET: Final[Any] = object()
+_Wait = Mapping[str, Any]
 
 
 def assert_waiting_for(
@@ -42,121 +42,129 @@ def assert_waiting_for(
     are asked. ``until`` is when one of these, or any wait, is over. Raises ``AssertionError`` with what it waits for
     instead, ``TypeError`` when nothing is named.
     """
-    wanted = {
+    arguments = {
         "timer": timer,
         "signal": signal,
         "update": update,
         "event": event,
         "step": step if step is None or isinstance(step, str) else key_of(step),
-        "activity": None if activity is None else _name_of(activity),
+        "activity": None if activity is None else _activity_name(activity),
         "child": child if child is None or isinstance(child, str) else child.name,
         "human_task": human_task,
         "until": until,
     }
-    asked = {name: value for name, value in wanted.items() if value is not None}
-    if not asked:
-        raise TypeError(f"assert_waiting_for: say for what, with one of {', '.join(wanted)}")
-    now, waits = handle.describe(), _waits_of(handle)
-    for name, value in asked.items():
-        if now.status in CLOSED_STATUSES or not _TESTS[name](value, waits, now):
-            raise AssertionError(f"{_run(now)} does not wait for {_named(name, value)}; {_instead(handle, now, waits)}")
+    criteria = {name: value for name, value in arguments.items() if value is not None}
+    if not criteria:
+        raise TypeError(f"assert_waiting_for: say for what, with one of {', '.join(arguments)}")
+    description, waits = handle.describe(), _waits_of(handle)
+    for name, value in criteria.items():
+        if description.status in CLOSED_STATUSES or not _PREDICATES[name](value, waits, description):
+            raise AssertionError(
+                f"{_run_name(description)} does not wait for {_criterion_text(name, value)}; {_actual_state(handle, description, waits)}"
+            )
 
 
-def assert_completed(handle: WorkflowHandle[Any], result: Any = _UNSAID) -> None:
+def assert_completed(handle: WorkflowHandle[Any], result: Any = _UNSET) -> None:
     """The run completed, with ``result`` where one is given."""
-    now = _ended(handle, "completed")
-    if result is not _UNSAID and (found := handle.result(timeout=0)) != result:
-        raise AssertionError(f"{_run(now)} completed with {found!r}, not with {result!r}")
+    description = _require_status(handle, "completed")
+    if result is not _UNSET and (actual_result := handle.result(timeout=0)) != result:
+        raise AssertionError(f"{_run_name(description)} completed with {actual_result!r}, not with {result!r}")
 
 
 def assert_failed(handle: WorkflowHandle[Any], type: str | None = None, match: str | None = None) -> None:
     """The run failed, with an error of that type whose message has a place that the regular expression matches."""
-    now = _ended(handle, "failed")
+    description = _require_status(handle, "failed")
     try:
         handle.result(timeout=0)
     except WorkflowFailed as exc:
-        found, said = exc.type, str(exc)
+        error_type, error_text = exc.type, str(exc)
     else:
-        raise AssertionError(f"{_run(now)} failed, and gives a result")
-    if type is not None and found != type:
-        raise AssertionError(f"{_run(now)} failed with {found}, not with {type}: {said}")
-    if match is not None and re.search(match, said) is None:
-        raise AssertionError(f"{_run(now)} failed, and its error does not match {match!r}: {said}")
+        raise AssertionError(f"{_run_name(description)} failed, and gives a result")
+    if type is not None and error_type != type:
+        raise AssertionError(f"{_run_name(description)} failed with {error_type}, not with {type}: {error_text}")
+    if match is not None and re.search(match, error_text) is None:
+        raise AssertionError(f"{_run_name(description)} failed, and its error does not match {match!r}: {error_text}")
 
 
 def assert_cancelled(handle: WorkflowHandle[Any]) -> None:
     """The run ended cancelled."""
-    _ended(handle, "cancelled")
+    _require_status(handle, "cancelled")
 
 
 def assert_blocked(handle: WorkflowHandle[Any], code: str | None = None) -> None:
     """The run cannot go on, for the reason of that code (``nondeterminism``, ``unknown_workflow`` …)."""
-    now = handle.describe()
-    if now.blocked is None:
-        raise AssertionError(f"{_run(now)} is not blocked; {_instead(handle, now, _waits_of(handle))}")
-    if code is not None and now.blocked["code"] != code:
-        raise AssertionError(f"{_run(now)} is blocked by {now.blocked['code']}, not by {code}: {now.blocked['error']}")
+    description = handle.describe()
+    if description.blocked is None:
+        raise AssertionError(
+            f"{_run_name(description)} is not blocked; {_actual_state(handle, description, _waits_of(handle))}"
+        )
+    if code is not None and description.blocked["code"] != code:
+        raise AssertionError(
+            f"{_run_name(description)} is blocked by {description.blocked['code']}, not by {code}: {description.blocked['error']}"
+        )
 
 
 # -- tests, by the name of the argument --------------------------------------------------------------------------------
 
 
-def _timer(value: str, waits: list[_Waits], now: Description) -> bool:
+def _has_timer(value: str, waits: list[_Wait], description: Description) -> bool:
     timed = (wait for wait in waits if wait.get("until"))
     return any(value in (wait.get("then"), wait.get("label"), wait.get("name")) for wait in timed)
 
 
-def _signal(value: str, waits: list[_Waits], now: Description) -> bool:
-    return value in now.accepts["signals"] or any(w["kind"] == "signal" and w.get("name") == value for w in waits)
+def _can_take_signal(value: str, waits: list[_Wait], description: Description) -> bool:
+    return value in description.accepts["signals"] or any(
+        w["kind"] == "signal" and w.get("name") == value for w in waits
+    )
 
 
-def _update(value: str, waits: list[_Waits], now: Description) -> bool:
-    return value in now.accepts["updates"]
+def _can_take_update(value: str, waits: list[_Wait], description: Description) -> bool:
+    return value in description.accepts["updates"]
 
 
-def _event(value: str, waits: list[_Waits], now: Description) -> bool:
+def _has_event(value: str, waits: list[_Wait], description: Description) -> bool:
     return any(value in wait.get("events", ()) for wait in waits)
 
 
-def _step(value: str, waits: list[_Waits], now: Description) -> bool:
-    running = f"step {value}"
-    return any(said == running or said.startswith(f"{running}:") for said in now.waiting_for)
+def _has_step(value: str, waits: list[_Wait], description: Description) -> bool:
+    prefix = f"step {value}"
+    return any(text == prefix or text.startswith(f"{prefix}:") for text in description.waiting_for)
 
 
-def _activity(value: str, waits: list[_Waits], now: Description) -> bool:
-    return any(open_one.activity == value for open_one in now.activities)
+def _has_activity(value: str, waits: list[_Wait], description: Description) -> bool:
+    return any(open_activity.activity == value for open_activity in description.activities)
 
 
-def _child(value: str, waits: list[_Waits], now: Description) -> bool:
+def _has_child(value: str, waits: list[_Wait], description: Description) -> bool:
     return any(wait["kind"] == "child" and value in (wait.get("name"), wait.get("id")) for wait in waits)
 
 
-def _human_task(value: str, waits: list[_Waits], now: Description) -> bool:
-    asking = (wait for wait in waits if wait["kind"] in ("human_task", "step"))
-    return any(value in (wait.get("label"), wait.get("name")) for wait in asking)
+def _has_human_task(value: str, waits: list[_Wait], description: Description) -> bool:
+    task_waits = (wait for wait in waits if wait["kind"] in ("human_task", "step"))
+    return any(value in (wait.get("label"), wait.get("name")) for wait in task_waits)
 
 
-def _until(value: datetime, waits: list[_Waits], now: Description) -> bool:
+def _has_deadline(value: datetime, waits: list[_Wait], description: Description) -> bool:
     return any(datetime.fromisoformat(wait["until"]) == value for wait in waits if wait.get("until"))
 
 
-_TESTS: Mapping[str, Callable[[Any, list[_Waits], Description], bool]] = {
-    "timer": _timer,
-    "signal": _signal,
-    "update": _update,
-    "event": _event,
-    "step": _step,
-    "activity": _activity,
-    "child": _child,
-    "human_task": _human_task,
-    "until": _until,
+_PREDICATES: Mapping[str, Callable[[Any, list[_Wait], Description], bool]] = {
+    "timer": _has_timer,
+    "signal": _can_take_signal,
+    "update": _can_take_update,
+    "event": _has_event,
+    "step": _has_step,
+    "activity": _has_activity,
+    "child": _has_child,
+    "human_task": _has_human_task,
+    "until": _has_deadline,
 }
 
 
 # -- what is the case --------------------------------------------------------------------------------------------------
 
 
-def _waits_of(handle: WorkflowHandle[Any]) -> list[_Waits]:
+def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
     if isinstance(handle, EnvironmentHandle):
         return list(handle.shown.waits)
     from temporalex_django.models import Instance  # noqa: PLC0415 - a handle of the tables: Django is there
@@ -164,63 +172,65 @@ def _waits_of(handle: WorkflowHandle[Any]) -> list[_Waits]:
     return list(Instance.objects.values_list("waits", flat=True).get(pk=handle.run_id) or ())
 
 
-def _ended(handle: WorkflowHandle[Any], status: str) -> Description:
-    now = handle.describe()
-    if now.status != status:
-        raise AssertionError(f"{_run(now)} is not {status}; {_instead(handle, now, _waits_of(handle))}")
-    return now
+def _require_status(handle: WorkflowHandle[Any], status: str) -> Description:
+    description = handle.describe()
+    if description.status != status:
+        raise AssertionError(
+            f"{_run_name(description)} is not {status}; {_actual_state(handle, description, _waits_of(handle))}"
+        )
+    return description
 
 
-def _instead(handle: WorkflowHandle[Any], now: Description, waits: list[_Waits]) -> str:
-    if now.status in CLOSED_STATUSES:
-        return f"it is closed: {now.status}{_how(handle)}"
-    if now.blocked is not None:
-        return f"it is blocked ({now.blocked['code']}): {now.blocked['error']}"
-    if now.paused is not None:
+def _actual_state(handle: WorkflowHandle[Any], description: Description, waits: list[_Wait]) -> str:
+    if description.status in CLOSED_STATUSES:
+        return f"it is closed: {description.status}{_result_text(handle)}"
+    if description.blocked is not None:
+        return f"it is blocked ({description.blocked['code']}): {description.blocked['error']}"
+    if description.paused is not None:
         return "it is paused"
-    if now.status == "pending":
+    if description.status == "pending":
         return "no worker has taken it yet: let the environment work (env.advance())"
-    said = [*(_about(wait) for wait in waits), *(_open(one) for one in now.activities)]
-    found = "; ".join(dict.fromkeys(said)) or ", ".join(now.waiting_for)
-    return f"it waits for {found}" if found else f"it is {now.status}"
+    parts = [*(_wait_text(wait) for wait in waits), *(_activity_text(activity) for activity in description.activities)]
+    waits_text = "; ".join(dict.fromkeys(parts)) or ", ".join(description.waiting_for)
+    return f"it waits for {waits_text}" if waits_text else f"it is {description.status}"
 
 
-def _how(handle: WorkflowHandle[Any]) -> str:
+def _result_text(handle: WorkflowHandle[Any]) -> str:
     try:
         return f", with {handle.result(timeout=0)!r}"
     except (WorkflowFailed, WorkflowCancelled) as exc:
         return f", {exc}"
 
 
-def _about(wait: _Waits) -> str:
+def _wait_text(wait: _Wait) -> str:
     parts = [str(wait["kind"]).replace("_", " ")]
     parts += [repr(wait[name]) for name in ("name", "then", "label") if wait.get(name)]
-    for name, before in (("events", "taking "), ("labels", "taking ")):
+    for name, prefix in (("events", "taking "), ("labels", "taking ")):
         if wait.get(name):
-            parts.append(before + ", ".join(wait[name]))
+            parts.append(prefix + ", ".join(wait[name]))
     if wait.get("until"):
         parts.append(f"until {wait['until']}")
     return " ".join(parts)
 
 
-def _open(one: OpenActivity) -> str:
-    why = ""
-    if one.last_failure is not None:
-        why = f", tried {one.attempt} times, next at {one.due_at.isoformat(timespec='seconds')}: {one.last_failure.message}"
-    return f"activity {one.activity}{why}"
+def _activity_text(activity: OpenActivity) -> str:
+    failure_text = ""
+    if activity.last_failure is not None:
+        failure_text = f", tried {activity.attempt} times, next at {activity.due_at.isoformat(timespec='seconds')}: {activity.last_failure.message}"
+    return f"activity {activity.activity}{failure_text}"
 
 
-def _named(name: str, value: Any) -> str:
+def _criterion_text(name: str, value: Any) -> str:
     kind = name.replace("_", " ")
     return f"anything {kind} {value.isoformat()}" if isinstance(value, datetime) else f"{kind} {value!r}"
 
 
-def _run(now: Description) -> str:
-    return f"{now.workflow} {now.id}"
+def _run_name(description: Description) -> str:
+    return f"{description.workflow} {description.id}"
 
 
-def _name_of(activity: Activity[Any, Any] | StepRef | str) -> str:
+def _activity_name(activity: Activity[Any, Any] | StepRef | str) -> str:
     if isinstance(activity, str):
         return activity
-    of_a_step = isinstance(activity, (Step, type))
-    return activity_of(activity).name if of_a_step else activity.name  # type: ignore[arg-type,union-attr] # by of_a_step
+    is_step = isinstance(activity, (Step, type))
+    return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by of_a_step

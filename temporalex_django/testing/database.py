@@ -57,15 +57,15 @@ from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.testing.application import installed, is_entered
-from temporalex_django.testing.at_work import at_work, in_a_thread
-from temporalex_django.testing.commits import commit_point, outside, under_way
+from temporalex_django.testing.application_patch import is_entered, patch_application
+from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.host import EPOCH, JUDGED
+from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
+from temporalex_django.testing.live_worker import call_in_thread, live_worker
 from temporalex_django.workers.attempts import announce_end, told_of_lone
 from temporalex_django.workers.loop import run_until_idle
 
-_TIMES = {
+_TIME_LOOKUPS = {
     "created_after": "created_at__gte",
     "created_before": "created_at__lt",
     "closed_after": "closed_at__gte",
@@ -83,11 +83,11 @@ def drain(timeout: float | None = 20.0) -> int:
     return run_until_idle(timeout=timeout)
 
 
-async def _awaited(coroutine: Any) -> Any:
+async def _await(coroutine: Any) -> Any:
     return await coroutine
 
 
-def _in_a_loop() -> bool:
+def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -140,7 +140,7 @@ class DjangoEnvironment(Environment):
 
     def __init__(self, *, evict: bool = False, clock: datetime | None = None) -> None:
         super().__init__()
-        self._installed = ExitStack()
+        self._exit_stack = ExitStack()
         self._has_worker = False
         self._switches = Switches()
         self.clock = EPOCH if clock is None else clock
@@ -163,11 +163,11 @@ class DjangoEnvironment(Environment):
 
         Raises ``TemporalexError`` where another environment is entered.
         """
-        self._installed.enter_context(installed(self))
+        self._exit_stack.enter_context(patch_application(self))
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._installed.close()
+    def __exit__(self, *exc_info: object) -> None:
+        self._exit_stack.close()
 
     @contextmanager
     def worker(self) -> Iterator[None]:
@@ -175,7 +175,7 @@ class DjangoEnvironment(Environment):
 
         Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a transaction, and for SQLite in memory.
         """
-        with at_work(self):
+        with live_worker(self):
             self._has_worker = True
             try:
                 yield
@@ -183,56 +183,56 @@ class DjangoEnvironment(Environment):
                 self._has_worker = False
 
     def _skip(self, duration: timedelta) -> None:
-        if self._has_worker and _in_a_loop():  # that of a browser's driver
-            in_a_thread(partial(super()._skip, duration))
+        if self._has_worker and _has_running_loop():  # that of a browser's driver
+            call_in_thread(partial(super()._skip, duration))
         else:
             super()._skip(duration)
 
-    def admit(
+    def require_permitted(
         self,
         by: Person,
         operation: str,
         *,
-        what: str,
+        action_text: str,
         run_id: UUID | None = None,
         message: str | None = None,
         activity: str | None = None,
     ) -> None:
-        del what
+        del action_text
         row = None if run_id is None else self._run(run_id)
-        asked = replace(self._asked(operation, row, message), activity=activity)
-        access.admit(by, asked, alias=self.storage.alias, run=row)
+        access_operation = replace(self._access_operation(operation, row, message), activity=activity)
+        access.admit(by, access_operation, alias=self.storage.alias, run=row)
 
-    def _asked(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
+    def _access_operation(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
         """What the access policy is asked about, as about the action of that name when code does it."""
-        for known in (access.VIEW, access.VIEW_PAYLOAD, access.EDIT):
-            if operation == known.action:
-                return known
-        wanted = None if operation in JUDGED else f"{APP}.{registry[operation].permission}"
-        name = None if row is None else row.workflow
-        return access.Operation(action=operation, permission=wanted, workflow=name, message=message)
+        for fixed_operation in (access.VIEW, access.VIEW_PAYLOAD, access.EDIT):
+            if operation == fixed_operation.action:
+                return fixed_operation
+        permission = None if operation in JUDGED_MESSAGES else f"{APP}.{registry[operation].permission}"
+        workflow_name = None if row is None else row.workflow
+        return access.Operation(action=operation, permission=permission, workflow=workflow_name, message=message)
 
-    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
         admit_start(Actor(user=check_person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
 
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
+    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         del chain_id
-        self.admit(by, "view", what="look at", run_id=run_id)
+        self.require_permitted(by, "view", action_text="look at", run_id=run_id)
         return access.view_of(by, self._run(run_id))
 
-    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
         require_claims_kept(by, chain_id, event, step=step, storage=self.storage)
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         return saved_subject(subject, of=workflow.name)
 
     def _read_switches(self) -> None:
-        before, self._switches = self._switches, read_switches(self.storage.sql)
-        if self._switches != before:
+        old_switches, self._switches = self._switches, read_switches(self.storage.sql)
+        if self._switches != old_switches:
             self.storage.switched_off = self._switches.activities
             wake_switched_on(self.storage, self._switches.workflows)
 
-    def _work_on_jobs(self) -> bool:
+    def _run_bulk_jobs(self) -> bool:
         """Only where it is entered: the jobs are of the application."""
         return is_entered(self) and chores.waiting(self.storage.alias) and chores.done(self.storage.alias)
 
@@ -246,13 +246,13 @@ class DjangoEnvironment(Environment):
 
     def _judges(self) -> Judge:
         """Whoever is no stored user is asked himself."""
-        stored = DatabaseJudge(self.storage.alias)
+        database_judge = DatabaseJudge(self.storage.alias)
 
         def judge(key: str, permission: str, message: str) -> bool:
-            somebody = self._people.get(key)
-            if somebody is None or hasattr(somebody, "pk"):
-                return stored(key, permission, message)
-            return is_authorized(somebody, permission, permits=has_permission)
+            user = self._people.get(key)
+            if user is None or hasattr(user, "pk"):
+                return database_judge(key, permission, message)
+            return is_authorized(user, permission, permits=has_permission)
 
         return judge
 
@@ -266,8 +266,8 @@ class DjangoEnvironment(Environment):
         **labels: Any,
     ) -> UUID:
         options = {**start_options(cls), **labels}
-        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
-        return insert_start(new, storage=self.storage).chain_id
+        new_start = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
+        return insert_start(new_start, storage=self.storage).chain_id
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         try:
@@ -275,15 +275,17 @@ class DjangoEnvironment(Environment):
         except WorkflowNotFound:
             return None
 
-    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
+    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
         """Times are those of the virtual clock, which the ids of runs know nothing of."""
-        times = {_TIMES[name]: value for name, value in filters.items() if name in _TIMES}
-        others = {name: value for name, value in filters.items() if name not in _TIMES and name != "order"}
-        there = access.runs_for(by, alias=self.storage.alias)
-        every = Instance.objects.using(self.storage.alias) if there is None else there
-        runs = every.filter(workflow=workflow, chain__run_id=F("id"), **times)
-        found = ordered(narrowing.narrowed(runs, others), filters.get("order", NEWEST_FIRST))
-        return iter([*found.values_list("workflow_id", "chain_id")])
+        times = {_TIME_LOOKUPS[name]: value for name, value in filters.items() if name in _TIME_LOOKUPS}
+        other_filters = {
+            name: value for name, value in filters.items() if name not in _TIME_LOOKUPS and name != "order"
+        }
+        visible_runs = access.runs_for(by, alias=self.storage.alias)
+        all_runs = Instance.objects.using(self.storage.alias) if visible_runs is None else visible_runs
+        runs = all_runs.filter(workflow=workflow, chain__run_id=F("id"), **times)
+        ordered_runs = ordered(narrowing.narrowed(runs, other_filters), filters.get("order", NEWEST_FIRST))
+        return iter([*ordered_runs.values_list("workflow_id", "chain_id")])
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
@@ -296,12 +298,12 @@ class DjangoEnvironment(Environment):
         return Instance.objects.using(self.storage.alias).get(pk=run_id)
 
     def _send(
-        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
     ) -> int:
-        inserted = insert_message(
-            chain_id, kind=kind, name=name, body=body, request_id=request_id, sender=sender, storage=self.storage
+        message = insert_message(
+            chain_id, kind=kind, name=name, body=payload, request_id=request_id, sender=sender, storage=self.storage
         )
-        return inserted.id
+        return message.id
 
     def outcome(self, message_id: int) -> Outcome | None:
         return message_outcome(message_id, storage=self.storage)
@@ -328,12 +330,12 @@ class DjangoEnvironment(Environment):
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            facts = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
+            record = self.storage.facts([run.run_id])[run.run_id]
+            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=record)])
         self.errors.pop(run.run_id, None)
 
-    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
-        action = STEERING[name](find_chain(chain_id, storage=self.storage), by=Actor(user=by), **given)
+    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
+        action = STEERING[name](find_chain(chain_id, storage=self.storage), by=Actor(user=by), **options)
         action.storage = self.storage
         action.execute()
 
@@ -342,22 +344,22 @@ class DjangoEnvironment(Environment):
 
     def _run_async(self, coroutine: Any) -> Any:
         """In this thread, so that its ORM calls are on the test's own connection."""
-        return async_to_sync(_awaited)(coroutine) if not _in_a_loop() else super()._run_async(coroutine)
+        return async_to_sync(_await)(coroutine) if not _has_running_loop() else super()._run_async(coroutine)
 
-    def _committing(self) -> AbstractContextManager[None]:
+    def _commit_point(self) -> AbstractContextManager[None]:
         return commit_point(self.storage.alias)
 
     @contextmanager
-    def _trying(self, task: TaskState) -> Iterator[None]:
+    def _attempt_savepoint(self, task: TaskState) -> Iterator[None]:
         with self.storage.savepoint():
             if not task.atomic:
-                outside(self.storage.alias)
+                hide_savepoint(self.storage.alias)
             yield
 
-    def _tell(self, report: TurnReport) -> None:
+    def _announce(self, report: TurnReport) -> None:
         self._after_commit(partial(announce, report))
 
-    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+    def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         if result is None and task.chain_id is None:
             told_of_lone(lambda: django_tasks.host().notify_started(task))
         elif result is None:
@@ -367,12 +369,12 @@ class DjangoEnvironment(Environment):
 
     def _after_commit(self, callback: Callable[[], None]) -> None:
         """Now, unless the test has a transaction of its own open."""
-        if under_way(self.storage.alias):
+        if has_open_transaction(self.storage.alias):
             self.storage.on_commit(callback)
         else:
             callback()
 
-    def _spoils(self, error: BaseException) -> bool:
+    def _breaks_transaction(self, error: BaseException) -> bool:
         return isinstance(error, DatabaseError)
 
     def _set_clock(self, now: datetime) -> None:
@@ -380,11 +382,11 @@ class DjangoEnvironment(Environment):
 
     def _next_due(self) -> datetime | None:
         alias = self.storage.alias
-        off = self._switches
-        there = Chain.objects.using(alias).exclude(queue__in=off.queues)
-        chains = there.filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
-        tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held])
-        tasks = tasks.exclude(queue__in=off.queues).exclude(activity__in=off.activities)
+        switches = self._switches
+        active_chains = Chain.objects.using(alias).exclude(queue__in=switches.queues)
+        chains = active_chains.filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
+        tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held_tasks])
+        tasks = tasks.exclude(queue__in=switches.queues).exclude(activity__in=switches.activities)
         queued = tasks.filter(owner__isnull=True).aggregate(at=Min("due_at"))["at"]
         expiring = tasks.filter(expires_at__isnull=False).aggregate(at=Min("expires_at"))["at"]
         return min((at for at in (chains, queued, expiring) if at is not None), default=None)
@@ -393,12 +395,12 @@ class DjangoEnvironment(Environment):
         Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)
 
     def _queues(self) -> Sequence[str]:
-        named = {cls.task_queue for cls in workflow.concrete_classes()}
-        named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
+        queue_names = {cls.task_queue for cls in workflow.concrete_classes()}
+        queue_names |= {queues.options_set.queue for queues in activity.registry.values() if queues.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
-        found = sorted((named | set(stored)) - self._switches.queues)
-        self.storage.prioritised = lone_tasks.prioritised(found)
-        return found
+        queues = sorted((queue_names | set(stored)) - self._switches.queues)
+        self.storage.prioritised = lone_tasks.prioritised(queues)
+        return queues
 
     def chain_ids(self) -> list[UUID]:
         return list(Chain.objects.using(self.storage.alias).order_by("pk").values_list("pk", flat=True))

@@ -40,12 +40,12 @@ from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexErr
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentActivities
+from temporalex_django.testing.environment_base import Crash
 from temporalex_django.testing.handles import EnvironmentHandle
-from temporalex_django.testing.host import Crash
 
-_TURN = 1000
+_TURN_LIMIT = 1000
 #: A test whose runs keep each other busy for ever is stopped here.
-_MOST_TURNS = 100_000
+_MAX_TURNS = 100_000
 
 
 class Environment(EnvironmentActivities):
@@ -102,16 +102,16 @@ class Environment(EnvironmentActivities):
         ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
         """
         workflow = cast("type[Startable]", workflow).choose(version, options)
-        self._admit_start(by, workflow)
+        self._require_start_permitted(by, workflow)
         if value is not None:
             if id is not None:
                 raise InvalidId(f"{workflow.name}: give id= or value=, not both")
             if workflow.unique is None:
                 raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
-            id = workflow.unique.run_id_for(key_text(value), self._suffix)  # noqa: A001 - the field's name
+            id = workflow.unique.run_id_for(key_text(value), self._random_suffix)  # noqa: A001 - the field's name
         if id is None:
-            self._made_ids += 1
-            id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
+            self._id_count += 1
+            id = f"{workflow.name}-{self._id_count}"  # noqa: A001
         elif value is None and workflow.unique is not None:
             workflow.unique.check(id)
         workflow_id = check_id(id)
@@ -119,16 +119,16 @@ class Environment(EnvironmentActivities):
         warn_lossy_value(
             args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", emit_warning=False
         )
-        beside = snapshot.first(workflow, started_by=sender_of(by))
+        run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(by))
         labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
         if subject is not None:
             labels["subject"] = self._subject(workflow, subject)
-        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside, **labels)
+        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), run_snapshot, **labels)
         self._classes[chain_id] = workflow, last_definition_number()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
 
-    def _suffix(self) -> str:
+    def _random_suffix(self) -> str:
         return f"{self._seeds.getrandbits(32):08x}"
 
     def signal_with_start(
@@ -177,8 +177,8 @@ class Environment(EnvironmentActivities):
         chain_id = self._chain_of(ref, None if workflow is None else workflow.name)
         if chain_id is None:
             raise WorkflowNotFound(f"no run with the id {ref!r} was started in this environment")
-        runs, asked = self.run_ids(chain_id), as_run_id(ref)
-        pinned = asked if asked in runs else None
+        runs, run_id = self.run_ids(chain_id), as_run_id(ref)
+        pinned = run_id if run_id in runs else None
         return EnvironmentHandle(self, self.row(runs[-1]).facts.workflow_id, chain_id, pinned=pinned)
 
     def list(
@@ -191,9 +191,9 @@ class Environment(EnvironmentActivities):
         """
         user = check_person(by)
         if user is not None:
-            self.admit(user, "view", what="look at")
-        found = self._listed(workflow.name, listing.check_filters(workflow, filters), user)
-        return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in found]
+            self.require_permitted(user, "view", action_text="look at")
+        listed_runs = self._list_runs(workflow.name, listing.check_filters(workflow, filters), user)
+        return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in listed_runs]
 
     def send(
         self,
@@ -208,14 +208,14 @@ class Environment(EnvironmentActivities):
         """Put a message into an inbox and drive. The id of the message."""
         plain = payloads.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
-            facts = self.row(self.run_ids(chain_id)[-1]).facts
-            code = self.class_of(chain_id, facts.workflow, facts.version)
+            record = self.row(self.run_ids(chain_id)[-1]).facts
+            code = self.class_of(chain_id, record.workflow, record.version)
             if kind == "signal":
                 require_signal(code, name)
             warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
-        number = self._send(chain_id, kind, name, plain, request_id, self._sender(by))
+        message_id = self._send(chain_id, kind, name, plain, request_id, self._sender(by))
         self._drive()
-        return number
+        return message_id
 
     def close(self, chain_id: UUID, status: str, reason: str) -> None:
         """End a run at once: ``terminated``, or (a graph) ``cancelled``."""
@@ -235,10 +235,10 @@ class Environment(EnvironmentActivities):
                 handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))
             ):
                 raise ActionNotPossible("another open run has its id by now")
-            before, new = run.run_id, self.engine.storage.new_run_id()
-            anew.reset(self.engine.storage, run, plan, run_id=new)
-        self._left(before)
-        return new
+            old_run_id, new_run_id = run.run_id, self.engine.storage.new_run_id()
+            anew.reset(self.engine.storage, run, plan, run_id=new_run_id)
+        self._evict_run(old_run_id)
+        return new_run_id
 
     def fork(
         self, handle: EnvironmentHandle, id: str | None, *, by: Person | None = None, **point: Any
@@ -249,18 +249,18 @@ class Environment(EnvironmentActivities):
         """
         with self.engine.storage.transaction():
             _, plan, code = self._plan(handle, by, in_trouble=True, **point)
-            named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
+            workflow_id = fork_id(handle.id, id, code.unique, suffix=self._random_suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
             snapshot = fork_snapshot(plan.facts.snapshot, self._sender(by))
             labels = fork_options(code, tags=self.row(plan.facts.run_id).tags)
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
-            chain_id = self._insert(code, named, plan.facts.args, seed, **labels)
+            chain_id = self._insert(code, workflow_id, plan.facts.args, seed, **labels)
             self._copy_subject(chain_id, plan.facts.run_id)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named, snapshot=snapshot)
+            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=workflow_id, snapshot=snapshot)
         self._classes[chain_id] = code, last_definition_number()
         self._drive()
-        return EnvironmentHandle(self, named, chain_id)
+        return EnvironmentHandle(self, workflow_id, chain_id)
 
     def _plan(
         self,
@@ -275,32 +275,34 @@ class Environment(EnvironmentActivities):
         """The locked chain of a run, where it is taken up, and the class that it goes on with."""
         storage = self.engine.storage
         run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
-        facts = handle.shown.facts
-        code = self.class_of(handle.chain_id, facts.workflow, facts.version)
-        again, runs = is_again(messages), self.run_ids(handle.chain_id)
-        known = [(one, self.row(one).status) for one in runs[runs.index(facts.run_id) :]]
-        later = gone_on(known, forked=in_trouble) if again and len(known) > 1 else []
+        record = handle.shown.facts
+        code = self.class_of(handle.chain_id, record.workflow, record.version)
+        redeliver_messages, runs = is_again(messages), self.run_ids(handle.chain_id)
+        run_statuses = [(run_id, self.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
+        later_run_ids = gone_on(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
         plan = planned(
-            storage.histories({facts.run_id: 0})[facts.run_id],
-            facts,
+            storage.histories({record.run_id: 0})[record.run_id],
+            record,
             code,
             to=to,
-            again=again,
-            later=(storage.histories({one: 0})[one] for one in later),
-            tasks=self.engine.tasks.tasks_of(facts.run_id),
+            again=redeliver_messages,
+            later=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
+            tasks=self.engine.tasks.tasks_of(record.run_id),
             edited=edited,
             editable=not issubclass(code, GraphWorkflow),
             seed=self._seeds.getrandbits(62),
-            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or facts.run_id != run.run_id,
+            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
             limit=None,
             atomic=False,
         )
         if (user := check_person(by)) is not None:
             for name in plan.edited_activities:
-                self.admit(user, "edit_activity_input", what="edit the input of", run_id=facts.run_id, activity=name)
+                self.require_permitted(
+                    user, "edit_activity_input", action_text="edit the input of", run_id=record.run_id, activity=name
+                )
         return run, plan, code
 
-    def _left(self, run_id: UUID) -> None:
+    def _evict_run(self, run_id: UUID) -> None:
         """Nothing is known of a run any more but its history."""
         entry = self.engine.cache.take(run_id)
         if entry is not None:
@@ -308,16 +310,16 @@ class Environment(EnvironmentActivities):
         self.errors.pop(run_id, None)
         self._drive()
 
-    def steer(self, handle: EnvironmentHandle, name: str, by: Person | None, given: dict[str, Any]) -> None:
+    def steer(self, handle: EnvironmentHandle, name: str, by: Person | None, options: dict[str, Any]) -> None:
         """Do what an operator does, and drive."""
-        self._steer(handle.chain_id, name, by, given)
+        self._operate(handle.chain_id, name, by, options)
         self._drive()
 
     def instance(self, handle: EnvironmentHandle) -> Any:
         """The run of a graph that a handle shows as an instance of the pure engine, from its history."""
         row = handle.shown
         cls = self.class_of(handle.chain_id, row.facts.workflow, row.facts.version)
-        return self.projections.of(row.facts.run_id, cls).instance
+        return self.projections.get(row.facts.run_id, cls).instance
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -336,25 +338,25 @@ class Environment(EnvironmentActivities):
         seconds) and the others are added up; without any of them no time passes. Raises ``ValueError`` for a negative
         one.
         """
-        more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        skipped = wait_seconds(duration, label="advance") + wait_seconds(more, label="advance")
-        self._skip(timedelta(seconds=skipped))
+        other_units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        skipped_seconds = wait_seconds(duration, label="advance") + wait_seconds(other_units, label="advance")
+        self._skip(timedelta(seconds=skipped_seconds))
 
     def _skip(self, duration: timedelta) -> None:
-        with self._alone:
+        with self._drive_lock:
             self._advance(self.clock + duration)
 
     def _advance(self, until: datetime) -> None:
         if self._batch is not None:
-            self._move(until)
+            self._set_time(until)
             return
         self._wake_blocked()
         self._drive()
         while (due := self._due_by(until)) is not None:
-            self._move(max(due, self.clock))
+            self._set_time(max(due, self.clock))
             self._expire()
             self._drive()
-        self._move(until)
+        self._set_time(until)
 
     def now(self) -> datetime:
         """What the virtual clock says."""
@@ -369,7 +371,7 @@ class Environment(EnvironmentActivities):
         due = min((moment for moment in times if moment is not None), default=None)
         return due if due is not None and due <= until else None
 
-    def _move(self, now: datetime) -> None:
+    def _set_time(self, now: datetime) -> None:
         self.clock = now
         self._set_clock(now)
 
@@ -391,35 +393,35 @@ class Environment(EnvironmentActivities):
     def _drive(self) -> None:
         if self._batch is not None:
             return
-        with self._alone:
+        with self._drive_lock:
             self._drive_all()
 
     def _drive_all(self) -> None:
         self._read_switches()
         unexpected: list[Exception] = []
-        for _ in range(_MOST_TURNS):
-            report = self._turn()
+        for _ in range(_MAX_TURNS):
+            report = self._run_turn()
             if report is None:
                 continue  # it crashed
             self.note(report)
-            self._tell(report)
+            self._announce(report)
             unexpected += report.unexpected
             if report.runs:
-                self._crashes("after_turn")
+                self._maybe_crash("after_turn")
                 continue
-            if not self._one_activity() and not self._work_on_jobs():
+            if not self._run_next_activity() and not self._run_bulk_jobs():
                 if unexpected:
                     raise unexpected[0]
                 return
-        raise TemporalexError(f"still busy after {_MOST_TURNS:,} turns: is something starting itself over and over?")
+        raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
 
-    def _turn(self) -> TurnReport | None:
+    def _run_turn(self) -> TurnReport | None:
         """One turn; None when a crash point took it."""
         storage = self.engine.storage
         try:
             with storage.transaction():
-                report = self.engine.advance(limit=_TURN, queues=self._queues())
-                if report.runs and self._crashes("before_turn"):
+                report = self.engine.advance(limit=_TURN_LIMIT, queues=self._queues())
+                if report.runs and self._maybe_crash("before_turn"):
                     raise Crash
         except Crash:
             return None
@@ -438,16 +440,16 @@ class Environment(EnvironmentActivities):
 
     # -- async ---------------------------------------------------------------------------------------------------------
 
-    async def astart(self, workflow: type[Startable], *given: Any, **options: Any) -> EnvironmentHandle:
+    async def astart(self, workflow: type[Startable], *args: Any, **options: Any) -> EnvironmentHandle:
         """``start`` for async code."""
-        return cast("EnvironmentHandle", await self.from_async(self.start, workflow, *given, **options))
+        return cast("EnvironmentHandle", await self.from_async(self.start, workflow, *args, **options))
 
     async def asignal_with_start(
-        self, workflow: type[Workflow], signal: str, *given: Any, **options: Any
+        self, workflow: type[Workflow], signal: str, *args: Any, **options: Any
     ) -> EnvironmentHandle:
         """``signal_with_start`` for async code."""
-        made = await self.from_async(self.signal_with_start, workflow, signal, *given, **options)
-        return cast("EnvironmentHandle", made)
+        handle = await self.from_async(self.signal_with_start, workflow, signal, *args, **options)
+        return cast("EnvironmentHandle", handle)
 
     async def aadvance(self, duration: timedelta | float = 0, **units: float) -> None:
         """``advance`` for async code."""
@@ -462,8 +464,8 @@ class Environment(EnvironmentActivities):
         """
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
-            facts = row.facts
-            replay(self.class_of(handle.chain_id, facts.workflow, facts.version).definition, row.events, strict=True)
+            record = row.facts
+            replay(self.class_of(handle.chain_id, record.workflow, record.version).definition, row.events, strict=True)
 
     def replay_all(self) -> None:
         """``replay`` of every run that lives here. Raises ``NondeterminismError`` for the first that does not fit."""

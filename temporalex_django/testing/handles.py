@@ -33,29 +33,29 @@ from temporalex_django.engine.outcomes import result_of, update_value
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.graph import snapshot
-from temporalex_django.graph.durable.run import deciding, requested
+from temporalex_django.graph.durable.run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef
 
 if TYPE_CHECKING:
     from temporalex_django.testing.environment import Environment
-    from temporalex_django.testing.host import RunRow
+    from temporalex_django.testing.environment_base import RunRow
 
 
 class EnvironmentUpdate:
     """An update that nobody waits for. ``result()`` raises ``UpdateTimeout`` while there is none."""
 
-    def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, what: str) -> None:
+    def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, label: str) -> None:
         self._env = env
         self._chain_id = chain_id
         self._message_id = message_id
         self.id = update_id
-        self._what = what
+        self._label = label
 
     @property
     def _outcome(self) -> Outcome | None:
-        found = self._env.outcome(self._message_id)
+        outcome = self._env.outcome(self._message_id)
         # a reset delivers it again: as another message, with its id
-        return self._env.update_outcome(self._chain_id, self.id) if found is None else found
+        return self._env.update_outcome(self._chain_id, self.id) if outcome is None else outcome
 
     @property
     def accepted(self) -> bool:
@@ -68,7 +68,7 @@ class EnvironmentUpdate:
         return outcome is not None and outcome.status != "accepted"
 
     def result(self) -> Any:
-        return update_value(self._outcome, update_id=self.id, what=self._what)
+        return update_value(self._outcome, update_id=self.id, what=self._label)
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
@@ -113,14 +113,14 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         With ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``.
         """
-        by = self._admit(by, "signal", name)
-        what = f"signal {check_name(name, label='signal')!r}"
+        by = self._require_permitted(by, "signal", name)
+        label = f"signal {check_name(name, label='signal')!r}"
         if id is None:
-            self._refuse_closed(what)
+            self._require_open(label)
         request_id = None if id is None else check_message_id(id, label="signal")
         outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, request_id, by=by))
         if outcome is not None and outcome.status == "undelivered":
-            self._refuse_closed(what)
+            self._require_open(label)
 
     def update(
         self,
@@ -143,11 +143,11 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         self, name: str, args: Any = None, id: str | None = None, *, by: Person | None = None
     ) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
-        by = self._admit(by, "update", name)
+        by = self._require_permitted(by, "update", name)
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
-        number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
-        return EnvironmentUpdate(self.env, self.chain_id, number, update_id, f"update {name!r} of {self.id}")
+        message_id = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
+        return EnvironmentUpdate(self.env, self.chain_id, message_id, update_id, f"update {name!r} of {self.id}")
 
     def resume(
         self,
@@ -165,18 +165,18 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """
         check_wait(timeout)
         user, name = split_decider(by)
-        self._admit(user, "resume", event)
-        self._refuse_closed(f"resume({event!r})")
+        self._require_permitted(user, "resume", event)
+        self._require_open(f"resume({event!r})")
         update_id = str(uuid4())
-        facts = self._row.facts
-        may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
-        who = str(user) if user is not None else name
-        request = requested(event, step=step, data=data, by=who, key=sender_key(user))
-        if user is not None and may:
-            self.env.keep_claims(user, self.chain_id, event, step=request["step"])
-        number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
+        record = self._row.facts
+        decidable_keys = decidable_steps(self.env.class_of(self.chain_id, record.workflow, record.version), event, user)
+        sender_name = str(user) if user is not None else name
+        request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
+        if user is not None and decidable_keys:
+            self.env.require_unclaimed(user, self.chain_id, event, step=request["step"])
+        message_id = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
-            update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")
+            update_value(self.env.outcome(message_id), update_id=update_id, what=f"resume({event!r}) of {self.id}")
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
         """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
@@ -195,48 +195,50 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """Decide a human task of the run in the name of a user, see ``WorkflowHandle.decide``."""
         check_wait(timeout)
         user = check_person(by)
-        one = select_task(self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}")
-        require_outcome(one, outcome)
+        human_task = select_task(
+            self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}"
+        )
+        require_outcome(human_task, outcome)
         if user is None:
-            raise ActionNotPermitted(f"the human task {one.title!r} of {self.id} is decided by a user (by=user)")
+            raise ActionNotPermitted(f"the human task {human_task.title!r} of {self.id} is decided by a user (by=user)")
         request = {
             "event": outcome,
-            "step": base_key(one.key),
-            "task": one.key,
+            "step": base_key(human_task.key),
+            "task": human_task.key,
             "run": self.run_id,
             "comment": check_text(comment, label="the comment"),
-            "question": {"title": one.title, "outcomes": [*one.outcomes]},  # as it was shown
-            **self.env.admitted(one, user),
-            **clean_form_data(one.form, data, title=one.title),
+            "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},  # as it was shown
+            **self.env.admitted(human_task, user),
+            **clean_form_data(human_task.form, data, title=human_task.title),
         }
         update_id = str(uuid4())
-        number = self.env.send(self.chain_id, "resume", outcome, request, update_id, by=user)
+        message_id = self.env.send(self.chain_id, "resume", outcome, request, update_id, by=user)
         if not self.env.batching:
-            what = f"the decision {outcome!r} of {self.id}"
-            update_value(self.env.outcome(number), update_id=update_id, what=what)
+            label = f"the decision {outcome!r} of {self.id}"
+            update_value(self.env.outcome(message_id), update_id=update_id, what=label)
 
     def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
-        view, found = self._view(by).require_payloads(by), self.env.instance(self)
-        return found if view is UNREDACTED else snapshot.viewed(found, view)
+        redactor, instance = self._redactor(by).require_payloads(by), self.env.instance(self)
+        return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
-        user = self._admit(by, "query", name)
+        user = self._require_permitted(by, "query", name)
         del fresh  # nothing is ever undelivered here
         row = self.shown
         published = row.published
         if self.pinned is None and row.published is None and row.status == "pending" and len(self.run_ids) > 1:
-            before = self.env.row(self.env.run_ids(self.chain_id)[-2])
-            if before.status == "continued_as_new":  # the gap after that
-                published = before.published
-        facts = row.facts
-        answer = self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
+            previous_row = self.env.row(self.env.run_ids(self.chain_id)[-2])
+            if previous_row.status == "continued_as_new":  # the gap after that
+                published = previous_row.published
+        record = row.facts
+        answer = self.env.class_of(self.chain_id, record.workflow, record.version).answer(name, args, published)
         return (
             answer
             if user is None
             else Redactor(
-                redacted_paths=self.env.class_of(self.chain_id, facts.workflow, facts.version).redacted
+                redacted_paths=self.env.class_of(self.chain_id, record.workflow, record.version).redacted
             ).redact_answer(answer)
         )
 
@@ -245,34 +247,36 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself.
         """
-        view = self._view(by).require_payloads(by)
+        redactor = self._redactor(by).require_payloads(by)
         check_wait(timeout)
         row = self._row
-        facts = row.facts
-        closing = row.closing if view is UNREDACTED else view.redact_attributes(row.closing or {})
-        found = result_of(
-            row.status, closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
+        record = row.facts
+        closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
+        result_value = result_of(
+            row.status, closing, workflow=record.workflow, workflow_id=record.workflow_id, blocked=self.blocked
         )
-        if view is not UNREDACTED:
-            return cast("Result_co", found)
-        return cast("Result_co", decode_result(self.env.class_of(self.chain_id, facts.workflow, facts.version), found))
+        if redactor is not UNREDACTED:
+            return cast("Result_co", result_value)
+        return cast(
+            "Result_co", decode_result(self.env.class_of(self.chain_id, record.workflow, record.version), result_value)
+        )
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
-        self._admit(by, "cancel")
+        self._require_permitted(by, "cancel")
         check_text(reason, label="the reason")
-        self._refuse_closed("cancel request")
-        facts = self._row.facts
-        if self.env.class_of(self.chain_id, facts.workflow, facts.version).cancels_at_once:
+        self._require_open("cancel request")
+        record = self._row.facts
+        if self.env.class_of(self.chain_id, record.workflow, record.version).cancels_at_once:
             self.env.close(self.chain_id, "cancelled", reason)
             return
         self.env.send(self.chain_id, "cancel", "", {"reason": reason})
 
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """Close the run at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
-        self._admit(by, "terminate")
+        self._require_permitted(by, "terminate")
         check_text(reason, label="the reason")
-        self._refuse_closed("terminate")
+        self._require_open("terminate")
         self.env.close(self.chain_id, "terminated", reason)
 
     def reset(
@@ -285,7 +289,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> str:
         """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
-        self._admit_point(by, "reset", edited)
+        self._require_reset_permitted(by, "reset", edited)
         check_text(reason, label="the reason")
         return str(self.env.reset(self, by=by, to=to, messages=messages, edited=edited))
 
@@ -300,73 +304,75 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> EnvironmentHandle[Result_co]:
         """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
-        self._admit_point(by, "fork", edited)
+        self._require_reset_permitted(by, "fork", edited)
         check_text(reason, label="the reason")
         return self.env.fork(self, id, by=by, to=to, messages=messages, edited=edited)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("pause", by, reason=reason)
+        self._operate("pause", by, reason=reason)
 
     def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("unpause", by, reason=reason)
+        self._operate("unpause", by, reason=reason)
 
     def try_again(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("try_again", by, reason=reason)
+        self._operate("try_again", by, reason=reason)
 
     def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
-        self._steer("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
+        self._operate("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
 
     def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("complete_activity", by, seq=seq, reason=reason, result=result)
+        self._operate("complete_activity", by, seq=seq, reason=reason, result=result)
 
     def fail_activity(
         self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
     ) -> None:
-        self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
+        self._operate("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
 
     def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
+        self._operate("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
 
     def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("discard", by, reason=reason, **({} if id is None else {"message": id}))
+        self._operate("discard", by, reason=reason, **({} if id is None else {"message": id}))
 
     def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("skip_timer", by, seq=seq, reason=reason)
+        self._operate("skip_timer", by, seq=seq, reason=reason)
 
     def delete(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("delete", by, reason=reason)
+        self._operate("delete", by, reason=reason)
 
-    def _steer(self, name: str, by: Person | None, **given: Any) -> None:
+    def _operate(self, name: str, by: Person | None, **options: Any) -> None:
         """Raises ``ActionNotPermitted``, and what the action of that name raises."""
-        self.env.steer(self, name, check_person(by), given)
+        self.env.steer(self, name, check_person(by), options)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run, or of the one that the handle was made for by run id."""
-        view = self._view(by)
+        redactor = self._redactor(by)
         return [
-            view.redact_event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events
+            redactor.redact_event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events
         ]
 
     def describe(self, *, by: Person | None = None) -> Description:
-        view = self._view(by)
+        redactor = self._redactor(by)
         row = self.shown
-        open_ones = self.env.engine.tasks.open_activities(UUID(self.run_id), limit=MOST_ACTIVITIES)
+        open_activities = self.env.engine.tasks.open_activities(UUID(self.run_id), limit=MOST_ACTIVITIES)
         return Description(
             id=self.id,
             run_id=self.run_id,
             workflow=row.facts.workflow,
             version=row.facts.version,
             status=row.status,
-            blocked=view.redact_blocked(row.blocked),
+            blocked=redactor.redact_blocked(row.blocked),
             paused=row.paused,
-            waiting_for=view.redact_waiting_for(row.waiting_for, row.waits),
+            waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,
-            activities=[view.redact_activity(activity) for activity in open_ones],
-            failed_messages=[view.redact_failed_message(failed) for failed in self.env._failed_messages(self.chain_id)],  # noqa: SLF001 - its own
+            activities=[redactor.redact_activity(activity) for activity in open_activities],
+            failed_messages=[
+                redactor.redact_failed_message(failed) for failed in self.env._failed_messages(self.chain_id)
+            ],  # noqa: SLF001 - its own
             search_attributes=decode_all(row.facts.search_attributes),
             tags=row.tags,
         )
@@ -387,24 +393,26 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def __hash__(self) -> int:
         return hash(self.chain_id)
 
-    def _view(self, by: Person | None) -> Redactor:
+    def _redactor(self, by: Person | None) -> Redactor:
         """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
         user = check_person(by)
-        return UNREDACTED if user is None else self.env.view(user, self.chain_id, UUID(self.run_id))
+        return UNREDACTED if user is None else self.env.redactor_for(user, self.chain_id, UUID(self.run_id))
 
-    def _admit(self, by: Person | None, operation: str, message: str | None = None) -> Person | None:
+    def _require_permitted(self, by: Person | None, operation: str, message: str | None = None) -> Person | None:
         """Who is named, if he may do that with this run. Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
         user = check_person(by)
         if user is not None:
-            self.env.admit(user, operation, what=operation, run_id=UUID(self.run_id), message=message)
+            self.env.require_permitted(
+                user, operation, action_text=operation, run_id=UUID(self.run_id), message=message
+            )
         return user
 
-    def _admit_point(self, by: Person | None, operation: str, edited: Any) -> None:
+    def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
         """The same for a reset or a fork, which take more where they edit inputs."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
-            self._admit(by, name)
+            self._require_permitted(by, name)
 
-    def _refuse_closed(self, what: str) -> None:
+    def _require_open(self, label: str) -> None:
         row = self._row
         if row.status in CLOSED_STATUSES:
-            raise WorkflowClosed(f"{row.facts.workflow} {self.id} is closed ({row.status}): {what} refused")
+            raise WorkflowClosed(f"{row.facts.workflow} {self.id} is closed ({row.status}): {label} refused")

@@ -35,9 +35,9 @@ from temporalex_django.engine.storage import HumanTaskWrite, Outcome, TaskResult
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NotConfigured
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.host import EPOCH, JUDGED
-from temporalex_django.testing.listing import listed
-from temporalex_django.testing.operator import OperatorInMemory
+from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
+from temporalex_django.testing.memory_actions import MemoryOperator
+from temporalex_django.testing.memory_filters import list_runs
 
 #: Permissions that are not called as what is done with them.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
@@ -83,52 +83,52 @@ class WorkflowEnvironment(Environment):
         del message
         return is_authorized(self._people[key], permission, permits=has_permission)
 
-    def admit(
+    def require_permitted(
         self,
         by: Person,
         operation: str,
         *,
-        what: str,
+        action_text: str,
         run_id: UUID | None = None,
         message: str | None = None,
         activity: str | None = None,
     ) -> None:
         del run_id, message, activity  # there is no access policy without Django
-        if operation not in JUDGED:
-            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{what} runs")
+        if operation not in JUDGED_MESSAGES:
+            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{action_text} runs")
 
-    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
         require_start(by, workflow)
 
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
+    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         require_operation(by, "view", action="look at")
-        facts = self.row(run_id).facts
-        code = self.class_of(chain_id, facts.workflow, facts.version)
+        record = self.row(run_id).facts
+        code = self.class_of(chain_id, record.workflow, record.version)
         return Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
 
-    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
         """Nobody claims anything: there is no face to do it with."""
 
-    def _tell(self, report: TurnReport) -> None:
+    def _announce(self, report: TurnReport) -> None:
         """There are no signals without Django."""
 
-    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+    def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         """There are no signals without Django."""
 
     def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
-        found = []
-        for kept in self.storage.failed_messages(chain_id):
-            assert kept.outcome is not None
-            failure = kept.outcome.value
-            found.append(
+        failed_messages = []
+        for stored_message in self.storage.failed_messages(chain_id):
+            assert stored_message.outcome is not None
+            failure = stored_message.outcome.value
+            failed_messages.append(
                 FailedMessage(
-                    id=str(kept.message.request_id),
-                    name=kept.message.name,
+                    id=str(stored_message.message.request_id),
+                    name=stored_message.message.name,
                     type=failure["type"],
                     message=failure["message"],
                 )
             )
-        return found
+        return failed_messages
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         raise NotConfigured(
@@ -154,9 +154,9 @@ class WorkflowEnvironment(Environment):
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)
 
-    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
+    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
         del by  # he may see all of them, or none
-        return listed(self.storage, workflow, filters)
+        return list_runs(self.storage, workflow, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return list(self.storage.run_ids[chain_id])
@@ -165,38 +165,39 @@ class WorkflowEnvironment(Environment):
         return self.storage.runs[run_id]
 
     def _send(
-        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
     ) -> int:
-        return self.storage.send(chain_id, kind, name, body, request_id=request_id, sender=sender)
+        return self.storage.send(chain_id, kind, name, payload, request_id=request_id, sender=sender)
 
     def outcome(self, message_id: int) -> Outcome | None:
-        kept = self.storage.messages.get(message_id)
-        return kept.outcome if kept is not None else None
+        stored_message = self.storage.messages.get(message_id)
+        return stored_message.outcome if stored_message is not None else None
 
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
-        number = self.storage.number_of(chain_id, update_id)
-        return None if number is None else self.outcome(number)
+        message_id = self.storage.number_of(chain_id, update_id)
+        return None if message_id is None else self.outcome(message_id)
 
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
-        sees = by is None or has_permission(by, VIEW)
+        may_view = by is None or has_permission(by, VIEW)
         rows = (
-            one
-            for one in self.storage.human_tasks.values()
-            if one.run_id == run_id and (sees or any(matches_candidate(by, word) for word in one.task.candidates))
+            task_row
+            for task_row in self.storage.human_tasks.values()
+            if task_row.run_id == run_id
+            and (may_view or any(matches_candidate(by, word) for word in task_row.task.candidates))
         )
-        found = [self._as_seen(one, by) for one in rows]
-        return sorted(found, key=lambda task: (task.opened_at, task.key))
+        tasks = [self._redact_task(task_row, by) for task_row in rows]
+        return sorted(tasks, key=lambda task: (task.opened_at, task.key))
 
-    def _as_seen(self, one: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
+    def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
         """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
-        task = OpenHumanTask.from_state(one.task, str(one.id))
-        if by is None or any(matches_candidate(by, word) for word in one.task.candidates):
+        task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
+        if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
             return task
-        view = self.view(by, one.chain_id, one.run_id)
+        redactor = self.redactor_for(by, task_row.chain_id, task_row.run_id)
         return replace(
             task,
-            title=view.redact_text(task.title),
-            shows=None if task.shows is None else view.redact_payload(task.shows),
+            title=redactor.redact_text(task.title),
+            shows=None if task.shows is None else redactor.redact_payload(task.shows),
         )
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
@@ -204,11 +205,21 @@ class WorkflowEnvironment(Environment):
         return {"by": str(user), "by_key": sender_key(user)}
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        rows = [one for one in self.storage.human_tasks.values() if not one.task.ending]
-        mine = (one for one in rows if sender_key(user) not in one.task.barred)
-        found = [one for one in mine if any(matches_candidate(user, word) for word in one.task.candidates)]
-        found.sort(key=lambda one: (one.task.due_at or datetime.max.replace(tzinfo=UTC), one.task.opened_at, one.id))
-        return [OpenHumanTask.from_state(one.task, str(one.id)) for one in found]
+        rows = [task_row for task_row in self.storage.human_tasks.values() if not task_row.task.ending]
+        allowed_rows = (task_row for task_row in rows if sender_key(user) not in task_row.task.barred)
+        inbox_rows = [
+            task_row
+            for task_row in allowed_rows
+            if any(matches_candidate(user, word) for word in task_row.task.candidates)
+        ]
+        inbox_rows.sort(
+            key=lambda task_row: (
+                task_row.task.due_at or datetime.max.replace(tzinfo=UTC),
+                task_row.task.opened_at,
+                task_row.id,
+            )
+        )
+        return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         return self.storage.reopen(chain_id, start)
@@ -217,21 +228,21 @@ class WorkflowEnvironment(Environment):
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             self.engine.cache.take(run.run_id)
-            facts = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
+            record = self.storage.facts([run.run_id])[run.run_id]
+            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=record)])
         self.errors.pop(run.run_id, None)
 
-    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
-        OperatorInMemory(self, chain_id, by).do(name, **given)
+    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
+        MemoryOperator(self, chain_id, by).execute(name, **options)
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now
 
     def _next_due(self) -> datetime | None:
         times = [run.due_at for run in self.storage.chains.values()]
-        held = {task.id for task in self._held}
+        held_ids = {task.id for task in self._held_tasks}
         for task in self.storage.open_tasks.values():
-            if task.id not in held:
+            if task.id not in held_ids:
                 times += [self.storage.expiry(task), task.due_at if task.owner is None else None]
         return min((moment for moment in times if moment is not None), default=None)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.testing import environment_made
+from temporalex_django.testing import plugin_hooks
 
-_MADE = pytest.StashKey[list[Any]]()
+_ENVIRONMENTS = pytest.StashKey[list[Any]]()
 _FAILED = pytest.StashKey[bool]()
 
 
@@ -62,20 +62,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Hear of the environments that the test and its fixtures make."""
     if not item.config.getini("temporalex_replay") or item.get_closest_marker("temporalex_no_replay"):
         return (yield)
-    made = item.stash[_MADE] = []
+    environments = item.stash[_ENVIRONMENTS] = []
 
-    def heard(env: Any) -> None:
+    def add_environment(env: Any) -> None:
         clean_up = getattr(getattr(item, "instance", None), "addCleanup", None)
         if clean_up is not None:  # a TestCase of Django rolls back before pytest tears down
             clean_up(env.replay_all)
         else:
-            made.append(env)
+            environments.append(env)
 
-    environment_made.listeners.append(heard)
+    plugin_hooks.listeners.append(add_environment)
     try:
         return (yield)
     finally:
-        environment_made.listeners.remove(heard)
+        plugin_hooks.listeners.remove(add_environment)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,7 +95,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     error: Exception | None = None
     try:
         if not item.stash.get(_FAILED, False):
-            for env in item.stash.get(_MADE, []):
+            for env in item.stash.get(_ENVIRONMENTS, []):
                 env.replay_all()
     except Exception as exc:  # noqa: BLE001 - raised below
         error = exc

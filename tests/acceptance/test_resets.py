@@ -110,7 +110,7 @@ def test_an_open_activity_is_scheduled_anew_with_its_old_key_and_its_late_end_ch
     h = env.start(once(lambda: keyed_behind_work()))
     old = h.run_id
     (held,) = env._held
-    env._holding.clear()
+    env._held_activities.clear()
     h.reset(1)  # work is open there
     assert env.engine.tasks.finish_tasks([env._completed(held, "late")]) == []
     env._drive()

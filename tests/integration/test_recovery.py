@@ -493,7 +493,7 @@ def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_trie
     h = env.start(once(lambda: charged_once_more(5)))
     env.hold(charged_once_more)
     h.retry_activity(1, input=[7])
-    (task,) = env._held
+    (task,) = env._held_tasks
     assert task.attempt == 2
     if not readable:
         monkeypatch.setattr(recovery, "codec", KeylessCodec)

@@ -40,7 +40,7 @@ from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Instance, Worker
 from temporalex_django.present.timeline import rows
 from temporalex_django.testing import DjangoEnvironment
-from temporalex_django.testing.host import EPOCH
+from temporalex_django.testing.environment_base import EPOCH
 
 pytestmark = pytest.mark.django_db
 

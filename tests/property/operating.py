@@ -43,7 +43,7 @@ class Operator:
                 self.skipped.add((run_id, number))
             case "by hand" | "fail by hand":
                 number = _open(handle.shown.events, "ActivityScheduled", which)
-                held = [task for task in env._held if (str(task.run_id), task.seq) == (run_id, number)]
+                held = [task for task in env._held_tasks if (str(task.run_id), task.seq) == (run_id, number)]
                 if kind == "by hand":
                     handle.complete_activity(number, "by hand")
                 else:
@@ -124,11 +124,11 @@ class Operator:
 
 def _stumble(env: Environment, run_id: str, which: int) -> int:
     """The attempt of one of the calls that are held fails, and its policy decides. Raises ``LookupError``."""
-    held = [task for task in env._held if str(task.run_id) == run_id]
+    held = [task for task in env._held_tasks if str(task.run_id) == run_id]
     if not held:
         raise LookupError("nothing of it is held")
     task = held[which % len(held)]
-    env._held.remove(task)
+    env._held_tasks.remove(task)
     env.engine.tasks.finish_tasks([activity_policy.failed(task, ConnectionError("stumbled"), env.clock)])
     return task.seq
 

@@ -88,7 +88,7 @@ class Played:
 
     def open_call(self, which: int) -> Any:
         """The activity of one of the calls that are held. Raises ``LookupError`` when there is none."""
-        names = list(dict.fromkeys(task.activity for task in self.env._held))
+        names = list(dict.fromkeys(task.activity for task in self.env._held_tasks))
         if not names:
             raise LookupError("nothing is held")
         return next(act for act in HELD.values() if act.name == names[which % len(names)])

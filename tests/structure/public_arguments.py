@@ -103,7 +103,7 @@ def _of_class(name: str, cls: type, found: dict[str, list[str]], *, made: bool =
 _HOOKS = frozenset(
     {"run", "execute", "timer", "handle_query", "answer", "choose", "resolve_version", "is_versioned", "version_for"}
     | {"send", "close", "outcome", "row", "run_ids", "class_of", "perform", "instance_of", "chain_ids", "from_async"}
-    | {"admit", "view", "keep_claims", "note"}
+    | {"require_permitted", "redactor_for", "require_unclaimed", "note"}
     | {"start_instance", "check", "forget", "recover", "wait", "put", "delete", "schedule_resume"}
 )
 

@@ -176,21 +176,30 @@ UNREAD: dict[str, list[str]] = {
         *(["execute:instance", "execute:config", "execute:context"] * 3),
     ],
     "graph/definition/transitions.py": ["__get__:instance", "__get__:owner"],
-    "graph/values.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
+    "graph/frozen_data.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
     "testing/assertions.py": [  # tests of what is waited for, called alike
         *(
-            "_timer:now",
-            "_update:waits",
-            "_event:now",
-            "_step:waits",
-            "_activity:waits",
-            "_child:now",
-            "_human_task:now",
+            "_has_timer:description",
+            "_can_take_update:waits",
+            "_has_event:description",
+            "_has_step:waits",
+            "_has_activity:waits",
+            "_has_child:description",
+            "_has_human_task:description",
         ),
-        "_until:now",
+        "_has_deadline:description",
     ],
-    "testing/database.py": ["admit:what", "view:chain_id"],  # what memory and the database do each in their way
-    "testing/host.py": ["_trying:task", "_spoils:error"],
+    "testing/database.py": [
+        "require_permitted:action_text",
+        "redactor_for:chain_id",
+    ],  # what memory and the database do each in their way
+    "testing/environment_base.py": ["_attempt_savepoint:task", "_breaks_transaction:error"],
     "testing/handles.py": ["query:fresh"],  # see the table
-    "testing/memory.py": ["_judge:message", "admit:run_id", "admit:message", "admit:activity", "_listed:by"],
+    "testing/memory.py": [
+        "_judge:message",
+        "require_permitted:run_id",
+        "require_permitted:message",
+        "require_permitted:activity",
+        "_list_runs:by",
+    ],
 }

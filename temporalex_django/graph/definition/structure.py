@@ -34,7 +34,7 @@ class Graph:
         self.initial = initial
         self.clauses = {(clause.step, clause.event): clause for clause in clauses}
         successors = successors_of([initial.step], self.clauses.values())
-        self.steps: tuple[StepRef, ...] = topological(successors)
+        self.steps: tuple[StepRef, ...] = topological_order(successors)
         self.number: dict[StepRef, int] = {step: i for i, step in enumerate(self.steps)}
         self.keys: tuple[str, ...] = tuple(key_of(step) for step in self.steps)
         self.by_key: dict[str, StepRef] = dict(zip(self.keys, self.steps, strict=True))
@@ -51,10 +51,10 @@ class Graph:
                 self.after[i] |= self.after[n] | 1 << n
 
     def mask(self, steps: Iterable[StepRef]) -> int:
-        found = 0
+        mask = 0
         for step in steps:
-            found |= 1 << self.number[step]
-        return found
+            mask |= 1 << self.number[step]
+        return mask
 
     def refs(self, mask: int) -> Iterator[StepRef]:
         """The steps of a mask, in order of their numbers."""
@@ -69,29 +69,29 @@ class Graph:
             Edge(c.step, c.event, tuple(t.step for t in c.targets), c.route is not None) for c in self.clauses.values()
         )
 
-    def around(self, branches: Sequence[StepRef]) -> bool:
+    def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
         """Whether a path from one of ``branches`` to ``Done`` passes none of the steps that all of them lead to.
 
         A join that everything passes is a common post-dominator of all branches.
         """
         common = -1
         for branch in branches:
-            common &= self.passed[self.number[branch]]
+            common &= self.post_dominators[self.number[branch]]
         end = self.number.get(Done)
         return not (common if end is None else common & ~(1 << end))
 
     @property
-    def passed(self) -> list[int]:
+    def post_dominators(self) -> list[int]:
         """For each step the mask of those that every path from it to the end passes, itself among them."""
-        if not hasattr(self, "_passed"):
-            found = [0] * len(self.steps)
+        if not hasattr(self, "_post_dominators"):
+            masks = [0] * len(self.steps)
             for i in reversed(range(len(self.steps))):
                 always = -1 if self.next[i] else 0
                 for n in bits(self.next[i]):
-                    always &= found[n]
-                found[i] = always | 1 << i
-            self._passed = found
-        return self._passed
+                    always &= masks[n]
+                masks[i] = always | 1 << i
+            self._post_dominators = masks
+        return self._post_dominators
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -102,19 +102,19 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def successors_of(first: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
-    """Direct successors by step, ``first`` first, the others in order of appearance."""
-    found: dict[StepRef, list[StepRef]] = {step: [] for step in first}
+def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
+    """Direct successors by step, ``first_steps`` first, the others in order of appearance."""
+    successors: dict[StepRef, list[StepRef]] = {step: [] for step in first_steps}
     for clause in clauses:
-        following = found.setdefault(clause.step, [])
+        following = successors.setdefault(clause.step, [])
         for target in clause.targets:
-            found.setdefault(target.step, [])
+            successors.setdefault(target.step, [])
             if target.step not in following:
                 following.append(target.step)
-    return found
+    return successors
 
 
-def topological(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
+def topological_order(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
     """The steps, each behind its predecessors, of those that are free the first to appear first.
 
     Raises ``CycleError``.
@@ -128,4 +128,4 @@ def topological(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRe
     return tuple(sorter.static_order())
 
 
-__all__ = ["CycleError", "Edge", "Graph", "bits", "successors_of", "topological"]
+__all__ = ["CycleError", "Edge", "Graph", "bits", "successors_of", "topological_order"]

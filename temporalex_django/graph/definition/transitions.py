@@ -10,7 +10,7 @@ from typing import Any
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of, not_a_step
+from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of, not_a_step_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +54,37 @@ def transit(
     It gives one of ``targets``, ``(target, config)``, or a list of them; an empty list activates nothing. It must be
     deterministic, as all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
     """
-    wrong = [] if is_step(step) else [not_a_step(step)]
+    problems = [] if is_step(step) else [not_a_step_text(step)]
     if not is_event(event):
-        wrong.append(f"{event!r} is not a name of an event")
-    if isinstance(targets, (str, bytes, Mapping)) or not hasattr(targets, "__iter__") or not (given := tuple(targets)):
-        given = ()
-        wrong.append("targets must be a list of the steps that it can choose")
-    wrong += [f"the target {not_a_step(target)}" for target in given if not is_step(target)]
-    for ref in (step, *given):
+        problems.append(f"{event!r} is not a name of an event")
+    if (
+        isinstance(targets, (str, bytes, Mapping))
+        or not hasattr(targets, "__iter__")
+        or not (target_steps := tuple(targets))
+    ):
+        target_steps = ()
+        problems.append("targets must be a list of the steps that it can choose")
+    problems += [f"the target {not_a_step_text(target)}" for target in target_steps if not is_step(target)]
+    for ref in (step, *target_steps):
         try:
-            hashable(ref)
+            require_hashable(ref)
         except ValueError as exc:
-            wrong.append(str(exc))
-    if wrong:
-        raise WorkflowDefinitionError(f"transit({name_of(step)}, {event!r}): " + "; ".join(wrong))
+            problems.append(str(exc))
+    if problems:
+        raise WorkflowDefinitionError(f"transit({name_of(step)}, {event!r}): " + "; ".join(problems))
 
     def decorate(fn: Callable[[Any], Any]) -> Any:
-        target = fn.__func__ if isinstance(fn, staticmethod) else fn
-        if not callable(target) or inspect.iscoroutinefunction(target) or not _takes_context(target):
+        function = fn.__func__ if isinstance(fn, staticmethod) else fn
+        if not callable(function) or inspect.iscoroutinefunction(function) or not _accepts_context(function):
             raise WorkflowDefinitionError(
                 f"transit({name_of(step)}, {event!r}): decorate a plain function that takes (context), not {fn!r}"
             )
-        return Transit(step, str.__str__(event), given, target)
+        return Transit(step, str.__str__(event), target_steps, function)
 
     return decorate
 
 
-def _takes_context(fn: Callable[..., Any]) -> bool:
+def _accepts_context(fn: Callable[..., Any]) -> bool:
     try:
         inspect.signature(fn).bind(None)
     except TypeError:
@@ -91,27 +95,27 @@ def _takes_context(fn: Callable[..., Any]) -> bool:
 def targets_of(value: Any) -> tuple[Target, ...]:
     """A step, ``(step, config)`` or a list of these, as targets. Raises ``ValueError`` naming the part that is none."""
     if isinstance(value, list):
-        found = tuple(_target(part) for part in value)
-        for index, target in enumerate(found):
-            if any(target.step == other.step for other in found[:index]):
+        targets = tuple(_as_target(part) for part in value)
+        for index, target in enumerate(targets):
+            if any(target.step == other.step for other in targets[:index]):
                 raise ValueError(f"{name_of(target.step)} stands twice in one list")
-        return found
-    return (_target(value),)
+        return targets
+    return (_as_target(value),)
 
 
-def _target(value: Any) -> Target:
+def _as_target(value: Any) -> Target:
     if is_step(value):
-        return Target(hashable(value))
+        return Target(require_hashable(value))
     if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
         if is_step(value[1]):
             raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
-        return Target(hashable(value[0]), value[1])
+        return Target(require_hashable(value[0]), value[1])
     if isinstance(value, tuple) and len(value) == 2 and (isinstance(value[0], Activity) or is_task(value[0])):
         value = value[0]
-    raise ValueError(not_a_step(value, " (a step, (step, config), or a list of these)"))
+    raise ValueError(not_a_step_text(value, " (a step, (step, config), or a list of these)"))
 
 
-def hashable(step: StepRef) -> StepRef:
+def require_hashable(step: StepRef) -> StepRef:
     """The step. Raises ``ValueError`` for an instance that cannot be looked up."""
     try:
         hash(step)
@@ -122,16 +126,16 @@ def hashable(step: StepRef) -> StepRef:
     return step
 
 
-def dynamic_of(cls: type) -> Iterator[Transit]:
+def dynamic_transits(cls: type) -> Iterator[Transit]:
     """The ``@transit`` functions of a class and its bases, in order of definition.
 
     A name that is defined again replaces.
     """
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
-            found.pop(name, None)
-            found[name] = value
-    for value in found.values():
+            attributes.pop(name, None)
+            attributes[name] = value
+    for value in attributes.values():
         if isinstance(value, Transit):
             yield value

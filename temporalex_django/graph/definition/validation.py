@@ -9,9 +9,15 @@ from typing import Any
 
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
-from temporalex_django.graph.definition.repeated_keys import repeated_clauses
-from temporalex_django.graph.definition.structure import Graph, successors_of, topological
-from temporalex_django.graph.definition.transitions import Clause, Target, dynamic_of, hashable, targets_of
+from temporalex_django.graph.definition.duplicate_keys import duplicate_clauses
+from temporalex_django.graph.definition.structure import Graph, successors_of, topological_order
+from temporalex_django.graph.definition.transitions import (
+    Clause,
+    Target,
+    dynamic_transits,
+    require_hashable,
+    targets_of,
+)
 from temporalex_django.graph.steps import (
     Done,
     Step,
@@ -23,99 +29,99 @@ from temporalex_django.graph.steps import (
     is_step,
     key_of,
     name_of,
-    not_a_step,
+    not_a_step_text,
 )
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
     """The graph of a class, or None; and every violation, as a sentence that names the rule and the step."""
     problems: list[str] = []
-    initial = _initial(cls, problems)
-    clauses = [*_static(cls, problems), *_dynamic(cls)]
-    problems += _ambiguous(clauses)
+    initial = _initial_target(cls, problems)
+    clauses = [*_static_clauses(cls, problems), *_dynamic_clauses(cls)]
+    problems += _ambiguity_problems(clauses)
     problems += [
-        f"transitions: {pair} stands there twice, and the second would win silently" for pair in repeated_clauses(cls)
+        f"transitions: {pair} stands there twice, and the second would win silently" for pair in duplicate_clauses(cls)
     ]
     # without a start the steps can be looked at all the same
     successors = successors_of([clause.step for clause in clauses[:1]] if initial is None else [initial.step], clauses)
     steps = list(successors)
-    problems += [problem for step in steps for problem in _step(step)]
-    problems += _keys(steps)
-    problems += _events(steps, clauses)
-    cycles = [*_cycles(successors)]
+    problems += [problem for step in steps for problem in _step_problems(step)]
+    problems += _key_problems(steps)
+    problems += _event_problems(steps, clauses)
+    cycles = [*_cycle_problems(successors)]
     problems += cycles
     if initial is not None:
-        problems += _reachable(initial.step, successors)
-    problems += _leaves(successors)
+        problems += _reachability_problems(initial.step, successors)
+    problems += _leaf_problems(successors)
     if initial is None or cycles:
         return None, problems
     graph = Graph(initial, clauses)
-    problems += _convergence(graph)
+    problems += _convergence_problems(graph)
     return (None if problems else graph), problems
 
 
-def _initial(cls: type, problems: list[str]) -> Target | None:
+def _initial_target(cls: type, problems: list[str]) -> Target | None:
     value = getattr(cls, "initial", None)
     if value is None:
         problems.append("initial: the start is missing: write initial = FirstStep, or (FirstStep, config)")
         return None
     try:
-        found = targets_of(value)
+        targets = targets_of(value)
     except ValueError as exc:
         problems.append(f"initial: {exc}")
         return None
-    if len(found) != 1 or isinstance(value, list):
+    if len(targets) != 1 or isinstance(value, list):
         problems.append("initial: it must be one step, or (step, config)")
         return None
-    return _plain("initial", found[0], problems)
+    return _plain_target("initial", targets[0], problems)
 
 
-def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
-    given = getattr(cls, "transitions", {})
-    if not isinstance(given, Mapping):
-        problems.append(f"transitions: it must be a mapping of (step, event) to targets, not {given!r}")
+def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
+    transitions = getattr(cls, "transitions", {})
+    if not isinstance(transitions, Mapping):
+        problems.append(f"transitions: it must be a mapping of (step, event) to targets, not {transitions!r}")
         return
-    for key, value in given.items():
+    for key, value in transitions.items():
         if not (isinstance(key, tuple) and len(key) == 2 and is_step(key[0])):
-            why = f": {not_a_step(key[0])}" if isinstance(key, tuple) and len(key) == 2 else ""
-            problems.append(f"transitions: the key {key!r} must be (step, event){why}")
+            reason = f": {not_a_step_text(key[0])}" if isinstance(key, tuple) and len(key) == 2 else ""
+            problems.append(f"transitions: the key {key!r} must be (step, event){reason}")
             continue
         step, event = key
         try:
-            hashable(step)
+            require_hashable(step)
         except ValueError as exc:
             problems.append(f"transitions: {exc}")
             continue
         if not is_event(event):
             problems.append(f"transitions: {name_of(step)}: {event!r} is not a name of an event (a string)")
             continue
-        where = f"transitions: ({name_of(step)}, {event!r})"
+        location = f"transitions: ({name_of(step)}, {event!r})"
         try:
             targets = targets_of(value)
         except ValueError as exc:
-            problems.append(f"{where}: {exc}")
+            problems.append(f"{location}: {exc}")
             continue
         if not targets:
-            problems.append(f"{where}: it has no target; the end of a path is Done")
+            problems.append(f"{location}: it has no target; the end of a path is Done")
             continue
-        yield Clause(step, str.__str__(event), tuple(_plain(where, target, problems) for target in targets))
+        yield Clause(step, str.__str__(event), tuple(_plain_target(location, target, problems) for target in targets))
 
 
-def _plain(where: str, target: Target, problems: list[str]) -> Target:
+def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
     """With its config as the step will see it: as it comes out of a history."""
     try:
         return Target(target.step, payloads.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
-        problems.append(f"{where}: {exc.message}")
+        problems.append(f"{location}: {exc.message}")
         return Target(target.step)
 
 
-def _dynamic(cls: type) -> Iterator[Clause]:
-    for found in dynamic_of(cls):
-        yield Clause(found.step, found.event, tuple(Target(step) for step in found.targets), found.fn)
+def _dynamic_clauses(cls: type) -> Iterator[Clause]:
+    for transit in dynamic_transits(cls):
+        yield Clause(transit.step, transit.event, tuple(Target(step) for step in transit.targets), transit.fn)
 
 
-def _ambiguous(clauses: Sequence[Clause]) -> Iterator[str]:
+def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
     seen: dict[tuple[StepRef, str], int] = {}
     for clause in clauses:
         pair = (clause.step, clause.event)
@@ -124,7 +130,7 @@ def _ambiguous(clauses: Sequence[Clause]) -> Iterator[str]:
             yield f"transitions: ({name_of(clause.step)}, {clause.event!r}) has several clauses: which one is meant?"
 
 
-def _step(step: StepRef) -> Iterator[str]:
+def _step_problems(step: StepRef) -> Iterator[str]:
     cls, name = class_of(step), name_of(step)
     if step is not Done and isinstance(step, type) and getattr(step, "waits", False):
         yield f"step {name}: it has parameters: use an instance of it"
@@ -132,7 +138,7 @@ def _step(step: StepRef) -> Iterator[str]:
     execute = inspect.getattr_static(cls, "execute", None)
     if cls.execute is Step.execute:
         yield f"step {name}: it has no execute(self, instance, config, context)"
-    elif not callable(getattr(cls, "execute", None)) or not _takes_three(execute):
+    elif not callable(getattr(cls, "execute", None)) or not _accepts_step_arguments(execute):
         yield f"step {name}: execute must take (self, instance, config, context)"
     elif cls.atomic and inspect.iscoroutinefunction(cls.execute):
         yield f"step {name}: an atomic step runs inside the turn's transaction and cannot be async"
@@ -149,7 +155,7 @@ def _step(step: StepRef) -> Iterator[str]:
         yield f"step {name}: it declares an event twice: {', '.join(events)}"
 
 
-def _takes_three(execute: Any) -> bool:
+def _accepts_step_arguments(execute: Any) -> bool:
     fn = execute.__func__ if isinstance(execute, (staticmethod, classmethod)) else execute
     count = 3 if isinstance(execute, staticmethod) else 4
     try:
@@ -159,7 +165,7 @@ def _takes_three(execute: Any) -> bool:
     return True
 
 
-def _keys(steps: Iterable[StepRef]) -> Iterator[str]:
+def _key_problems(steps: Iterable[StepRef]) -> Iterator[str]:
     owners: dict[str, list[StepRef]] = {key_of(Done): [Done]}
     for step in steps:
         if step is not Done:
@@ -170,12 +176,12 @@ def _keys(steps: Iterable[StepRef]) -> Iterator[str]:
             yield f"unique context keys: {names} all write to {key!r}: give them a key of their own"
 
 
-def _events(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
-    used: dict[StepRef, dict[str, None]] = {}
+def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
+    followed_events: dict[StepRef, dict[str, None]] = {}
     for clause in clauses:
-        used.setdefault(clause.step, {})[clause.event] = None
+        followed_events.setdefault(clause.step, {})[clause.event] = None
     for step in steps:
-        followed = used.get(step, {})
+        followed = followed_events.get(step, {})
         if step is Done:
             for event in followed:
                 yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
@@ -191,55 +197,59 @@ def _events(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str
                 yield f"events: a transition follows on {event!r} of step {name_of(step)}, which does not declare it"
 
 
-def _cycles(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
     """One cycle of each set of steps that lead to each other."""
-    left = dict(successors)
+    remaining = dict(successors)
     while True:
         try:
-            topological(left)
+            topological_order(remaining)
         except CycleError as exc:
             cycle = exc.args[1]
             yield f"acyclic: {' → '.join(name_of(step) for step in cycle)} is a cycle"
-            inside = {step for step in left if step in reached(cycle[0], left) and cycle[0] in reached(step, left)}
-            left = {
-                step: [other for other in following if other not in inside]
-                for step, following in left.items()
-                if step not in inside
+            cyclic_steps = {
+                step
+                for step in remaining
+                if step in reachable_steps(cycle[0], remaining) and cycle[0] in reachable_steps(step, remaining)
+            }
+            remaining = {
+                step: [other for other in following if other not in cyclic_steps]
+                for step, following in remaining.items()
+                if step not in cyclic_steps
             }
         else:
             return
 
 
-def reached(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
+def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
     """The steps that a path of at least one edge leads to."""
-    found: set[StepRef] = set()
-    waiting = [start]
-    while waiting:
-        for step in successors.get(waiting.pop(), ()):
-            if step not in found:
-                found.add(step)
-                waiting.append(step)
-    return found
+    steps: set[StepRef] = set()
+    pending = [start]
+    while pending:
+        for step in successors.get(pending.pop(), ()):
+            if step not in steps:
+                steps.add(step)
+                pending.append(step)
+    return steps
 
 
-def _reachable(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
-    found = reached(start, successors) | {start}
+def _reachability_problems(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    reachable = reachable_steps(start, successors) | {start}
     for step in successors:
-        if step not in found:
+        if step not in reachable:
             yield f"reachable: no path leads from {name_of(start)} to {name_of(step)}"
 
 
-def _leaves(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+def _leaf_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
     for step, following in successors.items():
         if not following and step is not Done:
             yield f"leaf: nothing follows on {name_of(step)}: the end of every path must be Done"
 
 
-def _convergence(graph: Graph) -> Iterator[str]:
+def _convergence_problems(graph: Graph) -> Iterator[str]:
     for clause in graph.clauses.values():
         if clause.route is None and len(clause.targets) > 1:
             branches = [target.step for target in clause.targets]
-            if graph.around(branches):
+            if graph.can_miss_join(branches):
                 names = ", ".join(name_of(branch) for branch in branches)
                 yield (
                     f"convergence: {name_of(clause.step)} fans out on {clause.event!r} to {names}, "

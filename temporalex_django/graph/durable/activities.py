@@ -16,14 +16,14 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
-from temporalex_django.graph.durable.late import Late
-from temporalex_django.graph.events import declared_of
-from temporalex_django.graph.progress import encoded
+from temporalex_django.graph.durable.lazy_instance import LazyInstance
+from temporalex_django.graph.events import find_declared_event
+from temporalex_django.graph.frozen_data import freeze
+from temporalex_django.graph.progress import encode_step_result
 from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
-from temporalex_django.graph.values import frozen
 
 #: What a step has that says nothing else, and whose workflow does not either.
-RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
+DEFAULT_RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
 
 
 class StepActivity(Activity[Any, Any]):
@@ -43,27 +43,29 @@ class StepActivity(Activity[Any, Any]):
         Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
         """
         key, config, version = args
-        step = self._step(key, source.workflow(version))
-        made = step() if isinstance(step, type) else step
-        hint = _config_type(type(made))
-        if hint is Any:
-            fitted = frozen(config)
+        step = self._find_step(key, source.workflow(version))
+        step_instance = step() if isinstance(step, type) else step
+        config_type = _config_type(type(step_instance))
+        if config_type is Any:
+            typed_config = freeze(config)
         else:
-            fitted = payloads.convert(config, hint, label=f"the config of step {name_of(step)}")
-        instance = Late(lambda: source.instance(version))
-        return made.execute, (instance, fitted, Context.of(instance)), {}
+            typed_config = payloads.convert(config, config_type, label=f"the config of step {name_of(step)}")
+        instance = LazyInstance(lambda: source.instance(version))
+        return step_instance.execute, (instance, typed_config, Context.of(instance)), {}
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """What the step gave, for the history, or why it may not give it."""
-        step = self._step(args[0], source.workflow(args[2]))
-        found = encoded(name_of(step), events_of(step), value)
-        if "event" in found and (declared := declared_of(step, found["event"])) is not None:
-            what = f"the data of the event {found['event']!r} of step {name_of(step)}"
+        step = self._find_step(args[0], source.workflow(args[2]))
+        encoded_result = encode_step_result(name_of(step), events_of(step), value)
+        if "event" in encoded_result and (declared := find_declared_event(step, encoded_result["event"])) is not None:
+            label = f"the data of the event {encoded_result['event']!r} of step {name_of(step)}"
             try:
-                payloads.convert(payloads.to_plain(found["data"], label=what), declared.data_type, label=what)
+                payloads.convert(
+                    payloads.to_plain(encoded_result["data"], label=label), declared.data_type, label=label
+                )
             except PayloadError as exc:
                 return {"wrong": exc.message}
-        return found
+        return encoded_result
 
     annotate_result = ""  # other steps read plain data
 
@@ -79,25 +81,25 @@ class StepActivity(Activity[Any, Any]):
             or result.keys() - {"event", "data"}
         ):
             raise PayloadError(f'the result of step {args[0]} is {{"event": name, "data": ...}}')
-        found: dict[str, Any] = self.encode_result(Event(result["event"], result.get("data")), args, source)
-        if "wrong" in found:
-            raise PayloadError(found["wrong"])
-        return found
+        encoded_result: dict[str, Any] = self.encode_result(Event(result["event"], result.get("data")), args, source)
+        if "wrong" in encoded_result:
+            raise PayloadError(encoded_result["wrong"])
+        return encoded_result
 
-    def parse_edited_input(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Its config. Raises ``PayloadError``."""
         key, _, version = args
-        payloads.convert(deep_copy(given), _config_type(self.step_class), label=f"the config of step {key}")
-        return [key, given, version], {}
+        payloads.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
+        return [key, edited_input, version], {}
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
         """Its key and config; the version is that of the run. Raises ``PayloadError``."""
         key, config, _ = attributes["args"]
-        kind = _config_type(self.step_class)
-        fitted = payloads.convert(deep_copy(config), kind, label=f"the config of step {key}")
-        return to_reading({"step": key, "config": fitted}, {"step": str, "config": kind})
+        config_type = _config_type(self.step_class)
+        typed_config = payloads.convert(deep_copy(config), config_type, label=f"the config of step {key}")
+        return to_reading({"step": key, "config": typed_config}, {"step": str, "config": config_type})
 
-    def _step(self, key: str, workflow: Any) -> StepRef:
+    def _find_step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)
         step: StepRef | None = graph.by_key.get(key) if graph is not None else None
         if step is None:
@@ -114,22 +116,22 @@ def _config_type(cls: type[Step]) -> Any:
 
 
 _config_types: WeakKeyDictionary[type[Step], Any] = WeakKeyDictionary()
-_made: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionary()
+_step_activities: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionary()
 
 
 def activity_of(step: StepRef) -> StepActivity:
     """The activity that runs steps of that class; registered, so that workers find it."""
     cls = class_of(step)
-    found = _made.get(cls)
-    if found is None:
-        found = _made[cls] = StepActivity(cls)
-    activities.register(found)
-    return found
+    step_activity = _step_activities.get(cls)
+    if step_activity is None:
+        step_activity = _step_activities[cls] = StepActivity(cls)
+    activities.register(step_activity)
+    return step_activity
 
 
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
     """How it is run: what the step says, else its workflow, else the library. Raises ``WorkflowDefinitionError``."""
-    retry = step.retry or getattr(workflow, "retry", None) or RETRY
+    retry = step.retry or getattr(workflow, "retry", None) or DEFAULT_RETRY
     return ActivityOptions(
         retry=retry,
         start_to_close=step.timeout,

@@ -14,13 +14,13 @@ from temporalex_django.core.history.prefix import COPIED
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
-from temporalex_django.graph.durable.run import result_of, resumption
+from temporalex_django.graph.durable.run import parse_resume, step_result
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.progress import Fired, Progress, Result
+from temporalex_django.graph.progress import Progress, Result, TimerEvent
 from temporalex_django.graph.steps import timer_of
 
 #: Of all that the steps of the runs in memory gave, as JSON; Python's objects take about ten times as much.
-_BYTES = 8_000_000
+_MAX_BYTES = 8_000_000
 
 
 class Projection:
@@ -32,12 +32,12 @@ class Projection:
     def __init__(self, workflow: Any) -> None:
         self.workflow = workflow
         self.progress: Progress | None = None
-        self.begun: dict[int, Instance] = {}
+        self.activity_instances: dict[int, Instance] = {}
         self.head: int | None = None
         self.head_at = 0
         self.length = 0
         self._step_of: dict[int, int] = {}  # number of the step by number of the command
-        self._due: dict[int, str] = {}  # of open timers, by number of the step
+        self._due_by_step: dict[int, str] = {}  # of open timers, by number of the step
 
     @property
     def instance(self) -> Instance:
@@ -46,54 +46,60 @@ class Projection:
             raise TemporalexError("the run has not begun")
         return self.progress.instance
 
-    def due(self, names: Mapping[str, str]) -> dict[str, str]:
-        """When the timers of the steps that wait are due, by key; ``names`` maps keys to others."""
+    def due_times(self, new_keys: Mapping[str, str]) -> dict[str, str]:
+        """When the timers of the steps that wait are due, by key; ``new_keys`` maps keys to others."""
         instance = self.instance
         keys = instance.graph.keys
-        return {names.get(keys[i], keys[i]): due for i, due in self._due.items() if instance.waiting >> i & 1}
+        return {
+            new_keys.get(keys[i], keys[i]): due for i, due in self._due_by_step.items() if instance.waiting >> i & 1
+        }
 
     def feed(self, events: Sequence[HistoryEvent]) -> None:
         """Go on through further events, which end at the end of an activation."""
         start = 0
         for index in range(1, len(events) + 1):
             if index == len(events) or events[index].activation != events[start].activation:
-                self._activation(events[start:index])
+                self._apply_activation(events[start:index])
                 start = index
 
-    def _activation(self, events: Sequence[HistoryEvent]) -> None:
+    def _apply_activation(self, events: Sequence[HistoryEvent]) -> None:
         now = events[0].at
-        ended: list[tuple[int, Result]] = []
+        results: list[tuple[int, Result]] = []
         resumes: list[dict[str, Any]] = []
         for event in events:
             attributes = event.attributes
             match event.kind:
                 case "WorkflowStarted":
                     # what is in the history was accepted, whatever the limit was then
-                    self.progress = Progress(started(self.workflow, attributes), limit=sys.maxsize)
+                    self.progress = Progress(initial_instance(self.workflow, attributes), limit=sys.maxsize)
                 case "ActivationStarted":
-                    self._began(event)
+                    self._apply_activation_start(event)
                 case "SignalReceived" if attributes["name"] == RECORDED_AS:
                     resumes.append(attributes["payload"])
                 case kind if kind in RESOLUTIONS and attributes["seq"] in self._step_of:
-                    ended.append(self._ended(Job(kind, attributes)))
+                    results.append(self._pop_result(Job(kind, attributes)))
         progress = self.progress
         if progress is None:
             raise TemporalexError(f"a history begins with WorkflowStarted, not with {events[0].kind}")
-        waited = progress.instance.waiting  # at some time of the activation: a resume may come as soon as a step waits
-        if ended:
-            progress.fold(ended, now)
-            waited |= progress.instance.waiting
+        waiting_mask = (
+            progress.instance.waiting
+        )  # at some time of the activation: a resume may come as soon as a step waits
+        if results:
+            progress.fold(results, now)
+            waiting_mask |= progress.instance.waiting
         for payload in resumes:
-            progress.fold([resumption(progress.instance, payload)], now)
-            waited |= progress.instance.waiting
+            progress.fold([parse_resume(progress.instance, payload)], now)
+            waiting_mask |= progress.instance.waiting
         for event in events:
-            self._command(event, progress, waited)
-        if progress.failed is not None and events[-1].kind not in CLOSING:
-            facts = progress.failed
-            raise self._parted(f"step {facts['step']!r} fails in it: {facts['message'] or facts['reason']}")
+            self._apply_command(event, progress, waiting_mask)
+        if progress.failure is not None and events[-1].kind not in CLOSING:
+            failure = progress.failure
+            raise self._mismatch_error(
+                f"step {failure['step']!r} fails in it: {failure['message'] or failure['reason']}"
+            )
         self.length = events[-1].number
 
-    def _began(self, event: HistoryEvent) -> None:
+    def _apply_activation_start(self, event: HistoryEvent) -> None:
         """An activation: the first one, one in which a run took up another one, or any other."""
         progress, copied = self.progress, event.attributes.get(COPIED)
         if progress is not None and not self.head_at:
@@ -102,49 +108,49 @@ class Projection:
             progress.instance = progress.instance.changed(id=copied["id"])
         self.head, self.head_at = event.attributes.get("head"), event.number
 
-    def _ended(self, job: Job) -> tuple[int, Result]:
+    def _pop_result(self, job: Job) -> tuple[int, Result]:
         command = job.attributes["seq"]
         number = self._step_of.pop(command)
-        self.begun.pop(command, None)
+        self.activity_instances.pop(command, None)
         assert self.progress is not None
         if job.kind == "TimerFired":
             timer = timer_of(self.progress.instance.graph.steps[number])
             if timer is None:
                 raise TemporalexError(f"step {self.progress.instance.graph.keys[number]!r} has no timer any more")
-            return number, Fired(timer[1])
-        return number, result_of(job)
+            return number, TimerEvent(timer[1])
+        return number, step_result(job)
 
-    def _command(self, event: HistoryEvent, progress: Progress, waited: int) -> None:
+    def _apply_command(self, event: HistoryEvent, progress: Progress, waiting_mask: int) -> None:
         attributes = event.attributes
         match event.kind:
             case "ActivityScheduled":
-                number = self._step_of[attributes["seq"]] = self._number(attributes["args"][0])
+                number = self._step_of[attributes["seq"]] = self._step_number(attributes["args"][0])
                 if not progress.instance.active >> number & 1 and not progress.instance.closed:
-                    raise self._parted(f"step {attributes['args'][0]!r} was begun, and is not active in it")
-                self.begun[attributes["seq"]] = progress.instance
+                    raise self._mismatch_error(f"step {attributes['args'][0]!r} was begun, and is not active in it")
+                self.activity_instances[attributes["seq"]] = progress.instance
             case "TimerStarted" if "step" in attributes:  # others are of human tasks
-                number = self._step_of[attributes["seq"]] = self._number(attributes["step"])
-                if not waited >> number & 1 and not progress.instance.closed:
-                    raise self._parted(f"step {attributes['step']!r} had a timer, and does not wait in it")
-                self._due[number] = attributes["due"]
+                number = self._step_of[attributes["seq"]] = self._step_number(attributes["step"])
+                if not waiting_mask >> number & 1 and not progress.instance.closed:
+                    raise self._mismatch_error(f"step {attributes['step']!r} had a timer, and does not wait in it")
+                self._due_by_step[number] = attributes["due"]
             case "TimerCancelled":
                 self._step_of.pop(attributes["seq"], None)
             case "WorkflowFailed" | "WorkflowTimedOut" if (
                 not progress.instance.closed
             ):  # not by a step: its class was wrong, say
                 progress.instance = progress.instance.changed(
-                    status="failed", reason=attributes.get("message") or attributes.get("timeout"), **engine.NONE
+                    status="failed", reason=attributes.get("message") or attributes.get("timeout"), **engine.NO_STEPS
                 )
             case kind if kind in CLOSING and not progress.instance.closed:
                 progress.instance = engine.cancel(progress.instance)
 
-    def _parted(self, why: str) -> TemporalexError:
+    def _mismatch_error(self, reason: str) -> TemporalexError:
         return TemporalexError(
-            f"the history does not fit the graph {self.workflow.__name__} as it is now: {why}. Put the code back, or run the old one "
+            f"the history does not fit the graph {self.workflow.__name__} as it is now: {reason}. Put the code back, or run the old one "
             "as a version of its own"
         )
 
-    def _number(self, key: str) -> int:
+    def _step_number(self, key: str) -> int:
         assert self.progress is not None
         graph = self.progress.instance.graph
         step = graph.by_key.get(key)
@@ -153,9 +159,9 @@ class Projection:
         return graph.number[step]
 
 
-def started(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
+def initial_instance(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
     """The instance with which a run begins, from the attributes of ``WorkflowStarted``."""
-    return snapshot.begun(
+    return snapshot.new_instance(
         workflow,
         id=attributes["id"],
         version=attributes["version"],
@@ -178,39 +184,39 @@ class Projections:
     its head.
     """
 
-    def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, most: int = 500) -> None:
+    def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, limit: int = 500) -> None:
         self._events = events
-        self._most = most
-        self._kept: OrderedDict[UUID, Projection] = OrderedDict()
+        self._limit = limit
+        self._cached: OrderedDict[UUID, Projection] = OrderedDict()
         self._sizes: dict[UUID, int] = {}  # as they were when they were kept
         self._size = 0
         self._lock = threading.Lock()
 
-    def of(self, run_id: UUID, workflow: Any) -> Projection:
+    def get(self, run_id: UUID, workflow: Any) -> Projection:
         """Raises ``TemporalexError`` when the history does not fit the class."""
         with self._lock:
-            kept = self._dropped(run_id)
-        if kept is not None and kept.workflow is workflow:
-            newer = self._events(run_id, kept.head_at - 1)
-            if newer and newer[0].attributes.get("head") == kept.head:
-                kept.feed([event for event in newer if event.number > kept.length])
-                return self._keep(run_id, kept)
-        fresh = Projection(workflow)
-        fresh.feed(self._events(run_id, 0))
-        return self._keep(run_id, fresh)
+            cached_projection = self._remove(run_id)
+        if cached_projection is not None and cached_projection.workflow is workflow:
+            new_events = self._events(run_id, cached_projection.head_at - 1)
+            if new_events and new_events[0].attributes.get("head") == cached_projection.head:
+                cached_projection.feed([event for event in new_events if event.number > cached_projection.length])
+                return self._store(run_id, cached_projection)
+        projection = Projection(workflow)
+        projection.feed(self._events(run_id, 0))
+        return self._store(run_id, projection)
 
-    def _keep(self, run_id: UUID, projection: Projection) -> Projection:
+    def _store(self, run_id: UUID, projection: Projection) -> Projection:
         if projection.instance.closed:  # nobody will bring it up to date
             return projection
         with self._lock:
-            self._dropped(run_id)  # another thread may have kept its own
-            self._kept[run_id] = projection
+            self._remove(run_id)  # another thread may have kept its own
+            self._cached[run_id] = projection
             self._sizes[run_id] = projection.instance.size
             self._size += projection.instance.size
-            while len(self._kept) > self._most or (self._size > _BYTES and len(self._kept) > 1):
-                self._dropped(next(iter(self._kept)))
+            while len(self._cached) > self._limit or (self._size > _MAX_BYTES and len(self._cached) > 1):
+                self._remove(next(iter(self._cached)))
         return projection
 
-    def _dropped(self, run_id: UUID) -> Projection | None:
+    def _remove(self, run_id: UUID) -> Projection | None:
         self._size -= self._sizes.pop(run_id, 0)
-        return self._kept.pop(run_id, None)
+        return self._cached.pop(run_id, None)

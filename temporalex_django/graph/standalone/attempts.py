@@ -14,11 +14,11 @@ from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.progress import Failure, Result, as_result
+from temporalex_django.graph.progress import Failure, Result, decode_step_result
 from temporalex_django.graph.steps import name_of
 
 
-class _Source:
+class _InstanceSource:
     """``authoring.activity.RunSource`` of an instance that is at hand."""
 
     def __init__(self, instance: Instance) -> None:
@@ -33,34 +33,34 @@ class _Source:
         return self._instance
 
 
-def execute(instance: Instance, number: int, attempt: int) -> Result | float:
+def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float:
     """Run the step; its result, or after how many seconds it is to be tried again.
 
     An undeclared event, a value that is no result, and what cannot be encoded fail it at once; what it raises, and
     ``Err``, does so behind the last attempt that its policy allows.
     """
     graph = instance.graph
-    step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _Source(instance)
+    step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)
     policy = instance.workflow.options[number].get("retry")
     args = [graph.keys[number], instance.log.configs.get(number), instance.version]
     try:
-        fn, given, _ = activity.decode_call(args, {}, source)
+        fn, call_data, _ = activity.decode_call(args, {}, source)
     except PayloadError as exc:
         return Failure(**describe(exc))
     try:
-        value = fn(*given)
+        value = fn(*call_data)
         if inspect.isawaitable(value):
-            value = asyncio.run(_awaited(value))
+            value = asyncio.run(_await(value))
     except BaseException as exc:  # noqa: BLE001 - a step that ends its thread must not end the instance's
         delay = next_delay(policy, attempt, failure_types(exc))
         if delay is not None:
             return delay
-        times = f" (after {attempt} attempts)" if attempt > 1 else ""
-        return Failure(type(exc).__name__, f"{describe(exc)['message']}{times}")
+        attempts_text = f" (after {attempt} attempts)" if attempt > 1 else ""
+        return Failure(type(exc).__name__, f"{describe(exc)['message']}{attempts_text}")
     try:
-        what = f"the result of step {name_of(step)}"
-        given = activity.encode_result(value, args, source)
-        return as_result(encode_lossless(given, label=what))
+        label = f"the result of step {name_of(step)}"
+        call_data = activity.encode_result(value, args, source)
+        return decode_step_result(encode_lossless(call_data, label=label))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)
         return Err(exc.reason) if delay is None else delay
@@ -68,5 +68,5 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
         return Failure(**describe(exc))
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _await(value: Awaitable[Any]) -> Any:
     return await value

@@ -23,10 +23,10 @@ from temporalex_django.errors import (
     WorkflowFailed,
 )
 from temporalex_django.graph.contracts import OPEN
-from temporalex_django.graph.durable.run import waits
+from temporalex_django.graph.durable.run import describe_waits
+from temporalex_django.graph.frozen_data import thaw
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, key_of, name_of
-from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
@@ -44,7 +44,7 @@ class EngineHandle:
     def __init__(self, engine: Engine, instance: Instance) -> None:
         self.engine = engine
         self.id = instance.id
-        self._where: dict[str, Any] = {"workflow": instance.workflow.name, "version": instance.version}
+        self._identity: dict[str, Any] = {"workflow": instance.workflow.name, "version": instance.version}
 
     def __repr__(self) -> str:
         return f"<EngineHandle {self.id!r}>"
@@ -52,14 +52,14 @@ class EngineHandle:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EngineHandle):
             return NotImplemented
-        return (self.engine, self.id, self._where) == (other.engine, other.id, other._where)
+        return (self.engine, self.id, self._identity) == (other.engine, other.id, other._identity)
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def instance(self) -> Instance:
         """As it is stored now."""
-        return self.engine.storage.get(self.id, **self._where)
+        return self.engine.storage.get(self.id, **self._identity)
 
     @property
     def status(self) -> str:
@@ -68,45 +68,45 @@ class EngineHandle:
     def describe(self) -> Description:
         """As it stands; ``closed_at`` is when its last step ended."""
         instance = self.instance()
-        ended = [entry.timestamp for entry in instance.execution_history]
-        closed: datetime | None = ended[-1] if instance.closed and ended else None
+        timestamps = [entry.timestamp for entry in instance.execution_history]
+        closed_at: datetime | None = timestamps[-1] if instance.closed and timestamps else None
         return Description(
             id=self.id,
             run_id=self.id,
-            workflow=self._where["workflow"],
+            workflow=self._identity["workflow"],
             version=instance.version,
             status=instance.status,
-            waiting_for=waits(instance),
+            waiting_for=describe_waits(instance),
             started_at=instance.telemetry_start_time,
-            closed_at=closed,
+            closed_at=closed_at,
         )
 
     def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """See ``WorkflowHandle.resume``; ``by`` is noted, roles are the durable runtime's."""
-        self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._where)
+        self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._identity)
 
     def cancel(self, reason: str = "", *, by: Any = None) -> None:
         """At once.
 
         Raises ``WorkflowClosed``, and ``NotConfigured`` for a reason or a user: nothing here would keep them.
         """
-        _refuse_kept(f"cancel of {self.id}", reason=reason or None, by=by)
-        self.engine.runner.cancel(self.id, **self._where)
+        _refuse_durable_options(f"cancel of {self.id}", reason=reason or None, by=by)
+        self.engine.runner.cancel(self.id, **self._identity)
 
     def result(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
         """The data of its steps by their keys; waits so many seconds, None is for ever.
 
         Raises ``WorkflowFailed``, ``WorkflowCancelled``, ``ResultTimeout``.
         """
-        instance = self.engine.runner.wait(self.id, timeout=timeout, **self._where)
-        what = f"{self._where['workflow']} {self.id}"
+        instance = self.engine.runner.wait(self.id, timeout=timeout, **self._identity)
+        label = f"{self._identity['workflow']} {self.id}"
         if instance.status == "cancelled":
-            raise WorkflowCancelled(f"{what} was cancelled")
+            raise WorkflowCancelled(f"{label} was cancelled")
         if instance.status == "failed":
             step = instance.failed_step
-            which = "" if step is None else f"step {key_of(step)} ({name_of(step)}): "
-            raise WorkflowFailed(f"{what} failed: {which}{instance.reason}", reason=thawed(instance.reason))
-        return {key: thawed(data) for key, data in instance.context.steps.items()}
+            step_text = "" if step is None else f"step {key_of(step)} ({name_of(step)}): "
+            raise WorkflowFailed(f"{label} failed: {step_text}{instance.reason}", reason=thaw(instance.reason))
+        return {key: thaw(data) for key, data in instance.context.steps.items()}
 
     async def aresume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """``resume`` for async code."""
@@ -121,11 +121,11 @@ class EngineHandle:
         return await asyncio.to_thread(self.result, timeout)
 
 
-def _refuse_kept(what: str, **options: Any) -> None:
+def _refuse_durable_options(operation: str, **options: Any) -> None:
     """Raises ``NotConfigured`` for options that only Django's tables have a place for."""
     for name, value in options.items():
         if value is not None:
-            raise NotConfigured(f"{what}: {name}= is kept by the durable runtime, an engine has no place for it")
+            raise NotConfigured(f"{operation}: {name}= is kept by the durable runtime, an engine has no place for it")
 
 
 class EngineBackend:
@@ -148,7 +148,7 @@ class EngineBackend:
         by: Any = None,
     ) -> EngineHandle:
         """What ``OrderFlow.start(value, args)`` comes to."""
-        _refuse_kept(
+        _refuse_durable_options(
             f"start of {workflow.name}", subject=subject, search_attributes=search_attributes, tags=tags, by=by
         )
         if (id is None) == (value is None):
@@ -185,15 +185,15 @@ class EngineBackend:
         Raises ``WorkflowNotFound``, ``UnknownVersion`` when several versions are open.
         """
         if version is None:
-            several = {
+            open_versions = {
                 instance.version for instance in self.engine.storage.query(id=id, workflow=workflow, status=OPEN)
             }
-            if len(several) == 1:
-                version = several.pop()
-            elif several:
-                names = ", ".join(str(number) for number in sorted(several))
+            if len(open_versions) == 1:
+                version = open_versions.pop()
+            elif open_versions:
+                version_names = ", ".join(str(number) for number in sorted(open_versions))
                 raise UnknownVersion(
-                    f"{workflow.name} {id!r} is open in several versions ({names}): name one with version="
+                    f"{workflow.name} {id!r} is open in several versions ({version_names}): name one with version="
                 )
         return EngineHandle(self.engine, self.engine.storage.get(id, workflow=workflow.name, version=version))
 
@@ -210,8 +210,8 @@ class EngineBackend:
         filters = dict(filters)
         if filters.pop("order", NEWEST_FIRST) != NEWEST_FIRST:
             raise TypeError(f"{workflow.__name__}.list: an engine that stands alone lists the newest first")
-        found = self.engine.storage.query(workflow=workflow, **filters)
-        return (EngineHandle(self.engine, instance) for instance in found)
+        instances = self.engine.storage.query(workflow=workflow, **filters)
+        return (EngineHandle(self.engine, instance) for instance in instances)
 
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None

@@ -49,12 +49,12 @@ class Engine:
         self.name = name
         if storage is None and runner is not None and not isinstance(runner, (type, tuple)):
             storage = runner.storage
-        self.storage: Storage = _made("storage", storage, MemoryStorage)
-        self.runner: Runner = _made("runner", runner, LocalRunner, self.storage)
+        self.storage: Storage = _make_adapter("storage", storage, MemoryStorage)
+        self.runner: Runner = _make_adapter("runner", runner, LocalRunner, self.storage)
         if getattr(self.runner, "storage", self.storage) is not self.storage:
             raise NotConfigured(f"engine {name!r}: its runner works on another storage than the one that was given")
         self.backend = EngineBackend(self)
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Engine {self.name!r}>"
@@ -91,11 +91,11 @@ class Engine:
         scope = "global" if cls.unique is None else cls.unique.scope
         if scope == "none":
             return "ok"
-        narrower: dict[str, dict[str, Any]] = {
+        scope_filters: dict[str, dict[str, Any]] = {
             "workflow": {"workflow": cls.name},
             "version": {"workflow": cls.name, "version": number},
         }
-        return "already_running" if self.storage.query(id=id, status=OPEN, **narrower.get(scope, {})) else "ok"
+        return "already_running" if self.storage.query(id=id, status=OPEN, **scope_filters.get(scope, {})) else "ok"
 
     def start_instance(
         self,
@@ -117,7 +117,7 @@ class Engine:
                 f"{cls.name} is no graph: an engine executes graphs alone; a function workflow takes Django, or a WorkflowEnvironment"
             )
         check_id(id)
-        with self._starting:
+        with self._start_lock:
             if self.check(workflow, id, version=number) != "ok":
                 raise AlreadyRunning(f"{cls.name} {id!r} is open already: use its handle, or another id")
             return self.runner.start_instance(cls, id=id, context=context, version=number, telemetry=telemetry)
@@ -150,14 +150,14 @@ class Engine:
         self.storage.delete(id)
 
 
-def _made(what: str, given: Any, default: type, *first: Any) -> Any:
+def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
     """The adapter that was given in one of its three forms. Raises ``NotConfigured``."""
-    if given is None:
-        given = default
-    cls, options = (given, {}) if isinstance(given, type) else given if isinstance(given, tuple) else (None, {})
+    if adapter is None:
+        adapter = default
+    cls, options = (adapter, {}) if isinstance(adapter, type) else adapter if isinstance(adapter, tuple) else (None, {})
     if cls is None:
-        return given
+        return adapter
     try:
-        return cls(*first, **options)
+        return cls(*args, **options)
     except TypeError as exc:
-        raise NotConfigured(f"the {what} {cls.__name__} cannot be made with {options!r}: {exc}") from exc
+        raise NotConfigured(f"the {role} {cls.__name__} cannot be made with {options!r}: {exc}") from exc

@@ -40,13 +40,13 @@ from temporalex_django.errors import (
 from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition.structure import bits
-from temporalex_django.graph.durable.run import deciders, requested, resumption
-from temporalex_django.graph.events import declared_of, judged
+from temporalex_django.graph.durable.run import deciders, parse_resume, resume_request
+from temporalex_django.graph.events import find_declared_event, validate_event_data
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.progress import Fired, Progress, Result
-from temporalex_django.graph.standalone.attempts import execute
+from temporalex_django.graph.progress import Progress, Result, TimerEvent
+from temporalex_django.graph.standalone.attempts import run_attempt
 from temporalex_django.graph.standalone.timers import ThreadTimers
-from temporalex_django.graph.steps import Approval, StepRef, asking_of, events_of, key_of, name_of, timer_of
+from temporalex_django.graph.steps import Approval, StepRef, events_of, human_task_spec_of, key_of, name_of, timer_of
 
 logger = logging.getLogger("temporalex_django.graph")
 
@@ -54,50 +54,50 @@ logger = logging.getLogger("temporalex_django.graph")
 RESTARTS = (0.1, 0.5, 2.0, 10.0, 60.0)
 
 Change = Callable[[Progress, datetime], None]
-Tell = Callable[[Instance, str, dict[str, Any]], None]
+RunListener = Callable[[Instance, str, dict[str, Any]], None]
 
 
-class _Run:
+class _LocalRun:
     """One instance in the hands of a runner; what stands here is read and written under ``lock``."""
 
     def __init__(self, instance: Instance) -> None:
         self.key = identity(instance)
         self.lock = threading.RLock()
         self.progress = Progress(instance)
-        self.begun = False
+        self.is_started = False
         self.busy = False  # in the middle of a turn
-        self.over = False  # it takes nothing more: closed, deleted, replaced, or given up
+        self.is_finished = False  # it takes nothing more: closed, deleted, replaced, or given up
         self.executing: set[int] = set()
         self.timers: dict[int, Timer] = {}
         self.crashes = 0
         self.crash: Exception | None = None
-        self.ended = threading.Event()
+        self.finished_event = threading.Event()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         with self.lock:
-            self.over = True
+            self.is_finished = True
             for timer in self.timers.values():
                 timer.cancel()
             self.timers.clear()
-        self.ended.set()
+        self.finished_event.set()
 
 
-class _Cycle:
+class _StepCycle:
     """Steps that became active together: executed concurrently, folded together in order of their numbers."""
 
-    def __init__(self, run: _Run, instance: Instance, numbers: Iterable[int]) -> None:
+    def __init__(self, run: _LocalRun, instance: Instance, numbers: Iterable[int]) -> None:
         self.run = run
         self.instance = instance
-        self._left = set(numbers)
+        self._remaining = set(numbers)
         self._results: dict[int, Result] = {}
         self._lock = threading.Lock()
 
-    def end(self, number: int, result: Result) -> list[tuple[int, Result]]:
+    def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
         """All results, when this is the last one; else nothing."""
         with self._lock:
             self._results[number] = result
-            self._left.discard(number)
-            return [] if self._left else [(n, self._results[n]) for n in sorted(self._results)]
+            self._remaining.discard(number)
+            return [] if self._remaining else [(n, self._results[n]) for n in sorted(self._results)]
 
 
 class LocalRunner:
@@ -115,15 +115,15 @@ class LocalRunner:
         threads: int = 8,
         clock: Callable[[], datetime] | None = None,
         timers: Timers | None = None,
-        tell: Tell | None = None,
+        tell: RunListener | None = None,
     ) -> None:
         self.storage = storage
         self._clock = clock or (lambda: datetime.now(UTC))
         self._timers = timers or ThreadTimers()
-        self._tell = tell
+        self._listener = tell
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="graph")
         self._lock = threading.Lock()
-        self._runs: dict[Identity, _Run] = {}
+        self._runs: dict[Identity, _LocalRun] = {}
         self._stopped = False
 
     # -- the contract -------------------------------------------------------------------------------------------------
@@ -144,14 +144,14 @@ class LocalRunner:
         instance = Instance.new(
             id=check_id(id), workflow=cls, version=number, initial=context, telemetry_metadata=telemetry
         )
-        for before in self.storage.query(id=id, workflow=cls, status=OPEN):
-            if identity(before) == identity(instance):
-                raise AlreadyRunning(f"{cls.name} {id!r} is open already ({before.status})")
-        run = self._run_of(instance, anew=True)
+        for open_instance in self.storage.query(id=id, workflow=cls, status=OPEN):
+            if identity(open_instance) == identity(instance):
+                raise AlreadyRunning(f"{cls.name} {id!r} is open already ({open_instance.status})")
+        run = self._get_run(instance, replace=True)
         try:
             self.storage.put(instance)
         except BaseException:
-            self._end(run)
+            self._finish_run(run)
             raise
         self._submit(lambda: self._drive(run))
         return id
@@ -172,36 +172,36 @@ class LocalRunner:
         Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
         """
         user, name = split_decider(by)
-        who = str(user) if user is not None else name
-        request = requested(event, step=step, data=data, by=who, key=key_of_user(user))
+        sender_name = str(user) if user is not None else name
+        request = resume_request(event, step=step, data=data, by=sender_name, key=key_of_user(user))
         request["data"] = payloads.to_plain(data, label=f"the data of resume({event!r})")
 
         def change(progress: Progress, now: datetime) -> None:
-            found = engine.resumed_by(progress.instance, request["event"], request["step"])
-            what = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}"
-            if (asking := asking_of(found)) is not None:
-                if asking.candidates and not any(matches_candidate(user, word) for word in asking.candidates):
-                    raise ActionNotPermitted(f"{what}: it takes {roles_text(asking.candidates)} of a user (by=user)")
-                if asking.four_eyes:
-                    started = {"started_by": progress.instance.started_by}
-                    shut_out = four_eyes.barred_people(asking.four_eyes, started, deciders(progress.instance))
-                    require_four_eyes(what, shut_out, key=request["by_key"])
-                if asking.form is not None:
-                    payloads.convert(data, asking.form.type, label=f"the data of resume({event!r})")
-            if (declared := declared_of(found, request["event"])) is not None:
-                wanted = declared.permission
-                if wanted is not None and user is not None and not matches_candidate(user, f"perm:{wanted}"):
-                    raise ActionNotPermitted(f"{what}: {event!r} takes the permission {wanted}")
-                judged(declared, request["data"], progress.instance.context)
-            progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)
+            waiting_step = engine.resumed_by(progress.instance, request["event"], request["step"])
+            label = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(waiting_step)}"
+            if (spec := human_task_spec_of(waiting_step)) is not None:
+                if spec.candidates and not any(matches_candidate(user, word) for word in spec.candidates):
+                    raise ActionNotPermitted(f"{label}: it takes {roles_text(spec.candidates)} of a user (by=user)")
+                if spec.four_eyes:
+                    start_data = {"started_by": progress.instance.started_by}
+                    excluded_keys = four_eyes.barred_people(spec.four_eyes, start_data, deciders(progress.instance))
+                    require_four_eyes(label, excluded_keys, key=request["by_key"])
+                if spec.form is not None:
+                    payloads.convert(data, spec.form.type, label=f"the data of resume({event!r})")
+            if (declared := find_declared_event(waiting_step, request["event"])) is not None:
+                permission = declared.permission
+                if permission is not None and user is not None and not matches_candidate(user, f"perm:{permission}"):
+                    raise ActionNotPermitted(f"{label}: {event!r} takes the permission {permission}")
+                validate_event_data(declared, request["data"], progress.instance.context)
+            progress.fold([parse_resume(progress.instance, {**request, "step": key_of(waiting_step)})], now)
 
-        self._change(f"resume({event!r})", id, workflow, version, change)
+        self._apply_change(f"resume({event!r})", id, workflow, version, change)
 
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
         """The event of the step's timer; ``timeout`` for a step without one. In memory only."""
-        instance = self._open("schedule_resume", id, workflow, version)
+        instance = self._require_open("schedule_resume", id, workflow, version)
         ref = instance.graph.by_key.get(step if isinstance(step, str) else key_of(step))
         if ref is None:
             raise ResumeRefused(f"{id}: {instance.workflow.__name__} has no step {step!r}")
@@ -211,7 +211,7 @@ class LocalRunner:
                 f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(events_of(ref))})"
             )
         seconds = wait_seconds(delay, label="delay")
-        return self._fire_after(seconds, self._run_of(instance), instance.graph.number[ref], event)
+        return self._fire_after(seconds, self._get_run(instance), instance.graph.number[ref], event)
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
         """At once. A step that runs ends in its own time; what it gives goes nowhere."""
@@ -219,7 +219,7 @@ class LocalRunner:
         def change(progress: Progress, now: datetime) -> None:
             progress.instance = engine.cancel(progress.instance)
 
-        self._change("cancel", id, workflow, version, change)
+        self._apply_change("cancel", id, workflow, version, change)
 
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
@@ -229,27 +229,29 @@ class LocalRunner:
         with self._lock:
             run = self._runs.get(identity(instance))
         if run is not None and not instance.closed:
-            run.ended.wait(timeout)
+            run.finished_event.wait(timeout)
         instance = self.storage.get(id, workflow=workflow, version=version)
         if not instance.closed:
-            crash = f", and was given up: {run.crash!r}" if run is not None and run.crash is not None else ""
-            raise ResultTimeout(f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash}")
+            crash_text = f", and was given up: {run.crash!r}" if run is not None and run.crash is not None else ""
+            raise ResultTimeout(
+                f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash_text}"
+            )
         return instance
 
     def recover(self) -> int:
         """Open instances go on, closed ones stay as they are."""
         self._require_running()
-        found = self.storage.query(status=OPEN)
-        for instance in reversed(found):
+        instances = self.storage.query(status=OPEN)
+        for instance in reversed(instances):
             self._recover(instance)
-        return len(found)
+        return len(instances)
 
     def forget(self, id: str) -> None:
         """The instances of that id are about to be deleted: nothing of them is executed or timed any more."""
         with self._lock:
             runs = [self._runs.pop(key) for key in [*self._runs] if key[0] == id]
         for run in runs:
-            run.end()
+            run.finish()
 
     def stop(self) -> None:
         """Steps that run come to their end and are stored where that ends their cycle.
@@ -263,63 +265,63 @@ class LocalRunner:
         with self._lock:
             runs = [self._runs.pop(key) for key in [*self._runs]]
         for run in runs:
-            run.end()
+            run.finish()
 
     # -- instances and their turns -------------------------------------------------------------------------------------
 
-    def _run_of(self, instance: Instance, *, anew: bool = False) -> _Run:
-        """The instance in our hands; ``anew`` loses what is still on its way to the one before."""
+    def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
+        """The instance in our hands; ``replace`` loses what is still on its way to the one before."""
         key = identity(instance)
         with self._lock:
-            before = self._runs.get(key)
-            if before is not None and not before.over and not anew:
-                return before
-            run = self._runs[key] = _Run(instance)
-        if before is not None:
-            before.end()
+            old_run = self._runs.get(key)
+            if old_run is not None and not old_run.is_finished and not replace:
+                return old_run
+            run = self._runs[key] = _LocalRun(instance)
+        if old_run is not None:
+            old_run.finish()
         return run
 
-    def _open(self, what: str, id: str, workflow: str | None, version: int | None) -> Instance:
+    def _require_open(self, operation: str, id: str, workflow: str | None, version: int | None) -> Instance:
         self._require_running()
         instance = self.storage.get(id, workflow=workflow, version=version)
         if instance.closed:
-            raise WorkflowClosed(f"{instance.workflow.name} {id} is closed ({instance.status}): {what} refused")
+            raise WorkflowClosed(f"{instance.workflow.name} {id} is closed ({instance.status}): {operation} refused")
         return instance
 
     def _recover(self, instance: Instance) -> None:
-        run = self._run_of(instance)
+        run = self._get_run(instance)
         self._submit(lambda: self._drive(run))
 
-    def _change(self, what: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
+    def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
         """A change from outside, in the caller's thread; what it raises changes nothing."""
         while True:
-            run = self._run_of(self._open(what, id, workflow, version))
+            run = self._get_run(self._require_open(operation, id, workflow, version))
             with run.lock:
-                if not run.over and self._turn(run, change):
+                if not run.is_finished and self._run_turn(run, change):
                     return
 
-    def _drive(self, run: _Run, change: Change | None = None) -> None:
+    def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
         """A change from inside. A turn that crashes (the storage, mostly) is done again from what is stored."""
         with run.lock:
-            if run.over:
+            if run.is_finished:
                 return
             try:
-                self._turn(run, change)
+                self._run_turn(run, change)
                 run.crashes = 0
             except WorkflowNotFound:
-                self._end(run)
+                self._finish_run(run)
             except Exception as exc:  # noqa: BLE001 - the storage, or a bug: it is told, and kept on the run
                 if run.crashes == len(RESTARTS):
                     logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], error_line(exc))
                     run.crash = exc
-                    self._end(run)
+                    self._finish_run(run)
                     return
                 logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], error_line(exc))
                 run.crashes += 1
                 delay = RESTARTS[run.crashes - 1]
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
 
-    def _turn(self, run: _Run, change: Change | None) -> bool:
+    def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
         """Load, change, store, then see to what is to be executed or timed. False: it is closed already."""
         name, workflow, version = run.key
         if run.busy:
@@ -329,12 +331,12 @@ class LocalRunner:
         try:
             stored = self.storage.get(name, workflow=workflow, version=version)
             if stored.closed:
-                self._end(run)
+                self._finish_run(run)
                 return False
             progress, now = run.progress, self._clock()
             progress.instance = stored
-            progress.tell = None if self._tell is None else lambda name, facts: notes.append((name, facts))
-            if not run.begun:
+            progress.listener = None if self._listener is None else lambda name, facts: notes.append((name, facts))
+            if not run.is_started:
                 notes.append(("runner_initialized", {"recovered": stored.status != "pending"}))
                 progress.begin(now)
             if change is not None:
@@ -342,33 +344,33 @@ class LocalRunner:
             instance = progress.instance
             if instance is not stored:
                 self.storage.put(instance)
-            run.begun = True
+            run.is_started = True
         finally:
             run.busy = False
         if instance.closed:
-            self._end(run)
+            self._finish_run(run)
         else:
-            self._time(run, instance)
-            self._execute(run, instance)
+            self._update_timers(run, instance)
+            self._start_steps(run, instance)
         self._announce(instance, notes)
         return True
 
-    def _end(self, run: _Run) -> None:
+    def _finish_run(self, run: _LocalRun) -> None:
         with self._lock:
             if self._runs.get(run.key) is run:
                 del self._runs[run.key]
-        run.end()
+        run.finish()
 
     def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
-        for name, facts in notes if self._tell is not None else ():
+        for name, facts in notes if self._listener is not None else ():
             try:
-                self._tell(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
+                self._listener(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
             except Exception as exc:  # noqa: BLE001 - a listener is no part of the run
                 logger.error("%s: a listener to %s failed: %s", instance.id, name, error_line(exc))
 
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
-    def _time(self, run: _Run, instance: Instance) -> None:
+    def _update_timers(self, run: _LocalRun, instance: Instance) -> None:
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()
         for number in bits(instance.waiting):
@@ -376,46 +378,46 @@ class LocalRunner:
             if timer is not None and number not in run.timers:
                 run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
 
-    def _fire_after(self, seconds: float, run: _Run, number: int, event: str) -> Timer:
+    def _fire_after(self, seconds: float, run: _LocalRun, number: int, event: str) -> Timer:
         def change(progress: Progress, now: datetime) -> None:
             if progress.instance.waiting >> number & 1:
-                progress.fold([(number, Fired(event))], now)
+                progress.fold([(number, TimerEvent(event))], now)
 
         return self._timers.start(seconds, lambda: self._submit(lambda: self._drive(run, change)))
 
-    def _execute(self, run: _Run, instance: Instance) -> None:
+    def _start_steps(self, run: _LocalRun, instance: Instance) -> None:
         active = {*bits(instance.active)}
-        begun = sorted(active - run.executing)
+        new_numbers = sorted(active - run.executing)
         run.executing = active
-        cycle = _Cycle(run, instance, begun)
-        for number in begun:
-            self._attempt_later(cycle, number, 1)
+        cycle = _StepCycle(run, instance, new_numbers)
+        for number in new_numbers:
+            self._submit_attempt(cycle, number, 1)
 
-    def _attempt_later(self, cycle: _Cycle, number: int, attempt: int) -> None:
-        self._submit(lambda: self._attempt(cycle, number, attempt))
+    def _submit_attempt(self, cycle: _StepCycle, number: int, attempt: int) -> None:
+        self._submit(lambda: self._run_attempt(cycle, number, attempt))
 
-    def _attempt(self, cycle: _Cycle, number: int, attempt: int) -> None:
+    def _run_attempt(self, cycle: _StepCycle, number: int, attempt: int) -> None:
         run = cycle.run
-        if run.over:
+        if run.is_finished:
             return
-        result = execute(cycle.instance, number, attempt)
+        result = run_attempt(cycle.instance, number, attempt)
         if isinstance(result, float):
-            self._timers.start(result, lambda: self._attempt_later(cycle, number, attempt + 1))
+            self._timers.start(result, lambda: self._submit_attempt(cycle, number, attempt + 1))
             return
-        ended = cycle.end(number, result)
+        results = cycle.add_result(number, result)
 
         def change(progress: Progress, now: datetime) -> None:
             # a turn that crashed may have been stored all the same
-            progress.fold([(n, ended_with) for n, ended_with in ended if progress.instance.active >> n & 1], now)
+            progress.fold([(n, step_result) for n, step_result in results if progress.instance.active >> n & 1], now)
 
-        if ended:
+        if results:
             self._drive(run, change)
 
     def _submit(self, fn: Callable[[], None]) -> None:
         """In the pool; nothing once it has stopped: what is stored waits for ``recover``."""
         with self._lock:
             if not self._stopped:
-                self._pool.submit(_logged, fn)
+                self._pool.submit(_run_logged, fn)
 
     def _require_running(self) -> None:
         if self._stopped:
@@ -424,33 +426,35 @@ class LocalRunner:
             )
 
 
-_OF_STEPS = ("atomic", "timeout", "heartbeat", "queue")
+_STEP_OPTIONS = ("atomic", "timeout", "heartbeat", "queue")
 
 
 def _refuse_options(cls: Any) -> None:
     """Raises ``NotConfigured`` for what is declared and would have no effect here."""
-    asked = [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _OF_STEPS if _declared(ref, name)]
-    asked += [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _of_approval(ref)]
-    asked += [name for name in DURATIONS if getattr(cls, name) is not None]
-    if asked:
+    option_names = [
+        f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _STEP_OPTIONS if _has_option(ref, name)
+    ]
+    option_names += [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _approval_options(ref)]
+    option_names += [name for name in DURATIONS if getattr(cls, name) is not None]
+    if option_names:
         raise NotConfigured(
-            f"{cls.name} asks for {', '.join(asked)}: a local runner does not have that, run it on Django's backend"
+            f"{cls.name} asks for {', '.join(option_names)}: a local runner does not have that, run it on Django's backend"
         )
 
 
-def _of_approval(ref: StepRef) -> list[str]:
+def _approval_options(ref: StepRef) -> list[str]:
     """What is of human tasks, which nobody keeps here: who may decide is asked all the same."""
     if not isinstance(ref, Approval):
         return []
-    asked = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
-    return [*asked, "form"] if isinstance(ref.form, str) else asked
+    option_names = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
+    return [*option_names, "form"] if isinstance(ref.form, str) else option_names
 
 
-def _declared(ref: StepRef, name: str) -> bool:
+def _has_option(ref: StepRef, name: str) -> bool:
     return not ref.waits and bool(getattr(ref, name))  # the timeout of a waiting step is its own timer
 
 
-def _logged(fn: Callable[[], None]) -> None:
+def _run_logged(fn: Callable[[], None]) -> None:
     try:
         fn()
     except Exception as exc:  # noqa: BLE001 - the thread serves others too

@@ -18,50 +18,50 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, dict[Identity, Instance]] = {}  # by id; what was begun last stands last
-        self._begun: dict[Identity, int] = {}  # when, counted
+        self._instances: dict[str, dict[Identity, Instance]] = {}  # by id; what was begun last stands last
+        self._start_numbers: dict[Identity, int] = {}  # when, counted
         self._count = 0
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
         """The one with that identity. Raises ``WorkflowNotFound``."""
         with self._lock:
-            for instance in reversed(self._kept.get(id, {}).values()):
+            for instance in reversed(self._instances.get(id, {}).values()):
                 if workflow in (None, instance.workflow.name) and version in (None, instance.version):
                     return instance
-        of = f" of {workflow}" if workflow else ""
-        raise WorkflowNotFound(f"no instance{of} has the id {id!r}")
+        workflow_text = f" of {workflow}" if workflow else ""
+        raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:
         """Insert it, or overwrite the one with its identity."""
         key = identity(instance)
         with self._lock:
-            kept = self._kept.setdefault(instance.id, {})
-            before = kept.get(key)
-            if before is None or (before.closed and not instance.closed):
-                kept.pop(key, None)
+            instances = self._instances.setdefault(instance.id, {})
+            old_instance = instances.get(key)
+            if old_instance is None or (old_instance.closed and not instance.closed):
+                instances.pop(key, None)
                 self._count += 1
-                self._begun[key] = self._count
-            kept[key] = instance
+                self._start_numbers[key] = self._count
+            instances[key] = instance
 
     def delete(self, id: str) -> None:
         """All instances of that id; absent ones are fine."""
         with self._lock:
-            for key in self._kept.pop(id, {}):
-                del self._begun[key]
+            for key in self._instances.pop(id, {}):
+                del self._start_numbers[key]
 
     def query(self, **filters: Any) -> list[Instance]:
         """Those for which all filters hold, begun last first; without a filter all."""
-        wanted = checked(filters)
+        criteria = checked(filters)
         with self._lock:
-            kept = [self._kept.get(wanted["id"], {})] if "id" in wanted else [*self._kept.values()]
-            found = [(self._begun[key], instance) for of_id in kept for key, instance in of_id.items()]
-        found.sort(key=lambda pair: -pair[0])
-        return [instance for _, instance in found if _fits(instance, wanted)]
+            groups = [self._instances.get(criteria["id"], {})] if "id" in criteria else [*self._instances.values()]
+            pairs = [(self._start_numbers[key], instance) for group in groups for key, instance in group.items()]
+        pairs.sort(key=lambda pair: -pair[0])
+        return [instance for _, instance in pairs if _matches(instance, criteria)]
 
 
-def _fits(instance: Instance, wanted: dict[str, Any]) -> bool:
+def _matches(instance: Instance, criteria: dict[str, Any]) -> bool:
     return (
-        wanted.get("workflow", instance.workflow.name) == instance.workflow.name
-        and wanted.get("version", instance.version) == instance.version
-        and instance.status in wanted.get("status", (instance.status,))
+        criteria.get("workflow", instance.workflow.name) == instance.workflow.name
+        and criteria.get("version", instance.version) == instance.version
+        and instance.status in criteria.get("status", (instance.status,))
     )

@@ -14,7 +14,7 @@ from temporalex_django.core.error_text import error_line
 logger = logging.getLogger("temporalex_django.graph")
 
 
-class _Entry:
+class _ScheduledCall:
     __slots__ = ("fn",)
 
     def __init__(self, fn: Callable[[], None]) -> None:
@@ -28,44 +28,44 @@ class ThreadTimers:
     """``contracts.Timers`` on the monotonic clock. They are lost with the process."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._heap: list[tuple[float, int, _Entry]] = []
+        self._condition = threading.Condition()
+        self._heap: list[tuple[float, int, _ScheduledCall]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def start(self, seconds: float, fn: Callable[[], None]) -> _Entry:
-        entry = _Entry(fn)
-        with self._changed:
+    def start(self, seconds: float, fn: Callable[[], None]) -> _ScheduledCall:
+        entry = _ScheduledCall(fn)
+        with self._condition:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="graph-timers", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            self._condition.notify()
         return entry
 
     def stop(self) -> None:
-        with self._changed:
+        with self._condition:
             self._heap.clear()
-            self._changed.notify()
+            self._condition.notify()
 
     def _run(self) -> None:
-        while (fn := self._next()) is not None:
+        while (fn := self._wait_for_next()) is not None:
             try:
                 fn()
             except Exception as exc:  # noqa: BLE001 - the other timers go on
                 logger.error("a timer failed: %s", error_line(exc))
 
-    def _next(self) -> Callable[[], None] | None:
+    def _wait_for_next(self) -> Callable[[], None] | None:
         """Waits for the next one that is due; None when there is none left, and with that the thread ends."""
-        with self._changed:
+        with self._condition:
             while self._heap:
                 due, _, entry = self._heap[0]
-                left = due - time.monotonic()
-                if entry.fn is None or left <= 0:
+                seconds_left = due - time.monotonic()
+                if entry.fn is None or seconds_left <= 0:
                     heapq.heappop(self._heap)
                     if entry.fn is not None:
                         return entry.fn
                 else:
-                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                    self._condition.wait(min(seconds_left, threading.TIMEOUT_MAX))
             self._thread = None
             return None

@@ -25,9 +25,9 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.graph import Context, ExecutionEntry, Instance, engine, snapshot
+from temporalex_django.graph.frozen_data import freeze, thaw
 from temporalex_django.graph.progress import Failure, Progress
 from temporalex_django.graph.steps import key_of
-from temporalex_django.graph.values import frozen, thawed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -370,7 +370,7 @@ NAMES = sorted(name for name in dir(dict) if not name.startswith("_"))
 def test_payloads_may_have_keys_like_methods(value):
     """What comes from a form or a webhook has any keys; code that reads the data goes on."""
     data = dict.fromkeys([*NAMES, "sku"], value)
-    read = [frozen(data), Context(data, {}).initial, Context({}, {"step": data}).steps.step, Context({}, data).steps]
+    read = [freeze(data), Context(data, {}).initial, Context({}, {"step": data}).steps.step, Context({}, data).steps]
     for found in read:
         assert found.get("sku", None) == value
         assert found.get("nothing", 7) == 7
@@ -385,7 +385,7 @@ def test_payloads_may_have_keys_like_methods(value):
             seen = getattr(found, name)
             assert callable(seen)
             assert not isinstance(value, (list, dict)) or seen == value
-    assert json.loads(json.dumps(read[0])) == thawed(read[0]) == data
+    assert json.loads(json.dumps(read[0])) == thaw(read[0]) == data
 
 
 def test_a_context_can_be_made_by_hand():
@@ -397,9 +397,9 @@ def test_a_context_can_be_made_by_hand():
 
 def test_thawing_gives_ordinary_data_back():
     data = {"a": [{"b": 1}], "c": None}
-    assert thawed(frozen(data)) == data
-    assert type(thawed(frozen(data))["a"]) is list
-    assert type(thawed(frozen(data))["a"][0]) is dict
+    assert thaw(freeze(data)) == data
+    assert type(thaw(freeze(data))["a"]) is list
+    assert type(thaw(freeze(data))["a"][0]) is dict
 
 
 @pytest.mark.parametrize(
@@ -478,14 +478,14 @@ class Longer(GraphWorkflow):
 
 def test_an_instance_moves_where_it_can_stand():
     """Versions: what has begun must not come before what is still to end."""
-    moved = snapshot.load(Longer, snapshot.moved(running(Start), Longer, {}))
+    moved = snapshot.load(Longer, snapshot.snapshot_for_version(running(Start), Longer, {}))
     assert (moved.active_steps, moved.version) == ({Left, Right}, 2)
     assert after(moved, Left).active_steps == {Right, Last}
-    stays = snapshot.load(Longer, snapshot.moved(after(running(Start), Right), Longer, {}))
+    stays = snapshot.load(Longer, snapshot.snapshot_for_version(after(running(Start), Right), Longer, {}))
     assert (stays.active_steps, stays.requested_steps) == ({Left}, {Join})
     back = running(Start, Left, workflow=Longer)
     with pytest.raises(errors.PayloadError, match="version 1 has no step 'last': map it with --map last=NewStep"):
-        snapshot.moved(back, Diamond, {})
+        snapshot.snapshot_for_version(back, Diamond, {})
 
 
 def test_what_has_begun_too_early_does_not_move():
@@ -498,8 +498,8 @@ def test_what_has_begun_too_early_does_not_move():
     with pytest.raises(
         errors.PayloadError, match="step 'right' has begun, and in version 3 'left', which is still to end"
     ):
-        snapshot.moved(running(Start), Behind, {})
-    moved = snapshot.load(Behind, snapshot.moved(running(Start, Left), Behind, {}))
+        snapshot.snapshot_for_version(running(Start), Behind, {})
+    moved = snapshot.load(Behind, snapshot.snapshot_for_version(running(Start, Left), Behind, {}))
     assert moved.active_steps == {Right}
 
 
@@ -583,7 +583,7 @@ assert i.active_steps == {Done}
 def test_a_duration_whose_beginning_is_not_known_is_none():
     """HE-190 HE-195: a caller without a clock gets no invented figures; the engine itself tells nobody."""
     told = []
-    progress = Progress(new(), tell=lambda name, facts: told.append((name, facts)))
+    progress = Progress(new(), listener=lambda name, facts: told.append((name, facts)))
     begun = progress.begin(None)
     while begun:
         begun = [n for number in begun for n in progress.fold([(number, Event("ok"))], None)]
@@ -596,7 +596,7 @@ def test_a_duration_whose_beginning_is_not_known_is_none():
 def test_of_several_failures_the_first_counts_and_nothing_follows_on_what_ended_beside_it():
     """HE-109: what the others gave is kept, for whoever looks afterwards."""
     told = []
-    progress = Progress(running(Start), tell=lambda name, facts: told.append(name))
+    progress = Progress(running(Start), listener=lambda name, facts: told.append(name))
     left, right = (progress.instance.graph.number[ref] for ref in (Left, Right))
     assert progress.fold([(left, Err("first")), (right, Event("ok", {"kept": 1}))], NOW) == []
     assert (progress.instance.failed_step, progress.instance.reason) == (Left, "first")
@@ -604,4 +604,4 @@ def test_of_several_failures_the_first_counts_and_nothing_follows_on_what_ended_
     assert "workflow_transition" not in told
     both = Progress(running(Start))
     both.fold([(right, Failure("ValueError", "one")), (left, Err("two"))], NOW)
-    assert (both.instance.failed_step, both.failed["type"]) == (Right, "ValueError")
+    assert (both.instance.failed_step, both.failure["type"]) == (Right, "ValueError")

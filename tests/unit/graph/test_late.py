@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from temporalex_django import Done, Event, GraphWorkflow, Step, Unique
-from temporalex_django.graph.durable.late import Late
+from temporalex_django.graph.durable.lazy_instance import LazyInstance
 from temporalex_django.graph.instance import Instance
 
 
@@ -38,23 +38,23 @@ def real() -> Instance:
     ids=["copy", "deepcopy", "pickle", "replace"],
 )
 def test_what_is_made_of_it_is_a_plain_instance(made_of, real):
-    made = made_of(Late(lambda: real))
+    made = made_of(LazyInstance(lambda: real))
     assert type(made) is Instance
     assert made == real
 
 
 def test_it_can_be_replaced_with_other_values(real):
-    late = Late(lambda: real)
+    late = LazyInstance(lambda: real)
     assert (
         dataclasses.replace(late, status="running") == real.changed(status="running") == late.changed(status="running")
     )
 
 
 def test_it_compares_and_shows_as_the_instance_does(real):
-    late = Late(lambda: real)
+    late = LazyInstance(lambda: real)
     assert isinstance(late, Instance)
     assert (late, real) == (real, late)
-    assert late == Late(lambda: real)
+    assert late == LazyInstance(lambda: real)
     assert repr(late) == repr(real)
     assert dataclasses.asdict(late).keys() == dataclasses.asdict(real).keys()
     with pytest.raises(TypeError, match="unhashable"):
@@ -63,7 +63,7 @@ def test_it_compares_and_shows_as_the_instance_does(real):
 
 def test_it_is_read_once_and_only_when_it_is_looked_at(real):
     reads = []
-    late = Late(lambda: (reads.append(1), real)[1])
+    late = LazyInstance(lambda: (reads.append(1), real)[1])
     assert not reads
     assert (late.id, late.status, late.version) == ("late-1", "pending", 1)
     assert len(reads) == 1
@@ -78,7 +78,7 @@ def test_two_threads_read_theirs_at_the_same_time(real):
         both.wait()
         return real
 
-    threads = [threading.Thread(target=lambda: found.append(Late(load).id)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(LazyInstance(load).id)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

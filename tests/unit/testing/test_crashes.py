@@ -6,7 +6,7 @@ import pytest
 
 from temporalex_django import Ok, Reply, RetryPolicy, Stop, activity_context, api
 from temporalex_django.testing import WorkflowEnvironment
-from temporalex_django.testing.host import CRASH_POINTS
+from temporalex_django.testing.environment_base import CRASH_POINTS
 from tests.support.runs import flow, kinds, work
 
 

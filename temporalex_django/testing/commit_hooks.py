@@ -14,19 +14,19 @@ from temporalex_django.core.error_text import error_line
 logger = logging.getLogger("temporalex_django.runtime")
 
 #: Django marks its own with this.
-_OF_A_TEST = "_from_testcase"
+_TEST_MARK = "_from_testcase"
 
 
-def under_way(alias: str) -> bool:
+def has_open_transaction(alias: str) -> bool:
     """Whether a transaction is open besides those that a ``TestCase`` puts around a test and its class."""
-    return any(not _is_of_a_test(block) for block in connections[alias].atomic_blocks)
+    return any(not _is_test_block(block) for block in connections[alias].atomic_blocks)
 
 
-def outside(alias: str) -> None:
+def hide_savepoint(alias: str) -> None:
     """What is done in the savepoint that was opened last is in no transaction, as far as it can tell."""
     blocks = connections[alias].atomic_blocks
     if blocks:
-        setattr(blocks[-1], _OF_A_TEST, True)
+        setattr(blocks[-1], _TEST_MARK, True)
 
 
 @contextmanager
@@ -37,20 +37,20 @@ def commit_point(alias: str) -> Iterator[None]:
     left to wait: ``captureOnCommitCallbacks`` finds it.
     """
     connection = connections[alias]
-    if under_way(alias):
+    if has_open_transaction(alias):
         yield
         return
-    before = len(connection.run_on_commit)
+    hook_count = len(connection.run_on_commit)
     yield
-    while len(connection.run_on_commit) > before:
-        registered: Sequence[Any] = connection.run_on_commit.pop(before)  # savepoints, callback, whether it is robust
-        if registered[2]:
-            robustly(registered[1])
+    while len(connection.run_on_commit) > hook_count:
+        hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)  # savepoints, callback, whether it is robust
+        if hook[2]:
+            call_robustly(hook[1])
         else:
-            registered[1]()
+            hook[1]()
 
 
-def robustly(callback: Callable[[], object]) -> None:
+def call_robustly(callback: Callable[[], object]) -> None:
     """Call it; what it raises is logged."""
     try:
         callback()
@@ -58,5 +58,5 @@ def robustly(callback: Callable[[], object]) -> None:
         logger.error("what was to be done after a commit failed: %s", error_line(exc))
 
 
-def _is_of_a_test(block: object) -> bool:
-    return bool(getattr(block, _OF_A_TEST, False))
+def _is_test_block(block: object) -> bool:
+    return bool(getattr(block, _TEST_MARK, False))

@@ -27,12 +27,12 @@ from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
-from temporalex_django.testing import environment_made
+from temporalex_django.testing import plugin_hooks
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: Messages: who may send one the handler says, and the run judges.
-JUDGED = frozenset({"signal", "update", "resume"})
+JUDGED_MESSAGES = frozenset({"signal", "update", "resume"})
 #: Where ``crash_at`` lets a worker die.
 CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
 
@@ -65,7 +65,7 @@ class RunRow(Protocol):
     def events(self) -> list[HistoryEvent]: ...
 
 
-class EnvironmentHost(ABC):
+class EnvironmentBase(ABC):
     """State of an environment, and what memory and the database do each in their way."""
 
     engine: WorkflowEngine
@@ -76,21 +76,21 @@ class EnvironmentHost(ABC):
         self.commands: list[list[Command]] = []
         self._people: dict[str, Person] = {}
         self._stand_ins: dict[str, Callable[..., Any]] = {}
-        self._holding: set[str] = set()
-        self._beats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
-        self._held: list[TaskState] = []
+        self._held_activities: set[str] = set()
+        self._heartbeats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
+        self._held_tasks: list[TaskState] = []
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
-        self._made_ids = 0
+        self._id_count = 0
         self.projections = Projections(lambda run, after: self.row(run).events[after:])
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
         self.refused: list[Refused] = []  # signals that the permission of a handler kept out
         self.not_taken: list[NotTaken] = []  # redelivered messages that were refused
-        self._alone = threading.RLock()  # a worker of its own and the test take turns
+        self._drive_lock = threading.RLock()  # a worker of its own and the test take turns
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
-        for listener in environment_made.listeners:
+        for listener in plugin_hooks.listeners:
             listener(self)
 
     # -- where runs live ----------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class EnvironmentHost(ABC):
         """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
 
     @abstractmethod
-    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
+    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
         """Id and chain of the present runs of a class that checked filters leave, newest first; those for ``by``."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class EnvironmentHost(ABC):
 
     @abstractmethod
     def _send(
-        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
     ) -> int: ...
 
     @abstractmethod
@@ -160,7 +160,7 @@ class EnvironmentHost(ABC):
     def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
 
     @abstractmethod
-    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
+    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
         """What an operator does to a run."""
 
     @abstractmethod
@@ -183,12 +183,12 @@ class EnvironmentHost(ABC):
     # -- who may do what, and what is told ---------------------------------------------------------------------------
 
     @abstractmethod
-    def admit(
+    def require_permitted(
         self,
         by: Person,
         operation: str,
         *,
-        what: str,
+        action_text: str,
         run_id: UUID | None = None,
         message: str | None = None,
         activity: str | None = None,
@@ -196,11 +196,11 @@ class EnvironmentHost(ABC):
         """Raises ``ActionNotPermitted`` when he may not do that (with that run), ``WorkflowNotFound``."""
 
     @abstractmethod
-    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
         """Raises ``ActionNotPermitted``."""
 
     @abstractmethod
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
+    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         """What somebody sees of a run. Raises ``ActionNotPermitted`` for who may not look at it."""
 
     @abstractmethod
@@ -211,7 +211,7 @@ class EnvironmentHost(ABC):
         """Take note of what is switched off; nothing in memory is."""
         return
 
-    def _work_on_jobs(self) -> bool:
+    def _run_bulk_jobs(self) -> bool:
         """Go on with bulk jobs for a moment. Whether there was any; there are none in memory."""
         return False
 
@@ -220,32 +220,32 @@ class EnvironmentHost(ABC):
         """Give the run of a chain the subject of another run."""
 
     @abstractmethod
-    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
         """Raises ``HumanTaskClaimed`` where an event is the decision of what somebody else has claimed."""
 
     @abstractmethod
-    def _tell(self, report: TurnReport) -> None:
+    def _announce(self, report: TurnReport) -> None:
         """What listeners hear of a turn that is committed."""
 
     @abstractmethod
-    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+    def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         """What they hear of an attempt that begins, or, with its result, has ended."""
 
-    def _committing(self) -> AbstractContextManager[None]:
+    def _commit_point(self) -> AbstractContextManager[None]:
         """Around what a worker would commit: what waits for that is called behind it."""
         return nullcontext()
 
-    def _trying(self, task: TaskState) -> AbstractContextManager[None]:
+    def _attempt_savepoint(self, task: TaskState) -> AbstractContextManager[None]:
         """Around an attempt: what it wrote can be undone. An external activity does not know of a transaction."""
         del task
         return self.engine.storage.savepoint()
 
     def _sender(self, by: Person | None) -> Sender | None:
         """What travels with a message of that person, who is asked when the message is judged."""
-        who = sender_of(by)
-        if who is not None and by is not None:
-            self._people[who.key] = by
-        return who
+        message_sender = sender_of(by)
+        if message_sender is not None and by is not None:
+            self._people[message_sender.key] = by
+        return message_sender
 
     @property
     def batching(self) -> bool:
@@ -260,19 +260,23 @@ class EnvironmentHost(ABC):
 
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         """The class that was started, or one of its name that was defined since: tests define many of one name."""
-        started, at = self._classes.get(chain_id, (None, 0))
-        if started is None or started.name != name or (started.dispatched_by and started.version != version):
+        workflow_class, at = self._classes.get(chain_id, (None, 0))
+        if (
+            workflow_class is None
+            or workflow_class.name != name
+            or (workflow_class.dispatched_by and workflow_class.version != version)
+        ):
             return class_for_run(name, version)
-        return newest_class(started, at)
+        return newest_class(workflow_class, at)
 
     def _run_async(self, coroutine: Any) -> Any:
-        return _finished(coroutine)
+        return _run_coroutine(coroutine)
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """``call(*args, **options)`` for async code."""
         return call(*args, **options)
 
-    def _spoils(self, error: BaseException) -> bool:
+    def _breaks_transaction(self, error: BaseException) -> bool:
         """Whether what an external activity wrote must be undone for the test's transaction to go on."""
         del error
         return False
@@ -293,13 +297,13 @@ class EnvironmentHost(ABC):
             raise ValueError(f"crash_at({point!r}): the points are {', '.join(CRASH_POINTS)}")
         self._crash_points[point] = times
 
-    def _crashes(self, point: str) -> bool:
+    def _maybe_crash(self, point: str) -> bool:
         """Whether the worker dies here; its memory is gone then."""
-        left = self._crash_points.get(point, 0)
-        if not left:
+        remaining = self._crash_points.get(point, 0)
+        if not remaining:
             return False
-        if left > 1:
-            self._crash_points[point] = left - 1
+        if remaining > 1:
+            self._crash_points[point] = remaining - 1
         else:
             del self._crash_points[point]
         self.crashes.append(point)
@@ -307,7 +311,7 @@ class EnvironmentHost(ABC):
         return True
 
 
-def _finished(coroutine: Any) -> Any:
+def _run_coroutine(coroutine: Any) -> Any:
     """The value of an async activity, also where an event loop is running already."""
     try:
         asyncio.get_running_loop()

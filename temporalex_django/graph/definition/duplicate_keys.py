@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 
-def repeated_clauses(cls: type) -> Iterator[str]:
+def duplicate_clauses(cls: type) -> Iterator[str]:
     """The keys that stand twice, as they are written. Nothing where there is no source (a shell, an archive)."""
-    for statement in _body_of(cls):
+    for statement in _class_body(cls):
         match statement:
             case ast.Assign(targets=[ast.Name(id="transitions")], value=ast.Dict(keys=keys)):
                 pass
@@ -32,7 +32,7 @@ def repeated_clauses(cls: type) -> Iterator[str]:
             seen.add(text)
 
 
-def _body_of(cls: type) -> list[ast.stmt]:
+def _class_body(cls: type) -> list[ast.stmt]:
     """The statements of the class statement that is being executed.
 
     Others of that name may stand in its file: some frame above is at a line of this one.
@@ -40,13 +40,13 @@ def _body_of(cls: type) -> list[ast.stmt]:
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == cls.__module__:
-            found = [
+            class_nodes = [
                 node
-                for node in _classes(_source(frame.f_code.co_filename))
+                for node in _class_definitions(_read_source(frame.f_code.co_filename))
                 if node.name == cls.__name__ and _first_line(node) <= frame.f_lineno <= (node.end_lineno or 0)
             ]
-            if found:
-                return max(found, key=_first_line).body
+            if class_nodes:
+                return max(class_nodes, key=_first_line).body
         frame = frame.f_back
     return []
 
@@ -55,14 +55,14 @@ def _first_line(node: ast.ClassDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _source(filename: str) -> str:
+def _read_source(filename: str) -> str:
     """As it is now: a module may have been loaded anew."""
     linecache.checkcache(filename)
     return "".join(linecache.getlines(filename))
 
 
 @lru_cache(maxsize=1)
-def _classes(source: str) -> tuple[ast.ClassDef, ...]:
+def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
     """All class statements; a module that has many graphs is parsed once."""
     try:
         tree = ast.parse(source)

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 from temporalex_django.graph.instance import Instance
 
 
-class Late(Instance):
+class LazyInstance(Instance):
     """Equal to the instance that ``load`` gives, which is called once, when a field is asked for."""
 
     def __init__(self, load: Callable[[], Instance]) -> None:
@@ -18,10 +18,10 @@ class Late(Instance):
     @property
     def real(self) -> Instance:
         """The instance itself. Raises what ``load`` raises."""
-        kept = self.__dict__  # a ``cached_property`` of Python 3.11 would let one thread read at a time
-        if "real" not in kept:
-            kept["real"] = kept["load"]()
-        return kept["real"]  # type: ignore[no-any-return] # what ``load`` gave
+        attributes = self.__dict__  # a ``cached_property`` of Python 3.11 would let one thread read at a time
+        if "real" not in attributes:
+            attributes["real"] = attributes["load"]()
+        return attributes["real"]  # type: ignore[no-any-return] # what ``load`` gave
 
     @property  # type: ignore[misc] # read-only
     def __class__(self) -> type[Instance]:  # type: ignore[override] # the base
@@ -41,9 +41,9 @@ class Late(Instance):
         return self.real.__reduce_ex__(protocol)  # a copy is a plain instance
 
 
-def _of_the_real_one(name: str) -> property:
-    return property(lambda late: getattr(late.real, name))
+def _forward_property(name: str) -> property:
+    return property(lambda lazy_instance: getattr(lazy_instance.real, name))
 
 
 for _field in fields(Instance):
-    setattr(Late, _field.name, _of_the_real_one(_field.name))
+    setattr(LazyInstance, _field.name, _forward_property(_field.name))

@@ -23,10 +23,10 @@ _POLL = 0.02
 
 
 @contextmanager
-def at_work(env: DjangoEnvironment) -> Iterator[None]:
+def live_worker(env: DjangoEnvironment) -> Iterator[None]:
     """Do what is due as it comes, on a connection of its own. What it raised is raised at the end."""
-    _require_committed(env.storage.alias)
-    worker = _Worker(env)
+    _require_committed_data(env.storage.alias)
+    worker = _LiveWorker(env)
     worker.start()
     try:
         yield
@@ -36,42 +36,42 @@ def at_work(env: DjangoEnvironment) -> Iterator[None]:
         raise worker.error
 
 
-def in_a_thread(call: Callable[[], None]) -> None:
+def call_in_thread(call: Callable[[], None]) -> None:
     """Call it on a connection of its own, and wait: where an event loop runs, Django refuses the one that is there."""
-    raised: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             call()
         except BaseException as exc:  # noqa: BLE001 - raised below
-            raised.append(exc)
+            errors.append(exc)
         finally:
             connections.close_all()
 
     thread = threading.Thread(target=run, name="temporalex-environment-call")
     thread.start()
     thread.join()
-    if raised:
-        raise raised[0]
+    if errors:
+        raise errors[0]
 
 
-class _Worker(threading.Thread):
+class _LiveWorker(threading.Thread):
     def __init__(self, env: DjangoEnvironment) -> None:
         super().__init__(name="temporalex-environment", daemon=True)
         self.env = env
         self.error: Exception | None = None
-        self._over = threading.Event()
+        self._stop_event = threading.Event()
 
     def run(self) -> None:
         try:
-            while not self._over.wait(_POLL):
-                self._look()
+            while not self._stop_event.wait(_POLL):
+                self._poll()
         except Exception as exc:  # noqa: BLE001 - raised in the thread of the test
             self.error = exc
         finally:
             connections.close_all()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             self.env.work()
         except DatabaseError as exc:
@@ -80,11 +80,11 @@ class _Worker(threading.Thread):
             logger.warning("the database is busy, trying again: %s", error_line(exc))
 
     def stop(self) -> None:
-        self._over.set()
+        self._stop_event.set()
         self.join()
 
 
-def _require_committed(alias: str) -> None:
+def _require_committed_data(alias: str) -> None:
     connection = connections[alias]
     if connection.in_atomic_block:
         raise TemporalexError(

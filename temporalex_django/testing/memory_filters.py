@@ -17,33 +17,35 @@ from temporalex_django.present.facts import LATE
 
 _MANY_ATTEMPTS = 5
 
-Test = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
+RunPredicate = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
 
 
-def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, wanted: bool) -> bool:  # noqa: FBT001 - a value
-    late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
-    tried = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
-    return (run.blocked is not None or late or tried or bool(storage.failed_messages(chain.chain_id))) == wanted
+def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, expected: bool) -> bool:  # noqa: FBT001 - a value
+    is_late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
+    has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
+    return (
+        run.blocked is not None or is_late or has_many_attempts or bool(storage.failed_messages(chain.chain_id))
+    ) == expected
 
 
-def _caused(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause: str) -> bool:
+def _has_cause(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause: str) -> bool:
     tasks = storage.open_activities(chain.run_id, limit=sys.maxsize)
     causes = [f"{task.activity}: {task.last_failure.cause}" for task in tasks if task.last_failure is not None]
     return cause in (run.cause, *causes)
 
 
-def _waits(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
+def _is_waiting_for(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
     if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of(chain.run_id)):
         return False
-    return any(said.startswith(WAIT_PREFIXES[kind]) for said in run.waiting_for)
+    return any(text.startswith(WAIT_PREFIXES[kind]) for text in run.waiting_for)
 
 
-def _no_subject(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, subject: Any) -> bool:
+def _refuse_subject(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, subject: Any) -> bool:
     raise NotConfigured(f"runs in memory have no subject, so none has {subject!r}: use DjangoEnvironment")
 
 
 #: By the names of ``authoring.listing.FILTERS``.
-TESTS: Mapping[str, Test] = {
+PREDICATES: Mapping[str, RunPredicate] = {
     "id": lambda _storage, _chain, run, value: run.facts.workflow_id == value,
     "id_prefix": lambda _storage, _chain, run, value: run.facts.workflow_id.startswith(value),
     "status": lambda _storage, _chain, run, value: run.status in value,
@@ -52,12 +54,12 @@ TESTS: Mapping[str, Test] = {
     "blocked": lambda _storage, _chain, run, value: (run.blocked is not None) == value,
     "paused": lambda _storage, _chain, run, value: (run.paused is not None) == value,
     "stuck": _is_stuck,
-    "cause": _caused,
-    "waits": _waits,
-    "subject": _no_subject,
+    "cause": _has_cause,
+    "waits": _is_waiting_for,
+    "subject": _refuse_subject,
     "tag": lambda _storage, _chain, run, value: value in run.tags,
     "attributes": lambda _storage, _chain, run, value: all(
-        one.holds(run.facts.search_attributes or {}) for one in value
+        condition.holds(run.facts.search_attributes or {}) for condition in value
     ),
     "created_after": lambda _storage, _chain, run, value: run.created_at >= value,
     "created_before": lambda _storage, _chain, run, value: run.created_at < value,
@@ -66,18 +68,20 @@ TESTS: Mapping[str, Test] = {
 }
 
 
-def listed(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
+def list_runs(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
     """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, in that order."""
     chains = {chain.run_id: chain for chain in storage.chains.values()}
     order = filters.get("order", NEWEST_FIRST)
-    tests = {name: value for name, value in filters.items() if name != "order"}
-    found: list[tuple[Any, MemoryRun, RunState]] = []
-    for place, (run_id, run) in enumerate(storage.runs.items()):
+    criteria = {name: value for name, value in filters.items() if name != "order"}
+    entries: list[tuple[Any, MemoryRun, RunState]] = []
+    for position, (run_id, run) in enumerate(storage.runs.items()):
         chain = chains.get(run_id)
         if chain is None or run.facts.workflow != workflow:
             continue
-        at = {"started": place, "closed": run.closed_at, "due": chain.due_at}[order.lstrip("-")]
-        if at is not None and all(TESTS[name](storage, chain, run, value) for name, value in tests.items()):
-            found.append(((at, place), run, chain))
-    found.sort(key=lambda one: one[0], reverse=order.startswith("-"))
-    return iter([(run.facts.workflow_id, chain.chain_id) for _, run, chain in found])
+        order_time = {"started": position, "closed": run.closed_at, "due": chain.due_at}[order.lstrip("-")]
+        if order_time is not None and all(
+            PREDICATES[name](storage, chain, run, value) for name, value in criteria.items()
+        ):
+            entries.append(((order_time, position), run, chain))
+    entries.sort(key=lambda entry: entry[0], reverse=order.startswith("-"))
+    return iter([(run.facts.workflow_id, chain.chain_id) for _, run, chain in entries])

@@ -22,17 +22,17 @@ class Data(dict[str, Any]):
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("__") and dict.__contains__(self, name):
-            return _read(dict.__getitem__(self, name), self, name, _METHODS)
+            return _read_attribute(dict.__getitem__(self, name), self, name, _METHODS)
         return dict.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"there is no {name!r} here, only: {', '.join(dict.keys(self)) or 'nothing'}")
 
     def __deepcopy__(self, memo: Any) -> dict[str, Any]:
-        return thawed(self)  # type: ignore[no-any-return] # a mapping gives a dict
+        return thaw(self)  # type: ignore[no-any-return] # a mapping gives a dict
 
     def __reduce__(self) -> Any:
-        return dict, (thawed(self),)
+        return dict, (thaw(self),)
 
     __setattr__ = __delattr__ = __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -44,16 +44,16 @@ class Items(list[Any]):
     __slots__ = ()
 
     def __deepcopy__(self, memo: Any) -> list[Any]:
-        return thawed(self)  # type: ignore[no-any-return] # a sequence gives a list
+        return thaw(self)  # type: ignore[no-any-return] # a sequence gives a list
 
     def __reduce__(self) -> Any:
-        return list, (thawed(self),)
+        return list, (thaw(self),)
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
 
-class _Both:
+class _CallableMixin:
     """An array or object that stands where a mapping has a method, and is that method when it is called."""
 
     _method: Any
@@ -66,68 +66,68 @@ class _Both:
         return object.__getattribute__(self, "_method")(*args, **kwargs)
 
 
-class _BothItems(_Both, Items):
+class _CallableItems(_CallableMixin, Items):
     pass
 
 
-class _BothData(_Both, Data):
+class _CallableData(_CallableMixin, Data):
     pass
 
 
 _METHODS = frozenset(name for name in dir(dict) if not name.startswith("__"))
 _METHODS_OF_ENTRIES = frozenset(name for name in dir(Mapping) if not name.startswith("_"))
-_BOTH: dict[type, Any] = {Items: _BothItems, Data: _BothData}
+_CALLABLE_TYPES: dict[type, Any] = {Items: _CallableItems, Data: _CallableData}
 
 
-def _read(value: Any, whole: Any, name: str, methods: frozenset[str]) -> Any:
+def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) -> Any:
     """What ``whole.name`` is where the data have that key."""
     if name not in methods:
         return value
-    method = object.__getattribute__(whole, name)
-    both = _BOTH.get(type(value))
-    return method if both is None else both(value, method)
+    method = object.__getattribute__(owner, name)
+    callable_type = _CALLABLE_TYPES.get(type(value))
+    return method if callable_type is None else callable_type(value, method)
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """``value`` (plain JSON data) as nobody can change it; a copy unless it is frozen already."""
     if isinstance(value, (Data, Items)):
         return value
     if isinstance(value, Mapping):
-        return Data({key: frozen(part) for key, part in value.items()})
+        return Data({key: freeze(part) for key, part in value.items()})
     if isinstance(value, (list, tuple)):
-        return Items(frozen(part) for part in value)
+        return Items(freeze(part) for part in value)
     return value
 
 
-def thawed(value: Any) -> Any:
+def thaw(value: Any) -> Any:
     """The same as ordinary dicts and lists."""
     if isinstance(value, dict):
-        return {key: thawed(part) for key, part in dict.items(value)}
+        return {key: thaw(part) for key, part in dict.items(value)}
     if isinstance(value, list):
-        return [thawed(part) for part in value]
+        return [thaw(part) for part in value]
     return value
 
 
 class Entries(Mapping[str, Any]):
     """Data by step key, readable by attribute or key; read-only."""
 
-    __slots__ = ("_at", "_keys")
+    __slots__ = ("_data_of", "_keys")
 
-    def __init__(self, keys: Any, at: Any) -> None:
+    def __init__(self, keys: Any, data_of: Any) -> None:
         object.__setattr__(self, "_keys", keys)  # gives the keys in the order in which the steps ended
-        object.__setattr__(self, "_at", at)  # gives the data of a key; raises KeyError
+        object.__setattr__(self, "_data_of", data_of)  # gives the data of a key; raises KeyError
 
     def __getitem__(self, key: str) -> Any:
-        return object.__getattribute__(self, "_at")(key)
+        return object.__getattribute__(self, "_data_of")(key)
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_"):
             try:
-                value = object.__getattribute__(self, "_at")(name)
+                value = object.__getattribute__(self, "_data_of")(name)
             except KeyError:
                 pass
             else:
-                return _read(value, self, name, _METHODS_OF_ENTRIES)
+                return _read_attribute(value, self, name, _METHODS_OF_ENTRIES)
         return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:

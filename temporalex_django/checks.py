@@ -236,7 +236,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Limits of queues that no code of the project names: misspelt, they would hold for nobody."""
     del app_configs
-    from temporalex_django.workers.loop import unnamed  # noqa: PLC0415 - filled by autodiscovery
+    from temporalex_django.workers.loop import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
 
     return [
         Warning(
@@ -245,7 +245,7 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
             + "Where only calls name it, with options(queue=...), silence this check.",
             id="temporalex_django.W011",
         )
-        for name, near in unnamed(sorted(conf.read()[0].QUEUES)).items()
+        for name, near in unknown_queues(sorted(conf.read()[0].QUEUES)).items()
     ]
 
 
@@ -316,7 +316,7 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
     return [
         Warning(
             f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): its order differs from one process to the next.",
-            hint=f"Sort it; or start web processes that answer updates, and clusters of django-q2, with {hash_seed.VARIABLE}={hash_seed.of_project()}, "
+            hint=f"Sort it; or start web processes that answer updates, and clusters of django-q2, with {hash_seed.VARIABLE}={hash_seed.project_seed()}, "
             "as temporalex worker does by itself.",
             id="temporalex_django.W012",
         )

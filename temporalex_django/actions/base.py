@@ -115,7 +115,7 @@ class Action(ABC, Generic[T]):
         try:
             yield
         except DatabaseError as exc:
-            if connections[self.storage.alias].in_atomic_block or not self.storage.transient(exc):
+            if connections[self.storage.alias].in_atomic_block or not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
                 f"{self.name} of {what}: the database is busy, nothing was done; try again", code="busy"

@@ -218,7 +218,7 @@ def _do(job: BulkJob, item: BulkItem, do: Callable[[], object], storage: DjangoS
     except TemporalexError as exc:
         _failed(item, exc.code, str(exc))
     except Exception as exc:
-        if isinstance(exc, DatabaseError) and (storage.transient(exc) or storage.lost(exc)):
+        if isinstance(exc, DatabaseError) and (storage.is_transient(exc) or storage.is_connection_lost(exc)):
             raise
         logger.error("%s of run %s in bulk job %s: %s", job.action, item.run_id, job.pk, error_line(exc))
         _failed(item, "internal", type(exc).__name__)

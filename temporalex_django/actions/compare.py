@@ -72,7 +72,7 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
         view = UNREDACTED if self.by.user is None else access.view_of(self.by.user, self.row)
         events = self.storage.histories({run_id: 0}).get(run_id, [])
         limit = replay_limit(len(events), most=get_settings().LEASE_SECONDS)
-        bounded = partial(watchdog.run, limit=limit, what=f"run {run_id}")
+        bounded = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:
             with inline.marker(self.storage).noted("run", run_id):
                 differences = replay.replay(code.definition, events, run=bounded)

@@ -13,7 +13,7 @@ from temporalex_django.actions.steering import Input
 from temporalex_django.conf import get_settings
 from temporalex_django.core import payloads
 from temporalex_django.db.graph_instances import TaskSource
-from temporalex_django.engine.by_hand import completed
+from temporalex_django.engine.operator_overrides import operator_completion
 
 
 class CompleteActivity(OnActivity):
@@ -43,4 +43,8 @@ class CompleteActivity(OnActivity):
             task = self.of_run(run)
             result = self.code(task).encode_manual_result(self.given.get("result"), task.args, TaskSource(task))
             limit = get_settings().MAX_PAYLOAD_BYTES
-            self.finish(completed(task, result, by=self.by.sender, limit=limit), run, digest=payloads.digest(result))
+            self.finish(
+                operator_completion(task, result, sender=self.by.sender, limit=limit),
+                run,
+                digest=payloads.digest(result),
+            )

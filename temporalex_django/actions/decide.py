@@ -84,7 +84,7 @@ class Decide(JudgedMessage):
             return None
         found = standing(chain, self.id, storage=self.storage)
         refused = found is None or (found.outcome is not None and found.outcome.status in ("rejected", "undelivered"))
-        return None if refused else before[1].body
+        return None if refused else before[1].payload
 
     def _is(self, sent: dict[str, Any]) -> bool:
         """Whether that was said before by a decision of the same id."""

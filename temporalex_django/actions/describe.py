@@ -26,7 +26,7 @@ from temporalex_django.db.graph_instances import instance_of
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
-from temporalex_django.engine.outcomes import result_of
+from temporalex_django.engine.outcomes import run_result
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
@@ -201,7 +201,7 @@ class Result:
         if found is not None:
             status, closing = found
             shown = closing if self.view is UNREDACTED else self.view.redact_attributes(closing or {})
-            return result_of(status, shown, workflow=target.workflow, workflow_id=target.workflow_id)
+            return run_result(status, shown, workflow=target.workflow, workflow_id=target.workflow_id)
         now = describe(find_chain(target.chain_id, storage=self.storage), storage=self.storage, view=self.view)
         if now.blocked:
             why = f"blocked: {now.blocked.get('error')}"

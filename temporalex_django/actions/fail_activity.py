@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions.on_activity import OnActivity
 from temporalex_django.actions.steering import Input
 from temporalex_django.core import payloads
-from temporalex_django.engine.by_hand import failed
+from temporalex_django.engine.operator_overrides import operator_failure
 
 
 class FailActivity(OnActivity):
@@ -41,5 +41,5 @@ class FailActivity(OnActivity):
         with self.storage.transaction():
             run = self.held()
             kind, message = self.given.get("type") or "FailedByHand", self.given["message"]
-            result = failed(self.of_run(run), type=kind, message=message, by=self.by.sender)
+            result = operator_failure(self.of_run(run), type=kind, message=message, sender=self.by.sender)
             self.finish(result, run, digest=payloads.digest(message))

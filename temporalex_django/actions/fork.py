@@ -73,7 +73,7 @@ class Fork(TakingUp[RunTarget]):
         with storage.transaction():
             run = self.held()
             plan, code = self.plan(run)
-            facts = plan.facts
+            facts = plan.record
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
             options = fork_options(code, tags=self._tags(facts.run_id))
@@ -94,7 +94,7 @@ class Fork(TakingUp[RunTarget]):
             copy_subject(started.run_id, facts.run_id, alias=storage.alias)
             require_there(self.by, of=code, alias=storage.alias, pk=started.run_id)
             begun = storage.claim(limit=1, queues=(), chains=[started.chain_id])[0]
-            writes = anew.fork(storage, begun, plan, of=target.chain_id, id=named, snapshot=snapshot)
+            writes = anew.fork(storage, begun, plan, source_chain=target.chain_id, id=named, snapshot=snapshot)
             made = find_chain(started.chain_id, storage=storage)
             kept = details(plan, run=str(facts.run_id), new_run=str(started.run_id), new_id=named)
             self.tell(target.subject, reason=self.reason, **kept)

@@ -25,7 +25,7 @@ from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import RunFacts, RunState, RunWrite
+from temporalex_django.engine.storage import RunRecord, RunState, RunWrite
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NestingError, OutsideWorkflow
 from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
@@ -60,7 +60,7 @@ def engine(alias: str) -> WorkflowEngine:
                 unexpected_error=settings.UNEXPECTED_ERROR,
                 strict_replay=settings.STRICT_REPLAY,
                 on_activate=marker(storage).note,
-                judges=partial(DatabaseJudge, alias),
+                make_judge=partial(DatabaseJudge, alias),
                 perform=perform,
             )
         return _engines[key]
@@ -79,14 +79,14 @@ def locked(target: RunTarget, *, storage: DjangoStorage, wait: float, gives_way:
 
     Not free within ``wait`` seconds, or only for workers to take, or of a class that is switched off.
 
-    ``gives_way``: see ``DjangoStorage.lock``. Leaves the transaction whole. SQLite has the lock already.
+    ``gives_way``: see ``DjangoStorage.lock_chain``. Leaves the transaction whole. SQLite has the lock already.
     """
     if target.off:
         return None  # none of its code runs, here neither
     chains = [target.chain_id]
     found = storage.claim(limit=1, queues=(), chains=chains)
     waits = not found and wait > 0 and not storage.sql.writer_lock
-    if waits and storage.lock(target.chain_id, wait=wait, gives_way=gives_way):
+    if waits and storage.lock_chain(target.chain_id, wait=wait, yields=gives_way):
         found = storage.claim(limit=1, queues=(), chains=chains)
     return found[0] if found else None
 
@@ -102,7 +102,7 @@ def advance(
     Tries a blocked run too. Never for a process without the class (``RunTarget.code``): that would block the run.
     """
     report = engine(storage.alias).advance(
-        limit=1, queues=(), chains=[target.chain_id], force=True, locked=() if run is None else [run], now=now
+        limit=1, queues=(), chains=[target.chain_id], force=True, locked_runs=() if run is None else [run], now=now
     )
     _follow_up(report, storage=storage)
     return report
@@ -132,7 +132,7 @@ def forget(run_id: UUID, *, storage: DjangoStorage) -> None:
 
 def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
     """The same follow-up for a run that an action closed."""
-    facts = RunFacts(
+    facts = RunRecord(
         run_id=write.run.run_id,
         workflow_id=target.workflow_id,
         workflow=target.workflow,
@@ -141,14 +141,14 @@ def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoSt
         seed=0,
     )
     forget(write.run.run_id, storage=storage)
-    _follow_up(TurnReport(runs=1, writes=[write], facts={write.run.run_id: facts}), storage=storage)
+    _follow_up(TurnReport(run_count=1, writes=[write], records={write.run.run_id: facts}), storage=storage)
 
 
 def taken_up(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
     """The same for a run that another one takes up, or that takes up another one: what was copied is no news."""
     for write in writes:
         forget(write.run.run_id, storage=storage)
-    _follow_up(TurnReport(runs=len(writes), writes=list(writes)), storage=storage)
+    _follow_up(TurnReport(run_count=len(writes), writes=list(writes)), storage=storage)
     ring_on_commit(alias=storage.alias, queues=[target.queue])
 
 

@@ -15,8 +15,8 @@ from temporalex_django.conf import codec
 from temporalex_django.core import current
 from temporalex_django.db.lone_tasks import NewLone, insert, queues
 from temporalex_django.db.starts import ring_on_commit
-from temporalex_django.engine import lone
-from temporalex_django.engine.lone import LoneTask, Status
+from temporalex_django.engine import background_task
+from temporalex_django.engine.background_task import BackgroundTask, Status
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import NestingError
 from temporalex_django.models import EndedTask, EnqueuedTask
@@ -42,8 +42,8 @@ def enqueue(
 ) -> tuple[UUID, datetime]:
     """Store a task in whatever transaction is open, one INSERT; its id, and when that was.
 
-    ``options``: see ``engine.lone``. Raises ``PayloadError`` for arguments that are too large, ``NestingError`` inside
-    workflow code.
+    ``options``: see ``engine.background_task``. Raises ``PayloadError`` for arguments that are too large,
+    ``NestingError`` inside workflow code.
     """
     if current.is_inside_workflow():
         raise NestingError(
@@ -67,17 +67,17 @@ def enqueue(
     return found
 
 
-def begun(state: TaskState) -> LoneTask:
+def begun(state: TaskState) -> BackgroundTask:
     """Of one whose attempt begins."""
-    return lone.as_begun(state)
+    return background_task.started_task(state)
 
 
-def over(result: TaskResult) -> LoneTask:
+def over(result: TaskResult) -> BackgroundTask:
     """Of one that has ended just now."""
-    return lone.as_over(result, timezone.now())
+    return background_task.finished_task(result, timezone.now())
 
 
-def find_lone(id: str) -> LoneTask | None:
+def find_lone(id: str) -> BackgroundTask | None:
     """The task with that id as it stands; None when there is none (any more). Two reads at most, no lock.
 
     Raises ``PayloadError`` and ``KeyMissing`` for what cannot be read here.
@@ -94,15 +94,15 @@ def find_lone(id: str) -> LoneTask | None:
     return None if ended is None else as_ended(ended)
 
 
-def enqueued(row: Any) -> LoneTask:
+def enqueued(row: Any) -> BackgroundTask:
     """Of the row of one that has not ended."""
     (args, kwargs), options = _read(row.call), _read(row.options)
-    log, running = lone.log_of(options), row.owner is not None
+    log, running = background_task.attempt_log(options), row.owner is not None
     if running:
-        log.append(lone.entry(row.owner, row.started_at, None))
-    return LoneTask(
+        log.append(background_task.log_entry(row.owner, row.started_at, None))
+    return BackgroundTask(
         id=row.run_id,
-        path=lone.path_of(row.activity),
+        path=background_task.function_path(row.activity),
         backend=str(options.get("backend")),
         queue=row.queue,
         priority=row.priority,
@@ -116,10 +116,10 @@ def enqueued(row: Any) -> LoneTask:
     )
 
 
-def as_ended(row: EndedTask) -> LoneTask:
+def as_ended(row: EndedTask) -> BackgroundTask:
     """Of the row of one that has ended."""
     (args, kwargs), options = _read(row.call), _read(row.options)
-    return LoneTask(
+    return BackgroundTask(
         id=row.pk,
         path=row.task,
         backend=row.backend,
@@ -131,7 +131,7 @@ def as_ended(row: EndedTask) -> LoneTask:
         enqueued_at=row.enqueued_at,
         run_after=_run_after(options),
         finished_at=row.finished_at,
-        log=lone.log_of(options),
+        log=background_task.attempt_log(options),
         value=_read(row.outcome).get("result"),
         attempts=row.attempts,
     )

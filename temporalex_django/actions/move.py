@@ -18,9 +18,9 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
 from temporalex_django.db.starts import ring_on_commit
-from temporalex_django.engine.endings import handed_on
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.run_closing import close_for_move
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph.durable.projection import Projection
@@ -119,7 +119,7 @@ class Move(ActionOnRun[MoveOutcome]):
 
     def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
         target = self.target
-        facts = self.storage.facts([run.run_id])[run.run_id]
+        facts = self.storage.run_records([run.run_id])[run.run_id]
         snapshot = facts.snapshot
         if events:
             code: Any = workflows.class_for_run(target.workflow, target.version)
@@ -127,7 +127,7 @@ class Move(ActionOnRun[MoveOutcome]):
             projection.feed(events)
             instance = snapshot_for_version(projection.instance, self.to, self.names)
             snapshot = {**instance, "due": projection.due_times(self.names), **next_run_snapshot(events)}
-        write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), facts=facts)
+        write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), record=facts)
         self.storage.write([write])
         assert write.next_run is not None
         Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(

@@ -15,7 +15,7 @@ from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.db.starts import ring_on_commit
-from temporalex_django.engine import by_hand
+from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound
 from temporalex_django.models import ActivityTask, Instance
@@ -93,12 +93,12 @@ class OnActivity(Steering[None]):
     def of_run(self, run: RunState) -> TaskState:
         """The activity, of a locked run."""
         assert self.seq is not None
-        task = self.storage.task_of(run.run_id, self.seq)
+        task = self.storage.find_task(run.run_id, self.seq)
         if task is None:
             self.refuse(_("it has ended meanwhile"), closed=False)
             raise AssertionError("unreachable")
         self.admit_activities([task.activity])
-        if not by_hand.takes_hands(task.options) and (self.edits or self.sees_payloads):
+        if not operator_overrides.allows_overrides(task.options) and (self.edits or self.sees_payloads):
             self.refuse(_("its code lets nobody do that by hand (by_hand=False)"), closed=False)
         return task
 

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Steering
-from temporalex_django.engine.pausing import paused
+from temporalex_django.engine.pausing import pause_run
 from temporalex_django.models import Instance
 
 
@@ -39,5 +39,5 @@ class Pause(Steering[None]):
         with self.storage.transaction():
             run = self.held()
             now = self.storage.now()
-            self.storage.write([paused(run, reason=self.reason, by=self.by.sender, now=now)])
+            self.storage.write([pause_run(run, reason=self.reason, sender=self.by.sender, now=now)])
             self.tell(self.target.subject, reason=self.reason)

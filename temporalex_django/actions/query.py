@@ -110,7 +110,7 @@ class Query(ActionOnRun[Any]):
                     return True
                 inline.advance(self.target, storage=self.storage)
         except DatabaseError as exc:
-            if inside or not self.storage.transient(exc):
+            if inside or not self.storage.is_transient(exc):
                 raise
         return True
 

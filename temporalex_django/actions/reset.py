@@ -13,8 +13,8 @@ from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.db.starts import reopen
 from temporalex_django.engine import anew
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.points import Plan
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.points import ResetPlan
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import RunState
 from temporalex_django.models import Chain
 
@@ -49,12 +49,14 @@ class Reset(TakingUp[str]):
             self._open_again(run, plan, code)
             new = uuid7()
             writes = anew.reset(storage, run, plan, run_id=new)
-            self.tell(target.subject, reason=self.reason, **details(plan, run=str(plan.facts.run_id), new_run=str(new)))
+            self.tell(
+                target.subject, reason=self.reason, **details(plan, run=str(plan.record.run_id), new_run=str(new))
+            )
             inline.taken_up(writes, target, storage=storage)
         return str(new)
 
-    def _open_again(self, run: RunState, plan: Plan, code: type[Workflow]) -> None:
-        facts, storage = plan.facts, self.storage
+    def _open_again(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+        facts, storage = plan.record, self.storage
         if facts.expires_at is not None and facts.expires_at <= storage.now():
             self.refuse(_("the time of all its runs together (execution_timeout) is over: fork it"), closed=False)
         if run.queue != code.task_queue and facts.run_id != run.run_id:  # it was moved since

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.on_activity import OnActivity
 from temporalex_django.actions.steering import Input
-from temporalex_django.engine.by_hand import edited, input_digests, retried, tried_again
+from temporalex_django.engine.operator_overrides import immediate_retry, input_digests, retry_atomic, with_edited_input
 from temporalex_django.models import ActivityTask
 
 
@@ -52,9 +52,9 @@ class RetryActivity(OnActivity):
             if "input" in self.given:
                 args, kwargs = self.code(task).parse_edited_input(self.given["input"], task.args)
                 digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
-                task = edited(task, args, kwargs, by=self.by.sender)
+                task = with_edited_input(task, args, kwargs, sender=self.by.sender)
                 self.storage.edit_task(task)
             now = self.storage.now()
-            self.finish(retried(task, now=now), run, **digests)
+            self.finish(immediate_retry(task, now=now), run, **digests)
             if task.atomic:
-                self.storage.write([tried_again(run, now=now)])
+                self.storage.write([retry_atomic(run, now=now)])

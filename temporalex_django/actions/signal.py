@@ -11,7 +11,7 @@ from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.core import payloads
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.db.starts import insert_message, ring_on_commit, sent_before, update_outcome
-from temporalex_django.engine.resent import Sent
+from temporalex_django.engine.deduplication import MessageFingerprint
 
 
 class SendSignal(ActionOnRun[None]):
@@ -62,7 +62,7 @@ class SendSignal(ActionOnRun[None]):
         target, name = self.target, check_name(self.signal, label="signal")
         body = plain(self.payload, what=f"the payload of signal {name!r}")
         request_id = None if self.id is None else check_message_id(self.id, label="signal")
-        sent = Sent("signal", name, body, self.by.sender)
+        sent = MessageFingerprint("signal", name, body, self.by.sender)
         if target.closed and request_id is not None and self._was_read(request_id, sent):
             return
         target.require_open(f"signal {name!r}")
@@ -93,7 +93,7 @@ class SendSignal(ActionOnRun[None]):
                 self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])
 
-    def _was_read(self, request_id: str, sent: Sent) -> bool:
+    def _was_read(self, request_id: str, sent: MessageFingerprint) -> bool:
         """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
         if (before := sent_before(self.target.chain_id, request_id, storage=self.storage)) is None:
             return False

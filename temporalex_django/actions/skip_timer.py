@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions.on_activity import batches
 from temporalex_django.actions.steering import Steering
 from temporalex_django.db.starts import ring_on_commit
-from temporalex_django.engine.by_hand import TIMERS, pending_timers, skip_id, skipped
+from temporalex_django.engine.operator_overrides import TIMERS, pending_timers, skip_message_id, skip_timer
 from temporalex_django.models import HistoryEvent, Instance, Message
 
 
@@ -43,7 +43,7 @@ class SkipTimer(Steering[None]):
             return None if timers else str(_("no timer is running"))
         if seq not in timers:
             return str(_("no timer of that number is running: it has fired, or was cancelled"))
-        asked = Message.objects.using(alias).filter(chain_id=run.chain_id, request_id=skip_id(run.pk, seq))
+        asked = Message.objects.using(alias).filter(chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq))
         return str(_("somebody has let it fire already")) if asked.exists() else None
 
     @classmethod
@@ -66,6 +66,6 @@ class SkipTimer(Steering[None]):
         assert self.seq is not None
         with self.storage.transaction():
             run = self.held()
-            self.storage.write([skipped(run, self.seq, by=self.by.sender)])
+            self.storage.write([skip_timer(run, self.seq, sender=self.by.sender)])
             self.tell(self.target.subject, reason=self.reason, seq=self.seq)
             ring_on_commit(alias=self.storage.alias, queues=[run.queue])

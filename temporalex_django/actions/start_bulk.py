@@ -22,7 +22,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.core.payloads import check_text
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.lookup import as_run_id
+from temporalex_django.engine.lookup import parse_run_id
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
@@ -235,7 +235,7 @@ class StartBulk(Action[BulkJob]):
         return next((one.name for one in inputs if one.single and self.given.get(one.name)), None)
 
     def _id(self, run: object) -> UUID:
-        run_id = run if isinstance(run, UUID) else as_run_id(run) if isinstance(run, str) else None
+        run_id = run if isinstance(run, UUID) else parse_run_id(run) if isinstance(run, str) else None
         if run_id is None:
             raise WorkflowNotFound(f"there is no run {quoted(run)}")
         return run_id

@@ -236,7 +236,7 @@ class Steering(ActionOnRun[T]):
         """
         target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
         inline.refuse_own_run(target, f"{self.name}()", storage=self.storage)
-        run = self.storage.hold(target.chain_id, wait=wait)
+        run = self.storage.lock_run(target.chain_id, wait=wait)
         if run is None:
             if not Chain.objects.using(self.storage.alias).filter(pk=target.chain_id).exists():
                 raise WorkflowNotFound(f"{self.of_target} is gone: somebody has deleted it")

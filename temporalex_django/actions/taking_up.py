@@ -16,7 +16,16 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.engine.ids import token
-from temporalex_django.engine.points import AGAIN, DROP, Plan, Rehearsal, gone_on, is_again, planned, rehearsed
+from temporalex_django.engine.points import (
+    DROP,
+    REDELIVER,
+    ReplayCheck,
+    ResetPlan,
+    check_replay,
+    make_plan,
+    should_redeliver,
+    successors,
+)
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import ActionNotPossible, UnknownWorkflow
 from temporalex_django.graph.workflow import GraphWorkflow
@@ -29,7 +38,7 @@ class TakingUp(Steering[T]):
     """Base of the two. It replays the history up to the point: the code of the run has to be here, and to fit it."""
 
     permission: ClassVar[str] = "reset_instance"
-    _rehearsal: Rehearsal | None = None
+    _rehearsal: ReplayCheck | None = None
     #: Whether it is done to a run that is in no trouble when no activation is named.
     any_point: ClassVar[bool] = False
     forced: ClassVar[bool] = True
@@ -46,7 +55,7 @@ class TakingUp(Steering[T]):
             kind=str,
             label=_("Later messages"),
             help=_("Signals and updates that came later: delivered again (as when it is empty), or dropped."),
-            choices=(AGAIN, DROP),
+            choices=(REDELIVER, DROP),
         ),
         Input(
             name="edited",
@@ -72,21 +81,21 @@ class TakingUp(Steering[T]):
         this process. Raises ``ActionNotPossible``.
         """
         settings, storage, of = get_settings(), self.storage, self.target.shown
-        facts = storage.facts([of]).get(of)
+        facts = storage.run_records([of]).get(of)
         code = None if facts is None else code_here(facts.workflow, facts.version)
         if code is None or self._rehearsal is not None:
             return
         with inline.marker(storage).noted("run", of):
-            self._rehearsal = rehearsed(
+            self._rehearsal = check_replay(
                 storage.histories({of: 0})[of],
                 of,
                 code,
                 to=self.given.get("to"),
                 limit=settings.DEADLOCK_TIMEOUT,
-                most=settings.LEASE_SECONDS,
+                max_seconds=settings.LEASE_SECONDS,
             )
 
-    def plan(self, run: RunState) -> tuple[Plan, type[Workflow]]:
+    def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
         """Of the run that was looked at, in the chain of the locked one, with the class that it goes on with.
 
         Raises ``ActionNotPossible``, ``PayloadError``.
@@ -95,28 +104,28 @@ class TakingUp(Steering[T]):
         if target.pinned is None and run.run_id != target.run_id:
             self.refuse(_("it has gone on as a new run meanwhile"), closed=False)
         of = target.shown
-        facts = storage.facts([of])[of]
+        facts = storage.run_records([of])[of]
         code = code_here(facts.workflow, facts.version)
         if code is None:
             self.refuse(str(self.why_not(Instance(workflow=facts.workflow, version=facts.version))), closed=False)
             raise AssertionError  # refused
-        again = is_again(self.given.get("messages", AGAIN))
-        plan = planned(
+        again = should_redeliver(self.given.get("messages", REDELIVER))
+        plan = make_plan(
             storage.histories({of: 0})[of],
             facts,
             code,
             to=self.given.get("to"),
-            again=again,
-            later=self._later(of) if again and of != run.run_id else (),
-            tasks=storage.tasks_of(of),
-            edited=self.given.get("edited"),
+            redeliver=again,
+            successor_histories=self._later(of) if again and of != run.run_id else (),
+            tasks=storage.tasks_of_run(of),
+            edited_inputs=self.given.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
             seed=token() >> 2,
             in_trouble=self.any_point or run.closed or run.failed_tries > 0 or of != run.run_id,
             limit=get_settings().DEADLOCK_TIMEOUT,
             atomic=True,
-            rehearsal=self._rehearsal,
-            most=get_settings().LEASE_SECONDS,
+            replay_check=self._rehearsal,
+            max_seconds=get_settings().LEASE_SECONDS,
         )
         self.admit_activities(plan.edited_activities)
         return plan, code
@@ -125,7 +134,7 @@ class TakingUp(Steering[T]):
         """Histories of the runs as which one that is not the present one has gone on."""
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=of)
         try:
-            later = gone_on(list(runs.order_by("pk").values_list("pk", "status")), forked=self.any_point)
+            later = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.any_point)
         except ActionNotPossible as exc:
             self.refuse(exc.message, closed=False)
             raise
@@ -141,11 +150,11 @@ def code_here(workflow: str, version: int) -> type[Workflow] | None:
     return found if found.version == version else None
 
 
-def details(plan: Plan, **more: Any) -> dict[str, Any]:
+def details(plan: ResetPlan, **more: Any) -> dict[str, Any]:
     """The details for the audit: no payloads, and the digests of the old and the new input of an edit."""
     return {
         "activation": plan.prefix.activation,
-        "messages": AGAIN if plan.again else DROP,
-        **({"edited": plan.edited_digests} if plan.edited else {}),
+        "messages": REDELIVER if plan.redeliver else DROP,
+        **({"edited": plan.edited_digests} if plan.edited_inputs else {}),
         **more,
     }

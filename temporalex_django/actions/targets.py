@@ -25,7 +25,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.db.rows import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
-from temporalex_django.engine.lookup import Found, as_run_id, the_one
+from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run
 from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 
@@ -157,7 +157,7 @@ def find(
         narrowed.append(version)
     if version is not None:  # that of the present run: an older one of the chain may have been of that version
         own += " and c.run_id = i.id"
-    if (run_id := as_run_id(ref)) is not None:
+    if (run_id := parse_run_id(ref)) is not None:
         # a run that was followed by another leads to that one: it is his, too
         present = f" and c.run_id in ({there[0]})" if there[0] else ""
         rows = storage.sql.select(f"{_SELECT} where i.id = %s{own}{present}", [run_id, *narrowed, *there[1]], _TYPES)
@@ -201,7 +201,7 @@ def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarg
         )
     targets = {target.chain_id: target for target in (_target(row, storage=storage) for row in found)}
     newest = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
-    one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in newest])
+    one = resolve_run(ref, [RunRef(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in newest])
     return None if one is None else targets[one.chain_id]
 
 

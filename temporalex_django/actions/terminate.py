@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.steering import Steering
-from temporalex_django.engine.endings import ENDINGS
+from temporalex_django.engine.run_closing import CLOSERS
 
 
 class Terminate(Steering[None]):
@@ -33,12 +33,13 @@ class Terminate(Steering[None]):
 
 
 def end(action: Steering[Any], status: str) -> None:
-    """Close the run that an action is about, with that status (see ``engine.endings``), in the caller's transaction."""
+    """Close the run that an action is about, with that status (see ``engine.run_closing``), in the caller's transaction.
+    """
     target, storage = action.target, action.storage
     with storage.transaction():
         run = action.held()
-        facts = storage.facts([run.run_id])[run.run_id]
-        write = ENDINGS[status](run, reason=action.reason, now=storage.now(), facts=facts)
+        facts = storage.run_records([run.run_id])[run.run_id]
+        write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=facts)
         storage.write([write])
         action.tell(target.subject, reason=action.reason)
         inline.closed_from_outside(write, target, storage=storage)

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Steering
 from temporalex_django.db.starts import ring_on_commit
-from temporalex_django.engine.blocked import due_now
-from temporalex_django.engine.fates import due
+from temporalex_django.engine.blocked import retry_immediately
+from temporalex_django.engine.fates import is_due
 from temporalex_django.models import Instance
 
 
@@ -43,8 +43,8 @@ class TryAgain(Steering[None]):
     def perform(self) -> None:
         with self.storage.transaction():
             run, now = self.held(), self.storage.now()
-            if due(run.due_at, now):
+            if is_due(run.due_at, now):
                 self.refuse(_("it is due already: the next worker that takes its queue tries it"), closed=False)
-            self.storage.write([due_now(run, now=now)])
+            self.storage.write([retry_immediately(run, now=now)])
             self.tell(self.target.subject, reason=self.reason)
             ring_on_commit(alias=self.storage.alias, queues=[run.queue])

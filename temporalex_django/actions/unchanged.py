@@ -51,7 +51,7 @@ def while_unchanged(target: RunTarget, expected: Sequence[Seen] | None) -> Itera
         return
     store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
     with audit.surviving(), store.transaction():
-        if not store.lock(target.chain_id, wait=wait):
+        if not store.lock_chain(target.chain_id, wait=wait):
             raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
         run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.shown).first()
         if run is None:

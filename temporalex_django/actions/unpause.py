@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions.steering import Steering, Text
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.engine.blocked import CRASH
-from temporalex_django.engine.pausing import unpaused
+from temporalex_django.engine.pausing import unpause_run
 from temporalex_django.models import Instance
 
 
@@ -51,8 +51,8 @@ class Unpause(Steering[None]):
     def perform(self) -> None:
         with self.storage.transaction():
             run = self.held()
-            blocked = self.storage.blocked_by(run.run_id)
+            blocked = self.storage.block_reason(run.run_id)
             self._stays_blocked = blocked is not None and blocked["code"] == CRASH
-            self.storage.write([unpaused(run, blocked=blocked, now=self.storage.now())])
+            self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
             self.tell(self.target.subject, reason=self.reason)
             ring_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -29,8 +29,8 @@ from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.outcomes import FAULT, update_value
-from temporalex_django.engine.resent import Sent
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.outcomes import FAULT, update_result
 from temporalex_django.engine.storage import Outcome, RunState
 from temporalex_django.errors import (
     ActionNotPossible,
@@ -144,7 +144,7 @@ class JudgedMessage(ActionOnRun[Any]):
             yield
         except DatabaseError as exc:
             connection = connections[self.storage.alias]
-            if self._message is None or connection.in_atomic_block or not self.storage.lost(exc):
+            if self._message is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
                 raise
             connection.close()  # the next question opens another one
             raise UpdateTimeout(
@@ -242,7 +242,7 @@ class JudgedMessage(ActionOnRun[Any]):
             with self.storage.transaction("update"):
                 return self._turn(wait=wait)
         except DatabaseError as exc:
-            if not self.storage.transient(exc):
+            if not self.storage.is_transient(exc):
                 raise
             return None
 
@@ -257,7 +257,7 @@ class JudgedMessage(ActionOnRun[Any]):
                     self._require_room()
                     self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         except DatabaseError as exc:
-            if not self.storage.transient(exc):
+            if not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
                 f"{self._what}: the database is busy; ask again with the same id", update_id=self.id
@@ -358,7 +358,9 @@ class JudgedMessage(ActionOnRun[Any]):
         before = sent_before(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and found.outcome is not None and found.outcome.status in _DONE:
-            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender), exact=self.exact)
+            before[1].require_same(
+                self.id, MessageFingerprint(self.kind, self.message, self.body, self.by.sender), exact=self.exact
+            )
             return found
         raise WorkflowClosed(
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
@@ -372,7 +374,9 @@ class JudgedMessage(ActionOnRun[Any]):
         before = sent_before(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and (found.outcome is None or found.outcome.status != "rejected"):
-            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender), exact=self.exact)
+            before[1].require_same(
+                self.id, MessageFingerprint(self.kind, self.message, self.body, self.by.sender), exact=self.exact
+            )
             return found
         if self.target.off:
             raise WorkflowSwitchedOff(
@@ -399,7 +403,7 @@ class JudgedMessage(ActionOnRun[Any]):
             outcome = found.outcome if found is not None else self._standing().outcome
         outcome = _for_its_sender(outcome, self._view)
         try:
-            return self._shown(update_value(outcome, update_id=self.id, what=self._what))
+            return self._shown(update_result(outcome, update_id=self.id, label=self._what))
         except RunBlocked as exc:
             raise blocked(exc, self._what, self._view) from None
         except UpdateTimeout as exc:
@@ -497,13 +501,13 @@ def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: Djang
         )
     what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
     if by.user is None:
-        return update_value(found.outcome, update_id=update_id, what=what)
+        return update_result(found.outcome, update_id=update_id, label=what)
     view = access.view_of(by.user, target.row)
     if before[1].sender == by.sender:
         own = _for_its_sender(found.outcome, view)
-        return view.redact_answer(update_value(own, update_id=update_id, what=what), message_name=update)
+        return view.redact_answer(update_result(own, update_id=update_id, label=what), message_name=update)
     shown_outcome = _for_others(found.outcome, view)
-    return view.redact_payload(update_value(shown_outcome, update_id=update_id, what=what), message_name=update)
+    return view.redact_payload(update_result(shown_outcome, update_id=update_id, label=what), message_name=update)
 
 
 def _for_its_sender(outcome: Outcome | None, view: Redactor) -> Outcome | None:

@@ -64,7 +64,7 @@ class HandlerRunner:
         context = inherit_context(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
         label = f"the arguments of update {update.name!r}"
         try:
-            args = context.run(payloads.convert, deep_copy(update.args), handler.args_type, what=label)
+            args = context.run(payloads.convert, deep_copy(update.args), handler.args_type, label=label)
             if not update.accepted:
                 context.run(self._validate, handler, update, args, phase)
         except UpdateRejected as exc:

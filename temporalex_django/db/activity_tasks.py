@@ -28,8 +28,8 @@ from temporalex_django.db.rows import CAUSE, ENDED, ENDED_INSERT, FAILURE, FENCE
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.in_hand import TaskInHand
-from temporalex_django.engine.rotation import BothEnds
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.rotation import NewestAndOldest
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
@@ -96,7 +96,7 @@ class TaskStatements(ABC):
     alias: str
     clock: Callable[[], datetime] | None
     worker: bool
-    backlogs: defaultdict[str, BothEnds]  # by queue
+    backlogs: defaultdict[str, NewestAndOldest]  # by queue
     absent: set[str]  # names of activities that were found and that this process lacks
     switched_off: Collection[str]  # names of activities to leave alone, in an environment; workers have gates
     prioritised: Collection[str]  # queues in which lone ones may have a priority
@@ -118,8 +118,8 @@ class TaskStatements(ABC):
     ) -> list[TaskState]:
         """Take due, unowned activities, queue after queue, oldest due first.
 
-        Where more wait than are taken some of them are the newest (``BothEnds``). Only what waits in the common line
-        of its queue; with ``suspects`` only what a worker died of.
+        Where more wait than are taken some of them are the newest (``NewestAndOldest``). Only what waits in the common
+        line of its queue; with ``suspects`` only what a worker died of.
         """
         with self.joined():
             with self.sql.together():
@@ -160,18 +160,18 @@ class TaskStatements(ABC):
     ) -> Callable[[], list[TaskState]]:
         """What is taken of one queue, first by priority, where some that wait have one."""
         # a claim for async ones alone says nothing of how many others wait
-        most, rank = capacity.most if capacity.threads or capacity.together else 0, self._ask_rank(queue)
+        most, rank = capacity.total if capacity.threads or capacity.prefetch_limit else 0, self._ask_rank(queue)
         take = self._ask_take(queue, capacity, owner, which, excluded) if self.sql.arrays else None
 
         def taken() -> list[TaskState]:
             ranked, found = rank(), take() if take is not None else []
             # what is taken is read whatever was said of priorities: another worker may have been there in between
             if not found and (take is None or ranked):
-                most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
+                most_near = max(capacity.total, _NEAR if capacity.async_names or capacity.prefetch else 0)
                 near = self.near(queue, most_near, which, excluded, ranked=ranked)
-                found = self.take_these([task for task, name in near if capacity.takes(name)], owner)
+                found = self.take_these([task for task, name in near if capacity.acquire(name)], owner)
             if most:
-                self.backlogs[queue].saw(len(found), most)
+                self.backlogs[queue].record_claim(len(found), most)
             return found
 
         return taken
@@ -185,7 +185,7 @@ class TaskStatements(ABC):
         return "due_at" if self.clock is None else "due_at, id"
 
     def _newest_first(self, queue: str) -> bool:
-        return self.clock is None and self.backlogs[queue].newest_first()
+        return self.clock is None and self.backlogs[queue].starts_with_newest()
 
     def here(self) -> tuple[str, list[Any]]:
         """A condition that leaves out what this process lacks and what is switched off, and its parameters.
@@ -209,7 +209,7 @@ class TaskStatements(ABC):
         for name in {task.activity for task in absent} - self.absent:
             log.warning("%s is not in this process: left to a worker that has it", name)
             self.absent.add(name)
-        self.give_back([(task.id, task.attempt, task.owner or 0) for task in absent])
+        self.release_tasks([(task.id, task.attempt, task.owner or 0) for task in absent])
         return [task for task in tasks if task.activity in activity.registry]
 
     def _without_key(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
@@ -219,7 +219,7 @@ class TaskStatements(ABC):
         """
         if not tasks:
             return
-        due = self.now() + activity_policy.OFFERED_AGAIN
+        due = self.now() + activity_policy.REOFFER_DELAY
         self.sql.write(
             _KEYLESS.columns,
             _KEYLESS_UPDATE,
@@ -248,7 +248,7 @@ class TaskStatements(ABC):
                     extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )
                 unread = replace(task, args=(), kwargs={}, options={})  # some of these are bytes still
-                broken.append(activity_policy.unknown(unread, exc))
+                broken.append(activity_policy.unreadable_result(unread, exc))
         self.finish_tasks(broken)
         self._without_key([(task, exc) for task, exc in keyless if task.owner is not None])
         return readable
@@ -268,7 +268,7 @@ class TaskStatements(ABC):
         parameters: list[Any] = [owner]
 
         def take(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            newest = backlog.newest(limit, lane) if self.clock is None else 0
+            newest = backlog.newest_count(limit, lane) if self.clock is None else 0
             if newest > 0:
                 take_first(newest, "due_at desc", names, test)
             if limit > newest:
@@ -292,14 +292,14 @@ class TaskStatements(ABC):
             )
             parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
 
-        if capacity.asyncs:
-            take("threads", capacity.threads, capacity.asyncs, "not ({})")
-            take("tasks", capacity.tasks, capacity.asyncs, "{}")
+        if capacity.async_names:
+            take("threads", capacity.threads, capacity.async_names, "not ({})")
+            take("tasks", capacity.tasks, capacity.async_names, "{}")
         else:
             take("threads", capacity.threads)
-        if capacity.together:  # those among them that are taken already are no others
-            left_out = capacity.not_ahead
-            take("ahead", capacity.most, *((capacity.ahead, "{}") if left_out is None else (left_out, "not ({})")))
+        if capacity.prefetch_limit:  # those among them that are taken already are no others
+            left_out = capacity.prefetch_excluded
+            take("ahead", capacity.total, *((capacity.prefetch, "{}") if left_out is None else (left_out, "not ({})")))
         answer = self.sql.ask(
             "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
             f" where id = any({' || '.join(taken)}) returning {_TASK.names}",
@@ -310,7 +310,7 @@ class TaskStatements(ABC):
         def taken_now() -> list[TaskState]:
             tasks = sorted(map(_task, answer()), key=lambda t: (t.due_at, t.id))
             for task in tasks:
-                capacity.takes(task.activity)
+                capacity.acquire(task.activity)
             return tasks
 
         return taken_now
@@ -364,15 +364,15 @@ class TaskStatements(ABC):
     def _ask_rank(self, queue: str) -> Callable[[], bool]:
         return lone_tasks.ask_ranked(queue, sql=self.sql) if queue in self.prioritised else bool
 
-    def begin_tasks(self, begun: Sequence[TaskState]) -> None:
+    def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
         """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
         rows = []
-        for task in begun:
-            passes = activity_policy.expiry(task, started_at=task.started_at, beat_at=None)
+        for task in tasks:
+            passes = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=None)
             rows.append((task.id, task.attempt, task.owner, task.started_at, passes and passes[0]))
         self.sql.write(_BEGUN.columns, _BEGUN_UPDATE, rows, key="id")
 
-    def give_back(self, keys: Collection[tuple[int, int, int]]) -> None:
+    def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Attempts that were taken and never begun: others may take them, the attempt is not counted. One statement."""
         self.sql.write(_ATTEMPT.columns, _BACK_UPDATE, keys, key="id")
 
@@ -394,11 +394,11 @@ class TaskStatements(ABC):
             # one attempt ends once; another one of the same activity, which was lost meanwhile, may be beside it
             return self._end(_of_runs(results)) + self._others(results)
 
-    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+    def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
         return self.ask_ends(results)()
 
-    def ask_ends(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[TaskInHand]]]:
-        """``end_tasks`` in two halves, as ``Dialect.ask``: a statement for those that ended.
+    def ask_ends(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
+        """``finish_undelivered`` in two halves, as ``Dialect.ask``: a statement for those that ended.
 
         The answer comes with one for those that are due again.
         """
@@ -406,7 +406,7 @@ class TaskStatements(ABC):
             return lambda: ([], [])
         deleted = self._ask_deleted(_of_runs(results))
 
-        def ends() -> tuple[list[int], list[TaskInHand]]:
+        def ends() -> tuple[list[int], list[FinishedActivity]]:
             valid, ended = deleted()
             return valid + self._others(results), ended
 
@@ -420,45 +420,51 @@ class TaskStatements(ABC):
 
     def _ask_deleted(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
-    ) -> Callable[[], tuple[list[int], list[TaskInHand]]]:
+    ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
         """Delete those that are still theirs."""
         types = (*_ATTEMPT.types, *_HEARS.types)
         rows = self.sql.ask_writing(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
 
-        def deleted() -> tuple[list[int], list[TaskInHand]]:
+        def deleted() -> tuple[list[int], list[FinishedActivity]]:
             encode, decode = codec().encode, codec().decode
             valid, ended = [], []
             for task, attempt, own, chain, run, queue in rows():
                 result = final[task, attempt, own]
                 kind, attributes = result.outcome or ("", {})
-                body = encode(attributes) if result.body is None else result.body
+                body = encode(attributes) if result.encoded is None else result.encoded
                 valid.append(task)
                 ended.append(
-                    TaskInHand(
-                        id=task, chain_id=chain, run_id=run, queue=queue, kind=kind, attributes=decode(body), body=body
+                    FinishedActivity(
+                        id=task,
+                        chain_id=chain,
+                        run_id=run,
+                        queue=queue,
+                        kind=kind,
+                        attributes=decode(body),
+                        encoded=body,
                     )
                 )
             return valid, ended
 
         return deleted
 
-    def tell(self, ended: Sequence[TaskInHand]) -> None:
-        if not ended:
+    def deliver(self, activities: Sequence[FinishedActivity]) -> None:
+        if not activities:
             return
         now = self.now()
-        messages = ((e.chain_id, e.run_id, e.queue, "activity", e.kind, e.body, now) for e in ended)
+        messages = ((e.chain_id, e.run_id, e.queue, "activity", e.kind, e.encoded, now) for e in activities)
         self.sql.write(ENDED.columns, ENDED_INSERT, messages)
 
     def _end(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
         """Delete those that are still theirs, and tell their chains."""
         if not self.sql.chained_writes:
             valid, ended = self._ask_deleted(final)()
-            self.tell(ended)
+            self.deliver(ended)
             return valid
         clock, ends = None if self.clock is None else self.clock(), []
         for r in final.values():
             kind, attributes = r.outcome or ("", {})
-            ends.append((kind, attributes if r.body is None else r.body, clock))
+            ends.append((kind, attributes if r.encoded is None else r.encoded, clock))
         rows = [(*fence, *end) for fence, end in zip(final, _END.rows(ends), strict=True)]
         gone = self.sql.write_returning(_END_COLUMNS, _END_AND_TELL, rows, ("int8",), key="id")
         return [row[0] for row in gone]
@@ -518,7 +524,7 @@ class TaskStatements(ABC):
         rows = ActivityTask.objects.using(self.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
         return [row.as_open for row in rows.order_by("seq")[:limit]]
 
-    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
+    def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """The activity of that command, whoever has it. A plain read."""
         found = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
         return found[0] if found else None
@@ -535,7 +541,7 @@ class TaskStatements(ABC):
         rows = self.sql.select(_TASK.select(f"where chain_id is null and {which}"), [parameter], _TASK.types)
         return [task for task in map(_task, rows) if is_readable(task)]
 
-    def tasks_of(self, run_id: UUID) -> list[TaskState]:
+    def tasks_of_run(self, run_id: UUID) -> list[TaskState]:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
     def _read_tasks(self, which: str, parameters: list[Any]) -> list[TaskState]:
@@ -550,9 +556,9 @@ class TaskStatements(ABC):
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self.sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.rows([row]), key="id")
 
-    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+    def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store all details with one statement, then read which attempts are still theirs."""
-        if not beats:
+        if not heartbeats:
             return set()
         now = self.now()
         with self.transaction("heartbeat"):
@@ -561,14 +567,14 @@ class TaskStatements(ABC):
                 f"select {_ATTEMPT.of('t')}, {_LIMITS.of('t')}"
                 " from temporalex_activity_task t, v where t.id {key} and t.id = v.id and t.attempt = v.attempt"
                 " and t.owner = v.owner",
-                list(beats),
+                list(heartbeats),
                 (*_ATTEMPT.types, *_LIMITS.types),
                 key="id",
             )
             changes = []
             for task, attempt, owner, to_close, beat, close_at, started in rows:
                 expires = earliest(close_at, _later(started, to_close), _later(now, beat))
-                details = beats[task, attempt, owner]
+                details = heartbeats[task, attempt, owner]
                 changes.append((task, attempt, owner, now, expires, details))
             self.sql.write(_BEAT.columns, _BEAT_UPDATE, _BEAT.rows(changes), key="id")
         return {(row[0], row[1], row[2]) for row in rows}

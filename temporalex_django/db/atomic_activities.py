@@ -20,29 +20,29 @@ from temporalex_django.errors import KeyMissing, PayloadError
 def perform(task: TaskState) -> TaskResult:
     """An atomic activity, inside the turn's transaction.
 
-    Raises what the function raises, ``PayloadError`` and ``activity_policy.Absent``.
+    Raises what the function raises, ``PayloadError`` and ``activity_policy.ActivityUnavailable``.
     """
     try:
         act = activity.find(task.activity)
         fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))
-    except activity_policy.ABSENT as exc:
-        raise activity_policy.Absent(str(exc)) from exc
+    except activity_policy.UNAVAILABLE_ERRORS as exc:
+        raise activity_policy.ActivityUnavailable(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
-    with use_context(activity_policy.context_of(task)):
+    with use_context(activity_policy.activity_context(task)):
         crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
         crash_points.reached("atomic effect: after")
     try:
         return completed(task, act.encode_result(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # nothing that it did is committed
-        raise activity_policy.Absent(str(exc)) from exc
+        raise activity_policy.ActivityUnavailable(str(exc)) from exc
 
 
 def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
-    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, act=act)
+    result = activity_policy.completed_result(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, activity=act)
     assert result.outcome is not None
-    result.body = encoded(result.outcome[1], what=f"the result of {task.activity}")
+    result.encoded = encoded(result.outcome[1], what=f"the result of {task.activity}")
     return result
 
 

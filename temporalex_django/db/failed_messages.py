@@ -31,7 +31,7 @@ class HandledMessage:
 def write_failed(writes: Iterable[RunWrite], *, alias: str) -> None:
     """Store the signals that failed in these turns, in the open transaction. Their chains are locked."""
     for write in writes:
-        for failed in write.failed:
+        for failed in write.failed_signals:
             outcome = {
                 "fresh": False,
                 "settled": True,

@@ -19,8 +19,8 @@ from temporalex_django.conf import codec
 from temporalex_django.db.paging import in_pages
 from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.endings import ending, handed_on
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.run_closing import close_for_move, parent_messages
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.graph import snapshot
@@ -101,7 +101,7 @@ class TableStorage:
             return None if current is None else self._instance(current, storage)
         if events:
             return project(cls, events)
-        facts = storage.facts([row.pk]).get(row.pk)
+        facts = storage.run_records([row.pk]).get(row.pk)
         if facts is None:
             return None
         return snapshot.new_instance(
@@ -150,16 +150,16 @@ class TableStorage:
         if run is None or run.closed:  # one that was closed meanwhile is looked for again
             what = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
             raise AlreadyRunning(what, pending=run is None)
-        facts = storage.facts([run.run_id])[run.run_id]
-        write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), facts=facts)
+        facts = storage.run_records([run.run_id])[run.run_id]
+        write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), record=facts)
         if instance.closed:
-            write.messages += ending(facts, instance.status, _closing(instance))
+            write.messages += parent_messages(facts, instance.status, _closing(instance))
         storage.write([write])
         assert write.next_run is not None
         return write.next_run.run_id
 
     def _locked(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
-        if not storage.lock(chain, wait=_LOCK_WAIT):
+        if not storage.lock_chain(chain, wait=_LOCK_WAIT):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 

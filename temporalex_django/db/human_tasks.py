@@ -37,7 +37,7 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     Those of runs that somebody closed from outside are closed, and added to what was written.
     """
     for write in writes:
-        if write.cut_off:
+        if write.is_closed_externally:
             write.human_tasks += _open_of(write, alias=alias)
     found = [one for write in writes for one in write.human_tasks]
     if not found:

@@ -87,7 +87,7 @@ class InboxStatements(ABC):
             for chain, of_chain in by_chain.items():
                 if len(of_chain) == page:  # a backlog
                     which = "m.fresh" if chain in waiting else "true"
-                    by_chain[chain], found[chain].more = self._backlog(chain, page, which=which)
+                    by_chain[chain], found[chain].has_more = self._backlog(chain, page, which=which)
             self._fill(found, by_chain)
             return {chain: found[chain] for chain in by_chain}
 
@@ -124,7 +124,7 @@ class InboxStatements(ABC):
                     continue
                 if size > room and not first:
                     by_chain[chain][number:] = []
-                    found[chain].more = True
+                    found[chain].has_more = True
                     break
                 wanted.add(message)
                 room, first = room - size, False
@@ -146,8 +146,8 @@ class InboxStatements(ABC):
                         id=message,
                         kind=kind,
                         name=name,
-                        body=plain,
-                        request_id=request_id,
+                        payload=plain,
+                        message_id=request_id,
                         run_id=run,
                         after=after,
                         redelivered=redelivered,

@@ -15,14 +15,14 @@ from temporalex_django.models import Chain, Message
 
 
 class InboxOrder(ABC):
-    """``RunStorage.put_first``: seldom called, so that it writes row after row."""
+    """``RunStorage.prepend_messages``: seldom called, so that it writes row after row."""
 
     alias: str
 
     @abstractmethod
     def now(self) -> datetime: ...
 
-    def put_first(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
+    def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """See there. Locks the rows of the chain's unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
         there = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
@@ -44,17 +44,22 @@ class InboxOrder(ABC):
         found = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
         return {str(message): status or "" if settled else "unread" for message, settled, status in found}
 
-    def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
+    def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
         """See ``RunStorage``."""
         if not ids:
             return
-        rows = [*Message.objects.using(self.alias).failed().filter(chain_id=of, request_id__in=[*ids]).order_by("pk")]
-        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=to)
+        rows = [
+            *Message.objects.using(self.alias)
+            .failed()
+            .filter(chain_id=source_chain, request_id__in=[*ids])
+            .order_by("pk")
+        ]
+        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=target_chain)
         for row in rows:
-            row.pk, row.chain_id, row.queue = None, to, queue
+            row.pk, row.chain_id, row.queue = None, target_chain, queue
         Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
-    def keep_taken(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
+    def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
         for message, outcome in messages:

@@ -17,7 +17,7 @@ from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.rows import LIMITS
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.room import Room, activity_name, queue_name
+from temporalex_django.engine.room import LimitUsage, activity_limit_name, queue_limit_name
 from temporalex_django.engine.storage import TaskState
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ class LimitedClaims:
             names = self._lines(queue)
             found = LimitedClaim(looked=True, lines=bool(names))
             lines = [line for name in names if (line := self._judged(queue, name, limits, off, found))]
-            groups = [self._of_common(queue, off, capacity.most, found)] if common else []
+            groups = [self._of_common(queue, off, capacity.total, found)] if common else []
             own = {line.activity: activity.limits_by_name[line.activity] for line in lines if line.activity}
             if not lines and not any(groups):
                 return found
-            locks = {*([queue_name(queue)] if limits.is_limited else []), *map(activity_name, own)}
+            locks = {*([queue_limit_name(queue)] if limits.is_limited else []), *map(activity_limit_name, own)}
             starts = locked_starts(self._sql, sorted(locks))
-            groups += self._of_lines(queue, lines, capacity.most)
+            groups += self._of_lines(queue, lines, capacity.total)
             self._choose(queue, limits, own, starts, groups, capacity, owner, found)
         return found
 
@@ -201,26 +201,28 @@ class LimitedClaims:
             [],
             ("text", "text", "text", "int8"),
         )
-        room = Room(queue, limits, own, live, starts, now)
+        room = LimitUsage(queue, limits, own, live, starts, now)
         chosen = []
         for task, name, key in interleave(groups):
-            if (wait := room.wait(name, key)) is not None:
+            if (wait := room.wait_seconds(name, key)) is not None:
                 found.again = wait if found.again is None else min(found.again, wait)
-                found.rated = found.rated or room.is_rated(name)
-            elif capacity.takes(name):
-                room.takes(name, key)
+                found.rated = found.rated or room.is_rate_limited(name)
+            elif capacity.acquire(name):
+                room.acquire(name, key)
                 chosen.append(task)
             else:
                 found.short = True
         found.tasks = self._storage.mine(self._storage.readable(self._storage.take_these(chosen, owner)))
-        begun = Counter(name for task in found.tasks for name in (queue_name(queue), activity_name(task.activity)))
+        begun = Counter(
+            name for task in found.tasks for name in (queue_limit_name(queue), activity_limit_name(task.activity))
+        )
         for name, rate in rates.items():
             if rate is not None and begun[name]:
                 _keep(self._sql, name, rate.with_starts(starts[name], now, begun[name]))
 
     @staticmethod
     def _rated(queue: str, limits: Limits, own: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
-        named = [(queue_name(queue), limits), *((activity_name(name), one) for name, one in own.items())]
+        named = [(queue_limit_name(queue), limits), *((activity_limit_name(name), one) for name, one in own.items())]
         return [(name, one) for name, one in named if one.rate is not None]
 
 
@@ -243,15 +245,17 @@ def give_back(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) ->
 
     A statement where nothing has a rate. Else the locks of these rates, in the order of their names, too.
     """
-    rated = {queue_name(name): one.rate for name, one in queue_limits().items() if one.rate is not None}
-    rated |= {activity_name(name): one.rate for name, one in activity.limits_by_name.items() if one.rate is not None}
+    rated = {queue_limit_name(name): one.rate for name, one in queue_limits().items() if one.rate is not None}
+    rated |= {
+        activity_limit_name(name): one.rate for name, one in activity.limits_by_name.items() if one.rate is not None
+    }
     if not keys or not rated:
-        storage.give_back(keys)
+        storage.release_tasks(keys)
         return
     with storage.joined():
         begun: Counter[str] = Counter()
         for queue, name in storage.given_back(keys):
-            begun.update(one for one in (queue_name(queue), activity_name(name)) if one in rated)
+            begun.update(one for one in (queue_limit_name(queue), activity_limit_name(name)) if one in rated)
         for name, starts in locked_starts(storage.sql, sorted(begun)).items():
             _keep(storage.sql, name, rated[name].without_starts(starts, begun[name]))
 

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from temporalex_django.db.dialects.base import Mark
 from temporalex_django.db.rows import ENDED_TASKS, FENCE, FENCED, TASKS
-from temporalex_django.engine import lone
+from temporalex_django.engine import background_task
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.storage import TaskResult
 
@@ -35,7 +35,7 @@ _ATTEMPT = TASKS.pick(*FENCE)
 #: What the row of one that has ended has of the row of the activity.
 _OWN = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call", "enqueued_at": "scheduled_at"}
 _GONE = TASKS.pick(*_OWN.values())
-_SAID = ENDED_TASKS.pick(*lone.Ended._fields)
+_SAID = ENDED_TASKS.pick(*background_task.TaskEnd._fields)
 _KEPT = ENDED_TASKS.pick(*_OWN, *_SAID.picked)
 _DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_GONE.names}"
 _END_COLUMNS = (*_ATTEMPT.columns, *_SAID.columns)
@@ -48,7 +48,7 @@ _END = f", gone as ({_DELETED}), kept as ({_MOVED}) select id from gone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLone:
-    """A Django task to enqueue; ``options`` as ``engine.lone`` says, durations in seconds."""
+    """A Django task to enqueue; ``options`` as ``engine.background_task`` says, durations in seconds."""
 
     activity: str
     args: Sequence[Any]
@@ -88,7 +88,7 @@ def _insert(mark: Mark, now: str, *, deferred: bool) -> str:
 
 def end(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
     """Move these that are still theirs to the ones that have ended; the ids of those. Inside a transaction."""
-    said = _SAID.rows([*lone.ended(result, now)] for result in final.values())
+    said = _SAID.rows([*background_task.task_end(result, now)] for result in final.values())
     rows = [(*fence, *kept) for fence, kept in zip(final, said, strict=True)]
     if sql.chained_writes:
         return [row[0] for row in sql.write_returning(_END_COLUMNS, _END, rows, ("int8",), key="id")]
@@ -107,7 +107,12 @@ def ask_ranked(queue: str, *, sql: Dialect) -> Callable[[], bool]:
 
 def log(results: Sequence[TaskResult], *, sql: Dialect) -> None:
     """Note the attempts of these that are due again. They are theirs: inside the transaction that said so."""
-    sql.write(_OPTIONS.columns, _OPTIONS_UPDATE, _OPTIONS.rows([r.task.id, lone.logged(r)] for r in results), key="id")
+    sql.write(
+        _OPTIONS.columns,
+        _OPTIONS_UPDATE,
+        _OPTIONS.rows([r.task.id, background_task.options_with_log(r)] for r in results),
+        key="id",
+    )
 
 
 # --- backends of the project ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from temporalex_django.db.deciders import without_deciders
 from temporalex_django.db.dialects.base import dialect_for
 from temporalex_django.db.starts import CHANNEL, NOTIFY
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import HumanTaskWrite, RunFacts, RunWrite
+from temporalex_django.engine.storage import HumanTaskWrite, RunRecord, RunWrite
 from temporalex_django.models import HumanTask
 
 logger = logging.getLogger("temporalex_django.runtime")
@@ -52,7 +52,7 @@ def announce(report: TurnReport) -> None:
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:
-        facts = report.facts.get(write.run.run_id)
+        facts = report.records.get(write.run.run_id)
         if facts is None:
             continue
         try:
@@ -61,7 +61,7 @@ def announce(report: TurnReport) -> None:
             logger.error("signals about run %s were not sent: %s", facts.run_id, error_line(exc))
 
 
-def _announce_run(write: RunWrite, facts: RunFacts) -> None:
+def _announce_run(write: RunWrite, facts: RunRecord) -> None:
     sender: Any = workflow.signal_sender(facts.workflow, facts.version)
     who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
     _announce_events(write, facts, sender, who)
@@ -78,7 +78,7 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
             signals.send("message_received", sender, **who, kind="undelivered", name="")
 
 
-def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[str, str]) -> None:
+def _announce_events(write: RunWrite, facts: RunRecord, sender: Any, who: dict[str, str]) -> None:
     """What is in the history now."""
     for event in write.events:
         if event.kind == "WorkflowStarted":
@@ -92,7 +92,7 @@ def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[st
             signals.send(name, sender, **who, **fixed, **more)
     for name, facts_of in write.notes:
         signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
-    if write.cut_off and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
+    if write.is_closed_externally and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
         ended = write.events[-1]
         notes = sender._external_close_signals(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
         for name, facts_of in notes:

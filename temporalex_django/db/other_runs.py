@@ -16,9 +16,9 @@ from temporalex_django.core.aliases import all_names
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
 from temporalex_django.db.searched import insert_searched
+from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.lookup import Found, as_run_id, run_id_taken, the_one
-from temporalex_django.engine.other_runs import PARENT_CLOSED, NewChild, NewMessage, Reached
+from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run, run_id_taken_error
 from temporalex_django.engine.storage import RunWrite
 from temporalex_django.errors import AmbiguousId
 
@@ -90,9 +90,9 @@ class OtherRuns:
         found_by = [(run, c.search_attributes) for chain, run, c in new if c.search_attributes and chain in made]
         insert_searched(self._sql, found_by)
         return [
-            *(c.refusal(run_id_taken(c.workflow_id)) for c in children if c.workflow_id in refused),
-            *(child.refusal() for child in held.values()),
-            *(child.refusal() for chain, _, child in new if chain not in made),
+            *(c.refusal_message(run_id_taken_error(c.workflow_id)) for c in children if c.workflow_id in refused),
+            *(child.refusal_message() for child in held.values()),
+            *(child.refusal_message() for chain, _, child in new if chain not in made),
         ]
 
     def _under_another_name(self, child: NewChild) -> bool:
@@ -120,15 +120,15 @@ class OtherRuns:
         children = self._children({m.child[0] for m in messages if m.child is not None})
         now, told = self._now(), []
         for m in messages:
-            reached = Reached(m.chain_id)
+            reached = Delivery(m.chain_id)
             if m.child is not None:
-                reached = Reached(children.get(m.child))
+                reached = Delivery(children.get(m.child))
             elif m.chain_id is None:
                 reached = by_id[m.workflow_id or ""]
-            reached = m.judged(reached)
+            reached = m.check_delivery(reached)
             chain = reached.chain_id
             if chain is not None:
-                told.append((chain, m.run_id, m.kind, m.name, m.body, m.request_id, now))
+                told.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, now))
             elif m.ask is None:
                 log.warning(
                     "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
@@ -146,7 +146,7 @@ class OtherRuns:
         moment: datetime = self._sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
         return moment
 
-    def _by_id(self, ids: Collection[str]) -> dict[str, Reached]:
+    def _by_id(self, ids: Collection[str]) -> dict[str, Delivery]:
         """Where a message to each id goes: to the run of that run id, else to the open run of that business id."""
         reached = self._runs(ids)
         # of each id the newest open run of the last workflow by name, and whether another workflow has one: two looks
@@ -164,11 +164,11 @@ class OtherRuns:
             ("text", "uuid", "text", "int4", "bool", "bool"),
         )
         for workflow_id, chain, workflow, version, several, known in rows:
-            one = Reached(chain, known, workflow=workflow, version=version or 0)
+            one = Delivery(chain, known, workflow=workflow, version=version or 0)
             reached[workflow_id] = self._several(workflow_id) if several else one
         return reached
 
-    def _several(self, workflow_id: str) -> Reached:
+    def _several(self, workflow_id: str) -> Delivery:
         """Open runs of several workflows have that id."""
         rows = self._sql.select(
             f"select {_FOUND} from temporalex_instance i"
@@ -178,14 +178,14 @@ class OtherRuns:
             ("uuid", "uuid", "text", "text", "bool"),
         )
         try:
-            found = the_one(workflow_id, [Found(*row) for row in rows])
+            found = resolve_run(workflow_id, [RunRef(*row) for row in rows])
         except AmbiguousId as exc:
-            return Reached(None, error=exc)
-        return Reached(None if found is None else found.chain_id)
+            return Delivery(None, error=exc)
+        return Delivery(None if found is None else found.chain_id)
 
-    def _runs(self, ids: Iterable[str]) -> dict[str, Reached]:
+    def _runs(self, ids: Iterable[str]) -> dict[str, Delivery]:
         """Those of the ids that are ids of runs. No statement where none looks like it."""
-        wanted = {run_id: text for text in ids if (run_id := as_run_id(text)) is not None}
+        wanted = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
         if not wanted:
             return {}
         test, parameter = self._sql.among(list(wanted), "uuid")
@@ -196,7 +196,7 @@ class OtherRuns:
             (*_RAN.types, "uuid", "bool"),
         )
         return {
-            wanted[run]: Reached(None if closed else chain, workflow=workflow, version=version)
+            wanted[run]: Delivery(None if closed else chain, workflow=workflow, version=version)
             for run, workflow, version, chain, closed in rows
         }
 

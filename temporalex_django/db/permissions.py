@@ -14,7 +14,7 @@ from django.db import transaction
 
 from temporalex_django.access import policy
 from temporalex_django.authoring import authorization
-from temporalex_django.engine.refusals import NotTaken, Refused
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.models import OperatorAction
 
 _STANDS_IN = "stands_in_for:"
@@ -56,7 +56,7 @@ class DatabaseJudge:
         return authorization.is_authorized(user, permission, permits=asked.permits)
 
 
-def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
+def audit_refused(refused: Sequence[RefusedSignal], *, alias: str) -> None:
     """Write a row for each signal that was refused, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
@@ -77,7 +77,7 @@ def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
     )
 
 
-def audit_not_taken(messages: Sequence[NotTaken], *, alias: str) -> None:
+def audit_not_taken(messages: Sequence[RefusedRedelivery], *, alias: str) -> None:
     """Write a row for each redelivered message that was refused, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(

@@ -25,10 +25,10 @@ from temporalex_django.db.dialects.base import Mark, dialect_for
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
 from temporalex_django.db.searched import insert_searched
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.lookup import as_run_id, run_id_taken
-from temporalex_django.engine.resent import Sent
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.lookup import parse_run_id, run_id_taken_error
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -92,9 +92,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     one lock says nothing of ids, Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
     """
     started = Started(uuid7(), uuid7())
-    taken = None if start.generated else as_run_id(start.workflow_id)
+    taken = None if start.generated else parse_run_id(start.workflow_id)
     if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
-        raise run_id_taken(start.workflow_id)
+        raise run_id_taken_error(start.workflow_id)
     wide = ("", []) if start.generated else _wider_scope(start)
     take_back: Callable[[], bool] | None = None
     try:
@@ -108,7 +108,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
                 insert_searched(storage.sql, [(started.run_id, start.search_attributes)])
     except DatabaseError as exc:
         # where one lock keeps all writers out, it says nothing of this id
-        if storage.sql.writer_lock or not storage.transient(exc) or storage.interrupted(exc):
+        if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
             raise
         wait = get_settings().START_LOCK_WAIT
         raise AlreadyRunning(
@@ -295,7 +295,10 @@ def insert_message(
             " and outcome_status in ('rejected', 'undelivered', 'fault')",
             [chain, request_id],
         )
-    ) or (not rows and (replaced := _replaced(chain, request_id, Sent(kind, name, body, sender), storage=storage))):
+    ) or (
+        not rows
+        and (replaced := _replaced(chain, request_id, MessageFingerprint(kind, name, body, sender), storage=storage))
+    ):
         rows = storage.sql.select(sql, parameters, _NEW.types)
     if rows:
         return Inserted(rows[0][0], True, rows[0][1], replaced)
@@ -303,11 +306,11 @@ def insert_message(
     if before is None:
         raise WorkflowNotFound(f"no run has the chain {chain}")
     number, sent = before
-    sent.require_same(request_id, Sent(kind, name, body, sender), exact=exact)
+    sent.require_same(request_id, MessageFingerprint(kind, name, body, sender), exact=exact)
     return Inserted(number, False)
 
 
-def _replaced(chain: UUID, request_id: str, sent: Sent, *, storage: DjangoStorage) -> str | None:
+def _replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
     """Take out the failed message that this one takes the place of: the digest of its payload; None: there is none.
 
     Locks its row, so that of two senders one replaces it.
@@ -330,7 +333,7 @@ def _sending(mark: Mark, now: str) -> str:
     return _SENT.insert_marked(mark, source, chain_id="c.id", queue="c.queue", created_at=now)
 
 
-def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, Sent] | None:
+def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
     """The message of a chain that has this id, and its number."""
     rows = storage.sql.select(
         _BEFORE.select("where chain_id = %s and request_id = %s"), [chain, request_id], _BEFORE.types
@@ -338,7 +341,7 @@ def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tupl
     if not rows:
         return None
     number, kind, name, body, key, who = rows[0]
-    return number, Sent(kind, name, codec().decode(body), None if key is None else Sender(key, who))
+    return number, MessageFingerprint(kind, name, codec().decode(body), None if key is None else Sender(key, who))
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:

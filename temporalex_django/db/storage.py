@@ -29,11 +29,11 @@ from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
-from temporalex_django.engine.claimed import Claimed
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.rotation import BothEnds, Rotation
-from temporalex_django.engine.shapes import Blocked
-from temporalex_django.engine.storage import Inbox, RunFacts, RunState
+from temporalex_django.engine.rotation import NewestAndOldest, QueueRotation
+from temporalex_django.engine.storage import Inbox, RunRecord, RunState
+from temporalex_django.engine.turn_report import ClaimedRuns
+from temporalex_django.engine.typed_dicts import BlockMark
 from temporalex_django.engine.worker_storage import WorkerStorage
 
 #: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
@@ -51,7 +51,7 @@ _GIVING_WAY = 0.1
 
 _STATE = CHAINS.pick_for(RunState, chain_id="id")
 _BLOCKED = RUNS.pick("blocked")
-_FACTS = RUNS.pick_for(RunFacts, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
+_FACTS = RUNS.pick_for(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
 _BEHIND = EVENTS.pick("run_id", "seq")
 _EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
 
@@ -62,7 +62,7 @@ class _Look:
     __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
 
     def __init__(self) -> None:
-        self.backlog = BothEnds()
+        self.backlog = NewestAndOldest()
         self.cursor: UUID | None = None  # messages of chains after this one are looked at first
         self.fresh = 0  # so many chains had messages
         self.low: datetime | None = None
@@ -89,8 +89,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         self.prioritised: Collection[str] = ()
         # until when it is believed, and what live workers have
         self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
-        self.backlogs: defaultdict[str, BothEnds] = defaultdict(BothEnds)
-        self._rotations: defaultdict[str, Rotation] = defaultdict(Rotation)
+        self.backlogs: defaultdict[str, NewestAndOldest] = defaultdict(NewestAndOldest)
+        self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
 
     @property
     def domain(self) -> str:
@@ -107,7 +107,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> Claimed:
+    ) -> ClaimedRuns:
         """Lock runs that are due or have fresh messages; ``first`` those that are named, as far as they are free.
 
         With ``chains`` exactly these, as far as nobody else has them locked.
@@ -115,14 +115,14 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         A run whose code ended a process comes by its name only to workers.
         """
         if chains:
-            return Claimed(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
+            return ClaimedRuns(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
         with self.sql.together():
             claimed = self.ask_claim(limit=limit, queues=queues, first=first)
         return claimed(first)
 
     def ask_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
-    ) -> Callable[[Collection[UUID]], Claimed]:
+    ) -> Callable[[Collection[UUID]], ClaimedRuns]:
         """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
 
         ``due``: no more than so many of those of a queue that nothing but their due time asks for.
@@ -132,13 +132,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         """
         order = self.in_turn(queues, "runs")
         if not order:
-            return lambda _: Claimed()
+            return lambda _: ClaimedRuns()
         wanted = [chain for chain in first if not self.is_deferred(chain)]
         locked = self._ask_lock(wanted)
         asked = self._ask_queue_of_runs(order[0], limit, room=limit - len(wanted), due=due)
         inboxes = self.ask_inbox(wanted)
 
-        def answer(counts: Collection[UUID]) -> Claimed:
+        def answer(counts: Collection[UUID]) -> ClaimedRuns:
             claimed: dict[UUID, RunState] = {}
             held = [*map(_state, locked())]
             ended = [state for state in held if state.queue in queues and state.chain_id in counts]
@@ -156,7 +156,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                 known = {state.chain_id for state in held}
                 return inboxes([chain for chain in chains if chain in known])
 
-            return Claimed(claimed.values(), now=moment, inbox=inbox)
+            return ClaimedRuns(claimed.values(), now=moment, inbox=inbox)
 
         return answer
 
@@ -199,7 +199,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
     def _due(self, queue: str, look: _Look, limit: int) -> Callable[[], tuple[list[RunState], list[RunState]]]:
         """Ask for the locks of runs that are due: the newest of them, where more wait than it takes, and the oldest."""
         started = time.monotonic()
-        newest = look.backlog.newest(limit) if self.clock is None else 0
+        newest = look.backlog.newest_count(limit) if self.clock is None else 0
         low = look.low
         if newest < limit and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
             low, look.full_at = None, started
@@ -208,7 +208,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
         def locked() -> tuple[list[RunState], list[RunState]]:
             new, old = [_state(row) for row in latest()], [_state(row) for row in first()]
-            look.backlog.saw(len({state.chain_id for state in (*new, *old)}), limit)
+            look.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
             if old and old[0].due_at is not None and old[-1].due_at is not None:
                 if len(old) == limit - newest:
                     look.low = old[0].due_at - _RECENT
@@ -283,24 +283,24 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             _STATE.types,
         )
 
-    def queue_for(self, chain: UUID, *, patience: float) -> None:
+    def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
         """Stand in line for a chain, then for the rows that its atomic activities lock, each so long.
 
         Until the transaction ends.
 
-        A lock of its own says so to callers that have such a row and wait for the chain: see ``lock``.
+        A lock of its own says so to callers that have such a row and wait for the chain: see ``lock_chain``.
         """
         self.sql.stand_in_line(_number(chain))
-        self.lock(chain, wait=patience)
-        self.sql.set_lock_timeout(patience)
+        self.lock_chain(chain, wait=timeout)
+        self.sql.set_lock_timeout(timeout)
 
-    def lock(self, chain: UUID, *, wait: float, gives_way: bool = False) -> bool:
+    def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
         """Lock one chain, waiting at most ``wait`` seconds in slices of under one second.
 
         ``claim(chains=[chain])`` then gets it.
 
-        ``gives_way``: the transaction may hold what a worker stands in line for that has the chain (``queue_for``); no
-        more waiting then.
+        ``yields``: the transaction may hold what a worker stands in line for that has the chain (``wait_for_locks``);
+        no more waiting then.
 
         Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is put back, so a wait
         in vain leaves the caller's transaction whole. True at once where the writer lock
@@ -310,9 +310,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             return True
         deadline = time.monotonic() + wait
         while True:
-            if gives_way and self.sql.is_waited_for(_number(chain)):
+            if yields and self.sql.is_waited_for(_number(chain)):
                 return False
-            slice_ = min(_GIVING_WAY if gives_way else _SLICE, deadline - time.monotonic())
+            slice_ = min(_GIVING_WAY if yields else _SLICE, deadline - time.monotonic())
             try:
                 with self.savepoint(), self.sql.lock_timeout(slice_):
                     self.sql.select(
@@ -325,12 +325,12 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                 if deadline - time.monotonic() <= 0:
                     return False
 
-    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+    def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Lock one chain, whatever state it is in, waiting at most so many seconds for it.
 
         None when that was in vain, or there is no such chain. Inside a transaction only, which stays whole.
         """
-        if not self.lock(chain, wait=wait):
+        if not self.lock_chain(chain, wait=wait):
             return None
         rows = self.sql.select(_STATE.select("where id = %s"), [chain], _STATE.types)
         return _state(rows[0]) if rows else None
@@ -360,28 +360,28 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def begin(
+    def load_turn_input(
         self,
         chains: Collection[UUID],
         *,
         waiting: Collection[UUID] = (),
         page: int | None = None,
         runs: Collection[UUID] = (),
-    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
         with self.sql.together():
             inbox, facts = self.ask_inbox(chains, waiting=waiting, page=page), self._ask_facts(runs)
         return inbox(chains), facts()
 
-    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+    def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]:
         return self._ask_facts(runs)()
 
-    def _ask_facts(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunFacts]]:
+    def _ask_facts(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
         if not runs:
             return dict
         test, parameter = self.sql.among(runs, "uuid")
         rows = self.sql.ask(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types)
 
-        def facts() -> dict[UUID, RunFacts]:
+        def facts() -> dict[UUID, RunRecord]:
             found = {}
             for row in rows():
                 try:
@@ -395,9 +395,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
         return facts
 
-    def blocked_by(self, run_id: UUID) -> Blocked | None:
+    def block_reason(self, run_id: UUID) -> BlockMark | None:
         ((mark,),) = self.sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
-        found: Blocked | None = None if mark is None else json.loads(mark)
+        found: BlockMark | None = None if mark is None else json.loads(mark)
         return found
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
@@ -417,13 +417,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             found[run].append(_event(run, event))
         return found
 
-    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+    def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
         rows = self.sql.select(
-            _EVENT.select("where run_id = %s and seq > %s order by seq limit %s"), [run_id, after, most], _EVENT.types
+            _EVENT.select("where run_id = %s and seq > %s order by seq limit %s"), [run_id, after, limit], _EVENT.types
         )
         return [_event(run_id, row) for row in rows]
 
-    def markers(self, run_id: UUID) -> set[str]:
+    def patch_markers(self, run_id: UUID) -> set[str]:
         rows = self.sql.select(
             "select attributes from temporalex_history_event where run_id = %s and kind = 'PatchMarked'",
             [run_id],
@@ -454,10 +454,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
     def new_run_id(self) -> UUID:
         return uuid7()
 
-    def next_due(self, *, queues: Sequence[str], of_activities: Sequence[str] | None = None) -> float | None:
+    def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever.
 
-        ``of_activities``: those of the activities where they are others.
+        ``activity_queues``: those of the activities where they are others.
         """
         now, parameters = self.sql.instant(self.clock)
         deferred, excluded = self._exclusion("id")
@@ -470,7 +470,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             )
             parameters += [queue, *excluded]
         here, absent = self.here()
-        for queue in queues if of_activities is None else of_activities:
+        for queue in queues if activity_queues is None else activity_queues:
             tasks.append(
                 f"(select due_at from temporalex_activity_task where queue = %s{here} and owner is null and not atomic"
                 " and line is null order by due_at limit 1)"
@@ -495,7 +495,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             waits.append(max(0.01, min(self._deferred.values()) - time.monotonic()))
         return min(waits, default=None)
 
-    def live_workers_with(self, workflow: str, version: int) -> bool:
+    def has_live_worker(self, workflow: str, version: int) -> bool:
         """Whether some worker with a valid lease has registered that version of the class, as of a moment ago."""
         until, there = self._living
         if self.clock is None and time.monotonic() < until:
@@ -523,11 +523,11 @@ def _state(row: tuple[Any, ...]) -> RunState:
     return RunState(**_STATE.raw(row))
 
 
-def _facts(read: dict[str, Any]) -> RunFacts:
+def _facts(read: dict[str, Any]) -> RunRecord:
     """Of the row of a run. Its JSON comes as text."""
     if (attributes := read["search_attributes"]) is not None:
         read["search_attributes"] = json.loads(attributes)
-    return RunFacts(**read)
+    return RunRecord(**read)
 
 
 def _event(run: UUID, row: Sequence[Any]) -> HistoryEvent:

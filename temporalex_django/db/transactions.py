@@ -122,18 +122,18 @@ class Transactions:
         with transaction.atomic(using=self.alias, savepoint=False) if by_hand else nullcontext():
             transaction.on_commit(callback, using=self.alias, robust=True)
 
-    def transient(self, exc: BaseException) -> bool:
+    def is_transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try.
 
         Lock timeout, deadlock, serialization failure, a cancelled statement.
         """
         return self.sql.transient(exc)
 
-    def interrupted(self, exc: BaseException) -> bool:
+    def is_interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
         return self.sql.interrupted(exc)
 
-    def lost(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone, and the caller should reconnect.
 
         Nothing was committed, unless it broke while a commit was on its way.

@@ -25,7 +25,7 @@ from temporalex_django.db.rows import CAUSE, CHAINS, EVENTS, FAILURE, MESSAGES, 
 from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, TaskState
-from temporalex_django.engine.taker import Taker
+from temporalex_django.engine.taker import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.turn")
@@ -134,7 +134,7 @@ class TurnStatements(ABC):
     def together_at_the_end(self) -> AbstractContextManager[None]: ...
 
     @abstractmethod
-    def tasks_of(self, run_id: UUID) -> list[TaskState]: ...
+    def tasks_of_run(self, run_id: UUID) -> list[TaskState]: ...
 
     @abstractmethod
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
@@ -152,23 +152,25 @@ class TurnStatements(ABC):
         return line
 
     def write(
-        self, writes: Sequence[RunWrite], *, taker: Taker | None = None, last: bool = False
+        self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
-        self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
-        self._note_what_is_left([w for w in writes if w.leaves_activities or w.gives_up_activities])
+        self._warn_of_unfinished([w for w in writes if w.is_closed_externally and w.next_run is None])
+        self._note_what_is_left([w for w in writes if w.drops_open_activities or w.cancels_activities])
         new = (
-            taker.chooses(t for w in writes for t in w.tasks) if taker is not None and self.sql.claims_on_insert else []
+            eager_claim.select(t for w in writes for t in w.tasks)
+            if eager_claim is not None and self.sql.claims_on_insert
+            else []
         )
-        refused = [refused for w in writes for refused in w.refused]
-        not_taken = [message for w in writes for message in w.not_taken]
+        refused = [refused for w in writes for refused in w.refused_signals]
+        not_taken = [message for w in writes for message in w.refused_redeliveries]
         # rows of their own, by the ORM
-        asks = refused or not_taken or any(w.human_tasks or w.cut_off or w.failed for w in writes)
-        with self.together_at_the_end() if last and not asks else self.sql.together():
-            taken = self._write_taken(writes, new, taker)
+        asks = refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
+        with self.together_at_the_end() if is_last and not asks else self.sql.together():
+            taken = self._write_taken(writes, new, eager_claim)
             events = (
-                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.body is None else e.body]
+                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
                 for w in writes
                 for e in w.events
             )
@@ -191,7 +193,7 @@ class TurnStatements(ABC):
                 [write.run.chain_id],
                 ("text",),
             )
-            write.warn_of_unfinished([name for (name,) in rows])
+            write.warn_unfinished([name for (name,) in rows])
 
     def _note_what_is_left(self, writes: Sequence[RunWrite]) -> None:
         """Before activities are dropped, and results that nobody has read.
@@ -200,13 +202,13 @@ class TurnStatements(ABC):
         """
         for write in writes:
             try:
-                inputs = edited_inputs(self.tasks_of(write.run.run_id))
-                if write.gives_up_activities:
-                    write.note_given_up(inputs)
-                if write.leaves_activities:
-                    write.note_edited(inputs)
-                if write.cut_off:
-                    write.note_unread(self.inbox([write.run.chain_id])[write.run.chain_id])
+                inputs = edited_inputs(self.tasks_of_run(write.run.run_id))
+                if write.cancels_activities:
+                    write.add_cancelled_inputs(inputs)
+                if write.drops_open_activities:
+                    write.add_edited_inputs(inputs)
+                if write.is_closed_externally:
+                    write.add_unread_results(self.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:
                 run_id = str(write.run.run_id)
                 log.warning(
@@ -249,7 +251,7 @@ class TurnStatements(ABC):
             self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
 
     def _write_taken(
-        self, writes: Sequence[RunWrite], new: Sequence[NewTask], taker: Taker | None
+        self, writes: Sequence[RunWrite], new: Sequence[NewTask], taker: EagerClaim | None
     ) -> Callable[[], list[TaskState]]:
         """Insert the activities that this worker takes at once, as claimed in their first attempt; gives them later."""
         if not new or taker is None:
@@ -318,8 +320,8 @@ class TurnStatements(ABC):
                     n.snapshot,
                     n.search_attributes,
                     now,
-                    n.like or run.run_id,
-                    n.like is not None,
+                    n.source_run_id or run.run_id,
+                    n.source_run_id is not None,
                 )
                 for run, n in successors
             )

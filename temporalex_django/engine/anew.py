@@ -18,18 +18,18 @@ from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
 from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark
-from temporalex_django.engine.by_hand import pending_timers, skip_id
-from temporalex_django.engine.endings import closed_for_reset
-from temporalex_django.engine.other_runs import NewMessage
-from temporalex_django.engine.outcomes import update_failed
-from temporalex_django.engine.points import Plan
+from temporalex_django.engine.external_messages import NewMessage
+from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
+from temporalex_django.engine.outcomes import failed_outcome
+from temporalex_django.engine.points import ResetPlan
+from temporalex_django.engine.run_closing import close_for_reset
 from temporalex_django.engine.storage import (
     InboxMessage,
     NewEvent,
     NewRun,
     NewTask,
     Outcome,
-    RunFacts,
+    RunRecord,
     RunState,
     RunStorage,
     RunWrite,
@@ -37,115 +37,143 @@ from temporalex_django.engine.storage import (
 from temporalex_django.errors import WorkflowClosed
 
 #: What a wait for a child gives that had not ended when its parent was taken up.
-LEFT = "ChildLeft"
+CHILD_LEFT = "ChildLeft"
 
 
-def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> list[RunWrite]:
+def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
     """The chain of a locked run goes on with a new one; the present one is closed as terminated, if it is open.
 
     A closed chain is open again; its key is the caller's business. Gives what was written.
     """
-    facts, now = plan.facts, storage.now()
-    present = storage.facts([run.run_id])[run.run_id]
-    known = _known(storage.inbox([run.chain_id])[run.chain_id], plan)
-    failed = _still_failed(storage, run.chain_id, plan, gone=("unread", "failed"))
-    first = closed_for_reset(run, new=_next(plan, run_id), now=now, facts=present)
-    first.outcomes.update(_not_done(storage, run, plan))
-    storage.write([first])
-    new = _begun(run, run_id, first.run.activated_at or now, facts)
-    written = [first]
+    record, now = plan.record, storage.now()
+    current_record = storage.run_records([run.run_id])[run.run_id]
+    pending_results = _pending_results(storage.inbox([run.chain_id])[run.chain_id], plan)
+    failed_signals = _failed_to_copy(storage, run.chain_id, plan, excluded_statuses=("unread", "failed"))
+    closing_write = close_for_reset(run, new=_successor_run(plan, run_id), now=now, record=current_record)
+    closing_write.outcomes.update(_unfinished_updates(storage, run, plan))
+    storage.write([closing_write])
+    new_state = _initial_state(run, run_id, closing_write.run.activated_at or now, record)
+    writes = [closing_write]
     if plan.prefix.activation:
-        named: dict[str, Any] = {"id": facts.workflow_id, "parent": facts.parent, "snapshot": facts.snapshot}
-        written.append(_take_up(storage, new, plan, "reset", known=known, failed=failed, **named))
-    storage.put_first(run.chain_id, plan.prefix.later_messages if plan.again else (), received=plan.prefix.signal_count)
-    return written
+        identity: dict[str, Any] = {"id": record.workflow_id, "parent": record.parent, "snapshot": record.snapshot}
+        writes.append(
+            _write_restored_run(
+                storage,
+                new_state,
+                plan,
+                "reset",
+                pending_results=pending_results,
+                failed_signals=failed_signals,
+                **identity,
+            )
+        )
+    storage.prepend_messages(
+        run.chain_id, plan.prefix.later_messages if plan.redeliver else (), received=plan.prefix.signal_count
+    )
+    return writes
 
 
 def fork(
-    storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str, snapshot: Mapping[str, Any] | None
+    storage: RunStorage,
+    run: RunState,
+    plan: ResetPlan,
+    *,
+    source_chain: UUID,
+    id: str,
+    snapshot: Mapping[str, Any] | None,
 ) -> list[RunWrite]:
     """``run``, which was started a moment ago in this transaction with that id and snapshot, takes up another one.
 
-    That one (``plan.facts``, of the chain ``of``) stays as it is. Gives what was written.
+    That one (``plan.facts``, of the chain ``source_chain``) stays as it is. Gives what was written.
     """
-    known, written = _known(storage.inbox([of])[of], plan), []
-    failed, carried = _still_failed(storage, of, plan), plan.prefix.carried
+    pending_results, writes = _pending_results(storage.inbox([source_chain])[source_chain], plan), []
+    failed_signals, carried_ids = _failed_to_copy(storage, source_chain, plan), plan.prefix.carried
     if plan.prefix.activation:
-        named: dict[str, Any] = {"id": id, "parent": None, "snapshot": snapshot}
-        written.append(_take_up(storage, run, plan, "fork", known=known, failed=failed, **named))
-    elif plan.facts.carried_messages is not None:
-        carried = {message["id"] for message in plan.facts.carried_messages.get("failed", ())}
-    storage.copy_failed(of, run.chain_id, carried)
-    storage.keep_taken(run.chain_id, _taken(plan.prefix))
-    storage.put_first(run.chain_id, plan.prefix.later_messages if plan.again else (), received=plan.prefix.signal_count)
-    return written
+        identity: dict[str, Any] = {"id": id, "parent": None, "snapshot": snapshot}
+        writes.append(
+            _write_restored_run(
+                storage, run, plan, "fork", pending_results=pending_results, failed_signals=failed_signals, **identity
+            )
+        )
+    elif plan.record.carried_messages is not None:
+        carried_ids = {message["id"] for message in plan.record.carried_messages.get("failed", ())}
+    storage.copy_failed_messages(source_chain, run.chain_id, carried_ids)
+    storage.store_settled_messages(run.chain_id, _settled_messages(plan.prefix))
+    storage.prepend_messages(
+        run.chain_id, plan.prefix.later_messages if plan.redeliver else (), received=plan.prefix.signal_count
+    )
+    return writes
 
 
-def _still_failed(storage: RunStorage, chain: UUID, plan: Plan, *, gone: Sequence[str] = ()) -> list[FailedSignal]:
+def _failed_to_copy(
+    storage: RunStorage, chain: UUID, plan: ResetPlan, *, excluded_statuses: Sequence[str] = ()
+) -> list[FailedSignal]:
     """The failed messages at the point that the run which takes it up has none of yet.
 
-    Without those that have such a status in ``chain`` (``gone``), and those that somebody discarded there.
+    Without those that have such a status in ``chain`` (``excluded_statuses``), and those that somebody discarded there.
 
     Nobody delivers a discarded one again: the plan loses those that lie behind the point, too.
     """
-    point = plan.prefix
+    prefix = plan.prefix
     ids = {
-        message.message_id for message in point.later_messages if message.message_id is not None
-    } | point.failed.keys()
+        message.message_id for message in prefix.later_messages if message.message_id is not None
+    } | prefix.failed.keys()
     statuses = storage.message_statuses(chain, ids)
-    point.later_messages = [
-        m for m in point.later_messages if m.message_id is None or statuses.get(m.message_id) != "discarded"
+    prefix.later_messages = [
+        m for m in prefix.later_messages if m.message_id is None or statuses.get(m.message_id) != "discarded"
     ]
-    gone = ("discarded", *gone)
-    return [failed for message, failed in point.failed.items() if statuses.get(message) not in gone]
+    excluded_statuses = ("discarded", *excluded_statuses)
+    return [failed for message, failed in prefix.failed.items() if statuses.get(message) not in excluded_statuses]
 
 
-def _taken(point: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
+def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
     """The updates and the signals with ids in the history up to the point, with their outcomes.
 
     The chain of a fork has no rows of them. Failed messages are not among them.
     """
     outcomes: dict[str, Outcome] = {}
-    for event in point.events:
+    for event in prefix.events:
         match event.kind:
             case "UpdateCompleted":
                 outcomes[event.attributes["id"]] = Outcome(status="completed", value=event.attributes["result"])
             case "UpdateFailed":
-                outcomes[event.attributes["id"]] = update_failed(event.attributes)
-    updates = [(update, outcomes.get(known, Outcome(status="accepted"))) for known, update in point.updates.items()]
-    return updates + [(signal, Outcome(status="completed")) for signal in point.signals.values()]
+                outcomes[event.attributes["id"]] = failed_outcome(event.attributes)
+    updates = [
+        (update, outcomes.get(update_id, Outcome(status="accepted"))) for update_id, update in prefix.updates.items()
+    ]
+    return updates + [(signal, Outcome(status="completed")) for signal in prefix.signals.values()]
 
 
-_RESULTS = ("activity", "timer", "child", "external")
+_RESULT_KINDS = ("activity", "timer", "child", "external")
 
 
-def _known(unread: Iterable[InboxMessage], plan: Plan) -> dict[int, InboxMessage]:
+def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
     """By number what the run that is taken up would read next of what is open at the point.
 
     Of an activity whose input is edited now nothing is known.
     """
-    point = plan.prefix
-    timers = pending_timers((event.kind, event.attributes) for event in point.events)
-    open_ones = {*point.activities, *timers, *point.children, *point.unconfirmed} - set(plan.edited)
-    results = (m for m in (*plan.unread, *unread) if m.kind in _RESULTS and m.run_id == plan.facts.run_id)
-    return {m.body["seq"]: m for m in results if m.body["seq"] in open_ones}
+    prefix = plan.prefix
+    timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
+    open_numbers = {*prefix.activities, *timers, *prefix.children, *prefix.unconfirmed} - set(plan.edited_inputs)
+    results = (m for m in (*plan.unread, *unread) if m.kind in _RESULT_KINDS and m.run_id == plan.record.run_id)
+    return {m.payload["seq"]: m for m in results if m.payload["seq"] in open_numbers}
 
 
-def _next(plan: Plan, run_id: UUID) -> NewRun:
+def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
     """What the new run begins with; one that takes nothing up begins with a seed of its own."""
-    facts = plan.facts
+    record = plan.record
     return NewRun(
         run_id=run_id,
-        args=facts.args,
-        seed=facts.seed if plan.prefix.activation else plan.seed,
-        carried_messages=facts.carried_messages,
-        snapshot=facts.snapshot,
-        like=facts.run_id,
+        args=record.args,
+        seed=record.seed if plan.prefix.activation else plan.seed,
+        carried_messages=record.carried_messages,
+        snapshot=record.snapshot,
+        source_run_id=record.run_id,
         search_attributes=plan.search_attributes,
     )
 
 
-def _begun(run: RunState, run_id: UUID, now: datetime, facts: RunFacts) -> RunState:
+def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord) -> RunState:
     return RunState(
         chain_id=run.chain_id,
         run_id=run_id,
@@ -155,77 +183,83 @@ def _begun(run: RunState, run_id: UUID, now: datetime, facts: RunFacts) -> RunSt
         activations=0,
         activated_at=now,
         due_at=now,
-        deadline=facts.deadline(now),
+        deadline=record.deadline(now),
     )
 
 
-def _not_done(storage: RunStorage, run: RunState, plan: Plan) -> dict[str, Outcome]:
+def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
     """Updates that the present run accepted and did not finish, and that the new one will not see."""
     events = storage.histories({run.run_id: 0})[run.run_id]
-    open_ones = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
-    open_ones -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
-    seen = plan.prefix.updates.keys() | {message.message_id for message in plan.prefix.later_messages if plan.again}
+    open_ids = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
+    open_ids -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
+    visible_ids = plan.prefix.updates.keys() | {
+        message.message_id for message in plan.prefix.later_messages if plan.redeliver
+    }
     error = WorkflowClosed(
-        f"{plan.facts.workflow} {plan.facts.workflow_id} was reset to before the update: it is dropped"
+        f"{plan.record.workflow} {plan.record.workflow_id} was reset to before the update: it is dropped"
     )
-    return {update: Outcome(status="failed", value=error_data(error)) for update in open_ones if update not in seen}
+    return {
+        update: Outcome(status="failed", value=error_data(error)) for update in open_ids if update not in visible_ids
+    }
 
 
-def _take_up(
+def _write_restored_run(
     storage: RunStorage,
     run: RunState,
-    plan: Plan,
-    how: str,
+    plan: ResetPlan,
+    mode: str,
     *,
-    known: Mapping[int, InboxMessage],
-    failed: Sequence[FailedSignal],
+    pending_results: Mapping[int, InboxMessage],
+    failed_signals: Sequence[FailedSignal],
     id: str,
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
     """The history up to the point, the mark, and what is open there."""
-    point, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
-    copied = build_copy_mark(
-        mode=how,
-        source_run_id=str(plan.facts.run_id),
-        activation=point.activation,
+    prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
+    copy_mark = build_copy_mark(
+        mode=mode,
+        source_run_id=str(plan.record.run_id),
+        activation=prefix.activation,
         run_id=str(run.run_id),
         id=id,
         parent=parent,
         snapshot=snapshot,
     )
-    anew = {number: activity for number, activity in point.activities.items() if number not in known}
-    inputs = {number: plan.edited.get(number) or activity.edited_input for number, activity in anew.items()}
-    if edited := {str(number): dict(call) for number, call in inputs.items() if call is not None}:
-        copied["edited"] = edited
-    run.length = len(point.events) + 1
-    run.activations = point.activation + 1
+    rescheduled = {number: activity for number, activity in prefix.activities.items() if number not in pending_results}
+    inputs = {
+        number: plan.edited_inputs.get(number) or activity.edited_input for number, activity in rescheduled.items()
+    }
+    if edited_calls := {str(number): dict(call) for number, call in inputs.items() if call is not None}:
+        copy_mark["edited"] = edited_calls
+    run.length = len(prefix.events) + 1
+    run.activations = prefix.activation + 1
     run.activated_at = run.due_at = now
     run.head_token = storage.new_token()
-    stamp = {"head": run.head_token, "seed": plan.seed, COPIED: copied}
-    events = [_copy(number, event) for number, event in enumerate(point.events, 1)]
+    stamp = {"head": run.head_token, "seed": plan.seed, COPIED: copy_mark}
+    events = [_copy_event(number, event) for number, event in enumerate(prefix.events, 1)]
     events.append(
         NewEvent(number=run.length, activation=run.activations, kind="ActivationStarted", at=now, attributes=stamp)
     )
-    tasks = [_task(run, plan, number, id, now) for number in anew]
+    tasks = [_new_task(run, plan, number, id, now) for number in rescheduled]
     if plan.atomic and any(task.atomic for task in tasks):
         run.atomic_due = now
-    write = RunWrite(run=run, events=events, tasks=tasks, messages=_answers(run, point, known))
+    write = RunWrite(run=run, events=events, tasks=tasks, messages=_result_messages(run, prefix, pending_results))
     write.instance = {"started_at": now}
-    write.failed = [*failed]
+    write.failed_signals = [*failed_signals]
     storage.write([write])
     return write
 
 
-def _copy(number: int, event: HistoryEvent) -> NewEvent:
+def _copy_event(number: int, event: HistoryEvent) -> NewEvent:
     return NewEvent(
         number=number, activation=event.activation, kind=event.kind, at=event.at, attributes=event.attributes
     )
 
 
-def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> NewTask:
+def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetime) -> NewTask:
     activity = plan.prefix.activities[number]
-    edited = plan.edited.get(number)
+    edited = plan.edited_inputs.get(number)
     attributes = {**activity.attributes, **(edited or {})}
     options: dict[str, Any] = dict(attributes.get("options") or {})
     if edited is not None:
@@ -236,7 +270,7 @@ def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> New
         run_id=run.run_id,
         chain_id=run.chain_id,
         workflow_id=id,
-        workflow=plan.facts.workflow,
+        workflow=plan.record.workflow,
         seq=number,
         activity=attributes["activity"],
         args=attributes["args"],
@@ -250,27 +284,31 @@ def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> New
     )
 
 
-def _answers(run: RunState, point: HistoryPrefix, known: Mapping[int, InboxMessage]) -> list[NewMessage]:
+def _result_messages(
+    run: RunState, prefix: HistoryPrefix, pending_results: Mapping[int, InboxMessage]
+) -> list[NewMessage]:
     """What has come already, and what waits for children and messages to other runs get: none of it happens again."""
-    found = [(m.kind, m.name, m.body) for m in known.values()]
-    for number, child in point.children.items():
-        if number not in known:
-            found.append(("child", *(point.later_results.get(number) or _left(number, child))))
-    sent = sorted(point.unconfirmed - set(known))
-    found += [("external", *(point.later_results.get(number) or (DELIVERED, {"seq": number}))) for number in sent]
+    results = [(m.kind, m.name, m.payload) for m in pending_results.values()]
+    for number, child in prefix.children.items():
+        if number not in pending_results:
+            results.append(("child", *(prefix.later_results.get(number) or _child_left_result(number, child))))
+    sent_numbers = sorted(prefix.unconfirmed - set(pending_results))
+    results += [
+        ("external", *(prefix.later_results.get(number) or (DELIVERED, {"seq": number}))) for number in sent_numbers
+    ]
     return [
         NewMessage(
             kind=kind,
             name=name,
-            body=body,
+            payload=payload,
             chain_id=run.chain_id,
             run_id=run.run_id,
-            request_id=skip_id(run.run_id, body["seq"]) if kind == "timer" else None,
+            message_id=skip_message_id(run.run_id, payload["seq"]) if kind == "timer" else None,
         )
-        for kind, name, body in found
+        for kind, name, payload in results
     ]
 
 
-def _left(number: int, child: str) -> tuple[str, dict[str, Any]]:
+def _child_left_result(number: int, child: str) -> tuple[str, dict[str, Any]]:
     message = "it stays with the run that this one takes up; start another one if its result is needed"
-    return "ChildFailed", {"seq": number, "type": LEFT, "message": f"child {child}: {message}", "status": "left"}
+    return "ChildFailed", {"seq": number, "type": CHILD_LEFT, "message": f"child {child}: {message}", "status": "left"}

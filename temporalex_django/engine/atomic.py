@@ -11,8 +11,8 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.advance import Advance
-from temporalex_django.engine.fates import LEFT_FOR, SHARE
+from temporalex_django.engine.activation import ActivationStep
+from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import Inbox, Retry, RunWrite, TaskResult, TaskState
 from temporalex_django.errors import DeadlockDetected
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("temporalex_django.runtime")
 
 #: How far it goes on with one run in one transaction.
-_ACTIVATIONS = 20
+_MAX_ACTIVATIONS = 20
 _BUDGET = 0.05
 _SLOW = 1.0
 
@@ -36,54 +36,54 @@ class AtomicPhase:
         self._storage = engine.storage
         self._perform = perform
 
-    def advance(self, chain_id: UUID, *, queues: Sequence[str], patience: float = 0.0) -> TurnReport:
+    def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
         """In a transaction of its own. Business rows that others have locked: nothing, still due, uncounted.
 
-        ``patience``: it stands in line so long for what others have locked, instead of giving up after a moment.
+        ``lock_timeout``: it stands in line so long for what others have locked, instead of giving up after a moment.
         """
         report = TurnReport()
         try:
             with self._storage.transaction("atomic"):
-                if patience:
-                    self._storage.queue_for(chain_id, patience=patience)
-                self._advance(chain_id, queues, report)
-        except activity_policy.Absent:  # another worker is to run it
-            self._storage.defer([chain_id], seconds=LEFT_FOR)
+                if lock_timeout:
+                    self._storage.wait_for_locks(chain_id, timeout=lock_timeout)
+                self._advance_in_savepoint(chain_id, queues, report)
+        except activity_policy.ActivityUnavailable:  # another worker is to run it
+            self._storage.defer([chain_id], seconds=DEFER_SECONDS)
             return TurnReport()
         except Exception as exc:
-            if not self._storage.transient(exc):
+            if not self._storage.is_transient(exc):
                 raise
             return TurnReport()
         return report
 
-    def _advance(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
+    def _advance_in_savepoint(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
         """Run due atomic activities of one run, and go on with it while its work is atomic, in one transaction.
 
         When an activation fails, what the activities wrote before it is undone with it: their results have no place to
         go.
         """
-        done = TurnReport()
+        phase_report = TurnReport()
         try:
             with self._storage.savepoint():
-                self._go_on(chain_id, queues, done)
+                self._run_activations(chain_id, queues, phase_report)
         except _ActivationFailed as failed:
             for run in self._storage.claim(limit=1, queues=queues, chains=[chain_id]):
                 messages = self._storage.inbox([chain_id])[chain_id]
-                report.facts.update(done.facts)
-                write = self._engine.blocked(Advance(run, messages, self._storage.now()), failed.error, report)
+                report.records.update(phase_report.records)
+                write = self._engine.block_run(ActivationStep(run, messages, self._storage.now()), failed.error, report)
                 self._storage.write([write])
                 report.writes.append(write)
-                report.runs += 1
+                report.run_count += 1
         else:
-            report.add(done)
+            report.merge(phase_report)
 
-    def _go_on(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
+    def _run_activations(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
         claimed = self._storage.claim(limit=1, queues=queues, chains=[chain_id])
         if not claimed or claimed[0].closed or claimed[0].paused:
             return
         run = claimed[0]
-        entries, errors = self._engine.entries(claimed, report.facts)
-        if self._engine.left_to_others(run, errors.get(run.run_id), report):
+        entries, errors = self._engine.load_entries(claimed, report.records)
+        if self._engine.defer_if_unavailable(run, errors.get(run.run_id), report):
             return
         entry = entries.get(run.run_id)
         if entry is None:
@@ -91,70 +91,74 @@ class AtomicPhase:
                 raise _ActivationFailed(errors[run.run_id])
             return  # it is being rebuilt
         now, rows = self._storage.now(), self._engine.tasks.atomic_tasks(chain_id)
-        due = [task for task in rows if task.due_at <= now]
-        later = {task.seq: task.due_at for task in rows if task.due_at > now}  # failed before, waiting for another try
+        due_tasks = [task for task in rows if task.due_at <= now]
+        retry_times = {
+            task.seq: task.due_at for task in rows if task.due_at > now
+        }  # failed before, waiting for another try
         messages = self._storage.inbox([chain_id])[chain_id]
-        begun = time.monotonic()
-        for remaining in reversed(range(_ACTIVATIONS)):
-            results, retries = self._perform_all(due)
-            later.update((again.task.seq, again.retry_at) for again in retries if again.retry_at is not None)
-            run.atomic_due = min(later.values(), default=None)
-            step = Advance(run, messages, self._storage.now())
-            messages = Inbox(more=step.left)
+        started_at = time.monotonic()
+        for remaining in reversed(range(_MAX_ACTIVATIONS)):
+            results, retries = self._perform_all(due_tasks)
+            retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
+            run.atomic_due = min(retry_times.values(), default=None)
+            step = ActivationStep(run, messages, self._storage.now())
+            messages = Inbox(has_more=step.has_more_messages)
             until = time.monotonic() + SHARE
             write = self._engine.activate(step, entry, None, report, results=[job for job, _ in results], until=until)
-            if run.run_id in report.blocked:
-                raise _ActivationFailed(report.blocked[run.run_id])
+            if run.run_id in report.block_errors:
+                raise _ActivationFailed(report.block_errors[run.run_id])
             write.cancelled_tasks += [task.seq for _, task in results if task.id]
             for number in write.cancelled_tasks:
-                later.pop(number, None)
-            for again in retries:
-                _keep(write, again)
-            new = [task for task in write.tasks if task.atomic and task.attempt == 0]
-            more = bool(new and remaining and not retries and time.monotonic() - begun < _BUDGET)
-            more = more and all(task.activity in activity.registry for task in new)
-            if more:
+                retry_times.pop(number, None)
+            for retry in retries:
+                _schedule_retry(write, retry)
+            new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
+            has_more_work = bool(new_tasks and remaining and not retries and time.monotonic() - started_at < _BUDGET)
+            has_more_work = has_more_work and all(task.activity in activity.registry for task in new_tasks)
+            if has_more_work:
                 write.tasks = [task for task in write.tasks if not task.atomic]
-                due = [
-                    task.as_state(0, attempt=1) for task in new
+                due_tasks = [
+                    task.as_state(0, attempt=1) for task in new_tasks
                 ]  # run in the transaction that scheduled them: they never become rows
-                run.atomic_due = min(later.values(), default=None)
+                run.atomic_due = min(retry_times.values(), default=None)
             self._storage.write([write])
             report.writes.append(write)
-            report.runs += 1
-            taken = self._engine.cache.take(run.run_id) if more else None
-            if taken is None:
+            report.run_count += 1
+            next_entry = self._engine.cache.take(run.run_id) if has_more_work else None
+            if next_entry is None:
                 return
-            entry = taken
+            entry = next_entry
 
-    def _perform_all(self, due: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
+    def _perform_all(self, tasks: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
         """Each in a savepoint of its own. Raises what the database raises about the transaction as a whole."""
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
-        for task in due:
-            began, inside = time.monotonic(), False
+        for task in tasks:
+            started_at, entered = time.monotonic(), False
             try:
                 with self._storage.checked_savepoint():
-                    inside = True
+                    entered = True
                     result = self._perform(task)
-            except activity_policy.Absent:
+            except activity_policy.ActivityUnavailable:
                 raise
             except BaseException as exc:
-                if not inside or (self._storage.transient(exc) and not self._storage.interrupted(exc)):
+                if not entered or (self._storage.is_transient(exc) and not self._storage.is_interrupted(exc)):
                     raise  # without its savepoint it is the transaction that failed, not the activity
-                if self._storage.lost(exc):
-                    held = time.monotonic() - began
+                if self._storage.is_connection_lost(exc):
+                    lock_seconds = time.monotonic() - started_at
                     if (
-                        held > _SLOW
+                        lock_seconds > _SLOW
                     ):  # the server ends sessions that do nothing in a transaction: it would do so each time
                         raise DeadlockDetected(
-                            f"atomic activity {task.activity} held its transaction for {held:.1f} s and the database ended the "
+                            f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the database ended the "
                             "session: make it short, or an external activity"
                         ) from exc
                     raise
-                result = activity_policy.failed(task, exc, self._storage.now(), final=activity_policy.hopeless(exc))
-            if (took := time.monotonic() - began) > _SLOW:
-                logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, took)
+                result = activity_policy.failed_result(
+                    task, exc, self._storage.now(), final=activity_policy.is_permanent_error(exc)
+                )
+            if (elapsed := time.monotonic() - started_at) > _SLOW:
+                logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
             if result.outcome is None:
                 retries.append(result)
             else:
@@ -170,12 +174,12 @@ class _ActivationFailed(Exception):
         self.error = error
 
 
-def _keep(write: RunWrite, again: TaskResult) -> None:
+def _schedule_retry(write: RunWrite, result: TaskResult) -> None:
     """An atomic activity that failed is tried later; one that never was a row becomes one now."""
-    task = again.task
-    assert again.retry_at is not None
+    task = result.task
+    assert result.retry_at is not None
     if task.id:
-        retry = Retry(attempt=task.attempt, due_at=again.retry_at, failure=again.failure)
+        retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
         write.retried_tasks[task.seq] = retry
         return
-    write.tasks.append(task.as_new(due_at=again.retry_at, failure=again.failure))
+    write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
-from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import RunState, RunWrite
+from temporalex_django.engine.typed_dicts import BlockMark
 from temporalex_django.errors import NondeterminismError, TemporalexError
 
 #: Longest wait between two tries, in seconds.
@@ -18,46 +18,46 @@ _LONGEST_BACKOFF = 300.0
 CRASH = "crash"
 
 
-def due_now(run: RunState, *, now: datetime) -> RunWrite:
+def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
     """A blocked run, locked, is tried once without waiting for its next try."""
     run.due_at = now
     return RunWrite(run=run)
 
 
-def next_try(tries: int, now: datetime) -> datetime:
+def next_retry_at(tries: int, now: datetime) -> datetime:
     """When a run is tried again whose present activation has failed so many times."""
     return now + timedelta(seconds=min(2.0 ** min(tries, 16), _LONGEST_BACKOFF))
 
 
-def mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> Blocked:
+def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
     """What stands on the row of the run; ``waits_for`` is what no worker has."""
-    found: Blocked = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
+    block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
-        found["waits_for"] = waits_for
-    return found
+        block["waits_for"] = waits_for
+    return block
 
 
-def mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> Blocked:
+def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
     """The same of what an activation raised."""
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
     text = f"{exception_name(type(error))}: {exception_message(error)}"
-    found = mark(code, text, tries=tries, now=now, waits_for=waits_for)
+    block = block_mark(code, text, tries=tries, now=now, waits_for=waits_for)
     if isinstance(error, NondeterminismError) and error.recorded is not None and error.produced is not None:
-        found |= {"recorded": error.recorded, "produced": error.produced}
+        block |= {"recorded": error.recorded, "produced": error.produced}
         if error.event is not None:
-            found["event"] = error.event
-    if (place := _place(error)) is not None:
-        found["place"] = place
-    return found
+            block["event"] = error.event
+    if (place := _code_location(error)) is not None:
+        block["place"] = place
+    return block
 
 
-def cause_of_block(mark: Blocked) -> str:
+def block_cause(mark: BlockMark) -> str:
     """The cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
     kind = mark["error"].partition(":")[0]
     return f"{kind} at {mark['place']}" if "place" in mark else kind
 
 
-def _place(error: BaseException) -> str | None:
+def _code_location(error: BaseException) -> str | None:
     """The last line of the user's code that it came through, with the folder that the file is in."""
     place = error.place if isinstance(error, NondeterminismError) else None
     traceback = None if isinstance(error, NondeterminismError) else error.__traceback__

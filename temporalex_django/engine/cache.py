@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.engine.shapes import RowAtPresent
-from temporalex_django.engine.storage import RunFacts
+from temporalex_django.engine.storage import RunRecord
+from temporalex_django.engine.typed_dicts import CurrentRow
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
 #: objects: measured on CPython 3.13, good for a limit.
-_EXECUTOR = 25_000
-_EVENT = 50
-_PAYLOADS = 4
+_EXECUTOR_BYTES = 25_000
+_EVENT_BYTES = 50
+_PAYLOAD_FACTOR = 4
 
 
 @dataclass(slots=True)
-class Cached:
+class CachedRun:
     """An executor and where it stands.
 
-    ``head_at`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen.
-    ``shown`` is what the row of the run says at present, so that only changes are written; None when not known.
-    ``payloads``: bytes that came in. ``crashes``: how many the run had when this one was built.
+    ``head_number`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen.
+    ``row`` is what the row of the run says at present, so that only changes are written; None when not known.
+    ``payload_bytes``: bytes that came in. ``crashes``: how many the run had when this one was built.
     """
 
     executor: Executor
-    facts: RunFacts
+    record: RunRecord
     head: int | None
-    head_at: int
+    head_number: int
     length: int
-    shown: RowAtPresent | None = None
-    payloads: int = 0
+    row: CurrentRow | None = None
+    payload_bytes: int = 0
     crashes: int = 0
 
     @property
@@ -42,7 +42,7 @@ class Cached:
 
         Of payloads is counted what came in, whether or not the code has kept it.
         """
-        return _EXECUTOR + _EVENT * self.length + _PAYLOADS * self.payloads
+        return _EXECUTOR_BYTES + _EVENT_BYTES * self.length + _PAYLOAD_FACTOR * self.payload_bytes
 
 
 class Cache:
@@ -53,22 +53,22 @@ class Cache:
     An entry is taken out during its turn, so two threads never share one.
     """
 
-    def __init__(self, size: int, *, most_bytes: int | None = None) -> None:
+    def __init__(self, size: int, *, max_bytes: int | None = None) -> None:
         self._size = size
-        self._most_bytes = most_bytes
-        self._entries: OrderedDict[UUID, tuple[Cached, int]] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[UUID, tuple[CachedRun, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, run_id: UUID) -> Cached | None:
+    def take(self, run_id: UUID) -> CachedRun | None:
         with self._lock:
             return self._pop(run_id)
 
-    def put(self, run_id: UUID, entry: Cached) -> None:
+    def put(self, run_id: UUID, entry: CachedRun) -> None:
         if self._size <= 0:
             entry.executor.evict()
             return
-        evicted: list[Cached | None] = []
+        evicted: list[CachedRun | None] = []
         with self._lock:
             replaced = self._pop(run_id)
             size = entry.size
@@ -83,9 +83,9 @@ class Cache:
                 old.executor.evict()
 
     def _is_too_large(self) -> bool:
-        return self._most_bytes is not None and self._bytes > self._most_bytes and len(self._entries) > 1
+        return self._max_bytes is not None and self._bytes > self._max_bytes and len(self._entries) > 1
 
-    def _pop(self, run_id: UUID) -> Cached | None:
+    def _pop(self, run_id: UUID) -> CachedRun | None:
         entry, size = self._entries.pop(run_id, (None, 0))
         self._bytes -= size
         return entry

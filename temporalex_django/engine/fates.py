@@ -10,10 +10,10 @@ from temporalex_django.engine.storage import RunState
 #: What the messages of one run may take of a turn that others share, in seconds.
 SHARE = 0.010
 #: How long a worker leaves a run alone that needs what it lacks and another one has, in seconds.
-LEFT_FOR = 5.0
+DEFER_SECONDS = 5.0
 
 
-class Fate(Enum):
+class TurnDecision(Enum):
     """What a turn does with a claimed run."""
 
     ANSWER = auto()  #: its chain is closed: what still came is answered as undelivered
@@ -23,28 +23,28 @@ class Fate(Enum):
     ACTIVATE = auto()  #: its code goes on
 
 
-def fate_of(run: RunState, *, ends: bool, waits: bool, atomic: bool) -> Fate:
+def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnDecision:
     """The fate of one run.
 
-    ``ends``, ``waits`` and ``atomic``: what ``Advance.ends``, ``waits`` and ``due`` say of it.
+    ``closing``, ``parked`` and ``atomic``: what ``ActivationStep.must_close``, ``parked`` and ``is_due`` say of it.
     """
     if run.closed:
-        return Fate.ANSWER
-    if ends:
-        return Fate.END
-    if waits:
-        return Fate.PARK
-    return Fate.ATOMIC if atomic else Fate.ACTIVATE
+        return TurnDecision.ANSWER
+    if closing:
+        return TurnDecision.END
+    if parked:
+        return TurnDecision.PARK
+    return TurnDecision.ATOMIC if atomic else TurnDecision.ACTIVATE
 
 
-def waits(run: RunState, now: datetime, *, force: bool) -> bool:
+def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
     """Whether it is paused, or blocked and not due: a blocked run is not tried again because a message came.
 
     ``force`` tries blocked runs although they are not due.
     """
-    return not run.closed and bool(run.paused or (run.failed_tries and not force and not due(run.due_at, now)))
+    return not run.closed and bool(run.paused or (run.failed_tries and not force and not is_due(run.due_at, now)))
 
 
-def due(moment: datetime | None, now: datetime) -> bool:
+def is_due(moment: datetime | None, now: datetime) -> bool:
     """Whether a moment, if there is one, has come."""
     return moment is not None and moment <= now

@@ -24,16 +24,18 @@ def human_task_id(run_id: UUID, key: str) -> UUID:
 def token() -> int:
     """A number from 1 to 2**63 - 1 that is never drawn twice: a ``head`` token, a worker's epoch, a seed."""
     try:
-        return _drawn.pop()
+        return _token_pool.pop()
     except IndexError:
-        drawn = os.urandom(8 * _AT_ONCE)
-        _drawn.extend((int.from_bytes(drawn[i : i + 8], "big") >> 1) or 1 for i in range(0, len(drawn), 8))
-        return _drawn.pop()
+        random_bytes = os.urandom(8 * _POOL_SIZE)
+        _token_pool.extend(
+            (int.from_bytes(random_bytes[i : i + 8], "big") >> 1) or 1 for i in range(0, len(random_bytes), 8)
+        )
+        return _token_pool.pop()
 
 
 #: A turn draws one for each run: one system call serves many. ``pop`` is atomic, and a forked child must not draw its
 #: parent's.
-_AT_ONCE = 256
-_drawn: list[int] = []
+_POOL_SIZE = 256
+_token_pool: list[int] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drawn.clear)
+    os.register_at_fork(after_in_child=_token_pool.clear)

@@ -8,11 +8,12 @@ from uuid import UUID
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class TaskInHand:
+class FinishedActivity:
     """An activity that is over, stored as such by the open transaction, of which its run has not heard.
 
-    ``attributes`` as they will be read back, ``body`` as they are stored, where that is known. ``queue`` is that of the
-    run. Whoever has it lets a turn of the same transaction deliver it, or tells the chain (``TaskStorage.tell``).
+    ``attributes`` as they will be read back, ``encoded`` as they are stored, where that is known. ``queue`` is that of
+    the run. Whoever has it lets a turn of the same transaction deliver it, or tells the chain
+    (``TaskStorage.deliver``).
     """
 
     id: int
@@ -21,4 +22,4 @@ class TaskInHand:
     queue: str
     kind: str
     attributes: dict[str, Any]
-    body: bytes | None = None
+    encoded: bytes | None = None

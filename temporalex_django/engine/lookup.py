@@ -14,7 +14,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 
-class Found(NamedTuple):
+class RunRef(NamedTuple):
     """The present run of a chain."""
 
     chain_id: UUID
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     closed: bool
 
 
-def as_run_id(text: str) -> UUID | None:
+def parse_run_id(text: str) -> UUID | None:
     """The run id that a text may be: a UUID in any of its spellings."""
     try:
         return UUID(text)
@@ -32,35 +32,35 @@ def as_run_id(text: str) -> UUID | None:
         return None
 
 
-def the_one(ref: str, found: Iterable[Found]) -> Found | None:
+def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
     """Of the chains of a business id, newest first: the newest; where several workflows used it, the open one.
 
     A class that was renamed is one. Raises ``AmbiguousId`` when none is open, or those of several workflows are.
     """
-    newest: dict[str, Found] = {}
-    open_ones: dict[str, Found] = {}
-    for run in found:
+    newest: dict[str, RunRef] = {}
+    open_runs: dict[str, RunRef] = {}
+    for run in candidates:
         name = current_name(run.workflow)
         newest.setdefault(name, run)
         if not run.closed:
-            open_ones.setdefault(name, run)
+            open_runs.setdefault(name, run)
     if len(newest) <= 1:
         return next(iter(newest.values()), None)
-    if len(open_ones) == 1:
-        return next(iter(open_ones.values()))
-    raise ambiguous(ref, [open_ones.get(name) or newest[name] for name in sorted(newest)])
+    if len(open_runs) == 1:
+        return next(iter(open_runs.values()))
+    raise ambiguous_id_error(ref, [open_runs.get(name) or newest[name] for name in sorted(newest)])
 
 
-def ambiguous(ref: str, candidates: Sequence[Found]) -> AmbiguousId:
+def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
     """The error that names them."""
-    are = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
+    descriptions = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
-        f"the id {quoted(ref)} was used by several workflows: {are}. Name the workflow, or the run by its own id",
+        f"the id {quoted(ref)} was used by several workflows: {descriptions}. Name the workflow, or the run by its own id",
         candidates=[{"workflow": run.workflow, "run_id": str(run.run_id), "status": run.status} for run in candidates],
     )
 
 
-def run_id_taken(workflow_id: str) -> InvalidId:
+def run_id_taken_error(workflow_id: str) -> InvalidId:
     """What a start is told whose id is the id of a run."""
     return InvalidId(
         f"{quoted(workflow_id)} is the id of a run: whoever asked for that one would get another. Take another id"

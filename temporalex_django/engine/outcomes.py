@@ -30,56 +30,58 @@ _REFUSALS = (
 FAULT: Final = "fault"
 
 
-def update_fault(fault: Fault, *, reference: str) -> Outcome:
+def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
     """The answer to an update whose validator failed by a fault of the code; the log has it under ``reference``."""
     failure = describe(fault.error)
-    why = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
-    message = f"the validator of the update {fault.name!r} failed{why}; the log has it under the reference {reference}"
+    cause_text = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
+    message = (
+        f"the validator of the update {fault.name!r} failed{cause_text}; the log has it under the reference {reference}"
+    )
     cause = {"type": failure["type"], "cause": failure["message"]}
     return Outcome(status=FAULT, value={"code": "update_failed", "message": message, "reference": reference, **cause})
 
 
-def update_failed(failure: Mapping[str, Any]) -> Outcome:
+def failed_outcome(failure: Mapping[str, Any]) -> Outcome:
     """Of an update whose handler raised, from the attributes of ``UpdateFailed``."""
-    facts = {key: failure[key] for key in ("type", "message")}
-    return Outcome(status="failed", value={"code": "update_failed", **facts})
+    attributes = {key: failure[key] for key in ("type", "message")}
+    return Outcome(status="failed", value={"code": "update_failed", **attributes})
 
 
-def result_of(
+def run_result(
     status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
 ) -> Any:
     """The result of a run.
 
     Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, or ``ResultTimeout`` while it is open.
     """
-    name, facts = f"{workflow} {workflow_id}", closing or {}
+    name, attributes = f"{workflow} {workflow_id}", closing or {}
     match status:
         case "completed":
-            return deep_copy(facts.get("result"))
+            return deep_copy(attributes.get("result"))
         case "failed":
-            reason, kind = facts.get("reason"), facts.get("type")
-            why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
+            reason, kind = attributes.get("reason"), attributes.get("type")
+            cause_text = f"{kind}: {attributes.get('message')}" if kind else f"{reason!r}"
             raise errors.WorkflowFailed(
-                f"{name} failed: {step_prefix(facts)}{why}",
+                f"{name} failed: {step_prefix(attributes)}{cause_text}",
                 reason=reason,
                 type=kind,
-                traceback=facts.get("traceback"),
-                details=facts.get("details"),
+                traceback=attributes.get("traceback"),
+                details=attributes.get("details"),
             )
         case "terminated":
-            reason = facts.get("reason")
+            reason = attributes.get("reason")
             raise errors.WorkflowTerminated(f"{name} was terminated: {reason or 'no reason given'}", reason=reason)
         case "timed_out":
             raise errors.WorkflowTimedOut(
-                f"{name} ran into its {facts.get('timeout', 'timeout')}", reason=facts.get("timeout")
+                f"{name} ran into its {attributes.get('timeout', 'timeout')}", reason=attributes.get("timeout")
             )
         case "cancelled":
             raise errors.WorkflowCancelled(f"{name} was cancelled")
-    why = f"; it is blocked: {blocked}" if blocked else ""
-    raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{why}")
+    cause_text = f"; it is blocked: {blocked}" if blocked else ""
+    raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{cause_text}")
 
 
-def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
+def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:
     """The response of an update.
 
     Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, or ``UpdateTimeout`` while it has none.
@@ -88,18 +90,24 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
         accepted = outcome is not None
         state = "was accepted and is not done yet" if accepted else "was not looked at yet"
         raise errors.UpdateTimeout(
-            f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted
+            f"{label} {state}; ask again with the same id", update_id=update_id, accepted=accepted
         )
     if outcome.status == "completed":
         return deep_copy(outcome.value)
-    facts = outcome.value or {}
-    message, code = facts.get("message") or "", facts.get("code")
-    told = {"reason": facts.get("reason"), "accepts": facts.get("accepts"), "path": facts.get("path")}
+    attributes = outcome.value or {}
+    message, code = attributes.get("message") or "", attributes.get("code")
+    rejection = {
+        "reason": attributes.get("reason"),
+        "accepts": attributes.get("accepts"),
+        "path": attributes.get("path"),
+    }
     if outcome.status == FAULT:
-        raise errors.UpdateFailed(message, type=facts.get("type"), accepted=False, reference=facts.get("reference"))
+        raise errors.UpdateFailed(
+            message, type=attributes.get("type"), accepted=False, reference=attributes.get("reference")
+        )
     for refusal in _REFUSALS:
         if code == refusal.code:
-            raise refusal(message, **told) if issubclass(refusal, errors.UpdateRejected) else refusal(message)
+            raise refusal(message, **rejection) if issubclass(refusal, errors.UpdateRejected) else refusal(message)
     if outcome.status == "rejected":
-        raise errors.UpdateRejected(message, **told)
-    raise errors.UpdateFailed(f"{what} failed: {facts.get('type')}: {message}", type=facts.get("type"))
+        raise errors.UpdateRejected(message, **rejection)
+    raise errors.UpdateFailed(f"{label} failed: {attributes.get('type')}: {message}", type=attributes.get("type"))

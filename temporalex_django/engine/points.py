@@ -29,25 +29,25 @@ from temporalex_django.core.history.prefix import (
 from temporalex_django.core.history.replay import try_replay
 from temporalex_django.core.names import quoted
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.by_hand import input_digests, takes_hands
-from temporalex_django.engine.storage import InboxMessage, RunFacts, TaskState
+from temporalex_django.engine.operator_overrides import allows_overrides, input_digests
+from temporalex_django.engine.storage import InboxMessage, RunRecord, TaskState
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
 
 #: Runs of a chain behind the one that is taken up whose messages are delivered again.
-_MOST_LATER = 100
+_MAX_SUCCESSORS = 100
 #: What becomes of messages behind the point.
-AGAIN, DROP = "again", "drop"
+REDELIVER, DROP = "again", "drop"
 
 
-def is_again(messages: object) -> bool:
+def should_redeliver(messages: object) -> bool:
     """Whether messages behind the point are delivered again. Raises ``PayloadError`` for what says neither."""
-    if messages not in (AGAIN, DROP):
-        raise PayloadError(f"messages={messages!r}: say {AGAIN!r} (deliver them again) or {DROP!r}")
-    return messages == AGAIN
+    if messages not in (REDELIVER, DROP):
+        raise PayloadError(f"messages={messages!r}: say {REDELIVER!r} (deliver them again) or {DROP!r}")
+    return messages == REDELIVER
 
 
-def gone_on(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
+def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
     """Of a run and those after it in its chain, with their status: as which it has gone on, whose messages are later.
 
     Raises ``ActionNotPossible`` where one of them was reset: its messages cannot be told from those that were delivered
@@ -59,15 +59,15 @@ def gone_on(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
             f"the run {runs[last][0]} was reset since, and it cannot be told which messages came later: reset the newest "
             f"run of the chain, or drop them (messages={DROP!r})"
         )
-    if last > _MOST_LATER:
+    if last > _MAX_SUCCESSORS:
         raise ActionNotPossible(
-            f"more than {_MOST_LATER} runs of the chain came later: drop their messages (messages={DROP!r}), or take up a "
+            f"more than {_MAX_SUCCESSORS} runs of the chain came later: drop their messages (messages={DROP!r}), or take up a "
             "later one"
         )
     return [run for run, _ in runs[1 : last + 1]]
 
 
-def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
+def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
     """The id of a fork: the one that is given; without one, or an empty one, one made of that of the run.
 
     Raises ``InvalidId``.
@@ -75,29 +75,29 @@ def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[
     if id is not None and id != "":
         return check_id(id) if unique is None else unique.check(id)
     if unique is None:
-        return check_id(f"{of[:180]}-fork-{suffix()}")
+        return check_id(f"{source_id[:180]}-fork-{suffix()}")
     if unique.scope != "none":
         raise InvalidId(
             f"the runs of this class have an id of the form {unique.key}{SEPARATOR}value: give the fork an id="
         )
-    return unique.run_id_for(unique.value_of(of), suffix)
+    return unique.run_id_for(unique.value_of(source_id), suffix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Which run is taken up (``facts``), where (``prefix``), and how.
+class ResetPlan:
+    """Which run is taken up (``record``), where (``prefix``), and how.
 
-    ``again``: messages behind the point are delivered again, else dropped. ``edited``: args and kwargs of open
-    activities by the number of the command; they get a new key. ``seed`` is that of the run from there on. ``atomic``:
-    turns run atomic activities (else whoever claims activities does). ``search_attributes``: those that the run began
-    with. ``unread``: results that had come and that it had not read when it was closed.
+    ``redeliver``: messages behind the point are delivered again, else dropped. ``edited_inputs``: args and kwargs of
+    open activities by the number of the command; they get a new key. ``seed`` is that of the run from there on.
+    ``atomic``: turns run atomic activities (else whoever claims activities does). ``search_attributes``: those that the
+    run began with. ``unread``: results that had come and that it had not read when it was closed.
     """
 
-    facts: RunFacts
+    record: RunRecord
     prefix: HistoryPrefix
     seed: int
-    again: bool = True
-    edited: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    redeliver: bool = True
+    edited_inputs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
     atomic: bool = True
@@ -107,49 +107,53 @@ class Plan:
     @property
     def edited_activities(self) -> list[str]:
         """The names of the activities that get another input."""
-        return [self.prefix.activities[number].attributes["activity"] for number in sorted(self.edited)]
+        return [self.prefix.activities[number].attributes["activity"] for number in sorted(self.edited_inputs)]
 
     @property
     def edited_digests(self) -> dict[str, dict[str, str]]:
         """The digests of their old and new inputs, by the number of the command."""
-        old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited)}
+        old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited_inputs)}
         return {
-            str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited[number])
+            str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited_inputs[number])
             for number, was in old.items()
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """``good``: through how many activations of a run its code goes as they are recorded, and ``why`` not further.
+class ReplayCheck:
+    """``activation_count``.
 
-    Of the run, the class and the number of activations that ``what`` names: that does not change, histories only grow.
+    Through how many activations of a run its code goes as they are recorded, and ``error`` not further.
+
+    Of the run, the class and the number of activations that ``key`` names: that does not change, histories only grow.
     """
 
-    what: tuple[UUID, type[Workflow], int]
-    good: int
-    why: BaseException | None
+    key: tuple[UUID, type[Workflow], int]
+    activation_count: int
+    error: BaseException | None
 
 
-def rehearsed(
+def check_replay(
     events: Sequence[HistoryEvent],
     run_id: UUID,
     code: type[Workflow],
     *,
     to: int | None,
     limit: float | None,
-    most: float | None,
-) -> Rehearsal:
+    max_seconds: float | None,
+) -> ReplayCheck:
     """What a replay up to the point finds.
 
-    ``limit``: seconds for each activation, ``most`` for all of them. Raises ``ActionNotPossible``.
+    ``limit``: seconds for each activation, ``max_seconds`` for all of them. Raises ``ActionNotPossible``.
     """
-    last = _last(events, to)
-    point = read_prefix(events, last if to is None else to)
-    return Rehearsal((run_id, code, point.activation), *_goes_through(code, point, limit, most))
+    last = _last_activation(events, to)
+    reset_point = read_prefix(events, last if to is None else to)
+    return ReplayCheck(
+        (run_id, code, reset_point.activation), *_count_replayable(code, reset_point, limit, max_seconds)
+    )
 
 
-def _last(events: Sequence[HistoryEvent], to: int | None) -> int:
+def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
     """The last activation that can be gone back to. Raises ``ActionNotPossible`` where ``to`` is behind it."""
     count = count_activations(events)
     last = count - is_closed_by_code(events)
@@ -161,132 +165,132 @@ def _last(events: Sequence[HistoryEvent], to: int | None) -> int:
     return last
 
 
-def planned(
+def make_plan(
     events: Sequence[HistoryEvent],
-    facts: RunFacts,
+    record: RunRecord,
     code: type[Workflow],
     *,
     to: int | None,
-    again: bool,
-    edited: Any,
+    redeliver: bool,
+    edited_inputs: Any,
     editable: bool,
     seed: int,
     in_trouble: bool,
     limit: float | None,
     atomic: bool,
-    later: Iterable[Sequence[HistoryEvent]] = (),
+    successor_histories: Iterable[Sequence[HistoryEvent]] = (),
     tasks: Iterable[TaskState] = (),
-    rehearsal: Rehearsal | None = None,
-    most: float | None = None,
-) -> Plan:
+    replay_check: ReplayCheck | None = None,
+    max_seconds: float | None = None,
+) -> ResetPlan:
     """How to take up a run with the code that is here, behind the activation ``to``.
 
     None: the last one that its code goes through as it is recorded and that did not close it; only of a run that is
-    ``in_trouble``. ``edited`` as people give it: see ``_edits``, of a class whose activities are ``editable``.
-    ``limit``, ``most``: as of ``rehearsed``, whose findings are used if they are of this point. ``later``: histories of
-    the runs as which it has gone on. ``tasks``: its activities as they stand.
+    ``in_trouble``. ``edited_inputs`` as people give it: see ``_parse_edits``, of a class whose activities are
+    ``editable``. ``limit``, ``max_seconds``: as of ``check_replay``, whose findings are used if they are of this point.
+    ``successor_histories``: histories of the runs as which it has gone on. ``tasks``: its activities as they stand.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
     """
-    last = _last(events, to)
-    if rehearsal is None or rehearsal.what != (facts.run_id, code, last if to is None else to):
-        rehearsal = rehearsed(events, facts.run_id, code, to=to, limit=limit, most=most)
-    good, why = rehearsal.good, rehearsal.why
-    if to is None and not in_trouble and good == last:
+    last = _last_activation(events, to)
+    if replay_check is None or replay_check.key != (record.run_id, code, last if to is None else to):
+        replay_check = check_replay(events, record.run_id, code, to=to, limit=limit, max_seconds=max_seconds)
+    good_count, error = replay_check.activation_count, replay_check.error
+    if to is None and not in_trouble and good_count == last:
         raise ActionNotPossible("the run is in no trouble: say to which activation")
-    if to is not None and good < to:
+    if to is not None and good_count < to:
         raise ActionNotPossible(
-            f"its code does not go through the activation {good + 1} as it is recorded ({why and error_line(why)}): put the code "
-            f"right, or go back to {good} or before"
+            f"its code does not go through the activation {good_count + 1} as it is recorded ({error and error_line(error)}): put the code "
+            f"right, or go back to {good_count} or before"
         )
-    point = read_prefix(events, good if to is None else to)
-    for history in later if again else ():
-        point.later_messages += read_prefix(history, 0).later_messages
-    point.later_messages = deduplicate(point.later_messages)
-    _as_they_stand(point, tasks)
-    return Plan(
-        facts=facts,
-        prefix=point,
+    reset_point = read_prefix(events, good_count if to is None else to)
+    for history in successor_histories if redeliver else ():
+        reset_point.later_messages += read_prefix(history, 0).later_messages
+    reset_point.later_messages = deduplicate(reset_point.later_messages)
+    _apply_edited_inputs(reset_point, tasks)
+    return ResetPlan(
+        record=record,
+        prefix=reset_point,
         seed=seed,
-        again=again,
-        edited=_edits(edited, point, editable=editable),
+        redeliver=redeliver,
+        edited_inputs=_parse_edits(edited_inputs, reset_point, editable=editable),
         tags=list(code.tags) or None,
         metadata=dict(code.metadata) or None,
         atomic=atomic,
-        search_attributes=events[0].attributes.get("search_attributes") if events else facts.search_attributes,
+        search_attributes=events[0].attributes.get("search_attributes") if events else record.search_attributes,
         unread=[
-            InboxMessage(id=0, run_id=facts.run_id, **one)
-            for one in (events[-1].attributes.get("unread", ()) if events else ())
+            InboxMessage(id=0, run_id=record.run_id, **message)
+            for message in (events[-1].attributes.get("unread", ()) if events else ())
         ],
     )
 
 
-class _TakesTooLong(Exception):
+class _ReplayTimeout(Exception):
     """There are more activations than there is time for."""
 
 
-def _goes_through(
-    code: type[Workflow], point: HistoryPrefix, limit: float | None, most: float | None
+def _count_replayable(
+    code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
     """How many activations of a prefix the code goes through.
 
     Without what comes behind it, which may tell of patches.
     """
-    what = f"the replay of {code.name}"
-    bounded = partial(watchdog.run, limit=limit, what=what)
-    until = float("inf") if most is None else time.monotonic() + most
-    why: BaseException | None = None
+    label = f"the replay of {code.name}"
+    bounded = partial(watchdog.run, limit=limit, label=label)
+    until = float("inf") if max_seconds is None else time.monotonic() + max_seconds
+    last_error: BaseException | None = None
 
-    def between() -> None:
-        watchdog.all_blocked()
+    def check_budget() -> None:
+        watchdog.note_all_blocked()
         if time.monotonic() > until:
-            raise _TakesTooLong
+            raise _ReplayTimeout
 
     while True:
-        good, error = try_replay(code.definition, point.events, run=bounded, on_activation=between)
-        if isinstance(error, _TakesTooLong):
+        good_count, error = try_replay(code.definition, reset_point.events, run=bounded, on_activation=check_budget)
+        if isinstance(error, _ReplayTimeout):
             raise ActionNotPossible(
-                f"its code takes longer than {most:g} s to go through {point.activation} activations (it came to {good}): "
+                f"its code takes longer than {max_seconds:g} s to go through {reset_point.activation} activations (it came to {good_count}): "
                 "go back to an earlier one, or make the code quicker"
             )
-        why = error or why
-        if good == point.activation:
-            return good, why
-        point = read_prefix(point.events, good)
+        last_error = error or last_error
+        if good_count == reset_point.activation:
+            return good_count, last_error
+        reset_point = read_prefix(reset_point.events, good_count)
 
 
-def _as_they_stand(point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
+def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
     """What is open there has the input, and the key, that somebody has given it since."""
     for task in tasks:
-        under_way = point.activities.get(task.seq)
-        if under_way is not None and isinstance(task.options.get("edited"), Mapping):
+        open_activity = reset_point.activities.get(task.seq)
+        if open_activity is not None and isinstance(task.options.get("edited"), Mapping):
             key = activity_policy.idempotency_key(task)
-            call = activity_policy.last_input(task.args, task.kwargs, task.options, key=key)
-            point.activities[task.seq] = under_way.with_input(call)
+            call = activity_policy.edited_input(task.args, task.kwargs, task.options, key=key)
+            reset_point.activities[task.seq] = open_activity.with_input(call)
 
 
-def _edits(edited: Any, point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
+def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
     """Of activities that are open there: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
-    if edited is None:
+    if edited_inputs is None:
         return {}
-    if not isinstance(edited, Mapping):
+    if not isinstance(edited_inputs, Mapping):
         raise PayloadError("edited inputs are given by the number of the activity: {number: [argument, …]}")
-    found: dict[int, dict[str, Any]] = {}
-    for name, given in edited.items():
+    edits: dict[int, dict[str, Any]] = {}
+    for name, call_input in edited_inputs.items():
         number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
-        under_way = None if number is None else point.activities.get(number)
-        if number is None or under_way is None:
-            there = ", ".join(map(str, sorted(point.activities))) or "none"
+        open_activity = None if number is None else reset_point.activities.get(number)
+        if number is None or open_activity is None:
+            open_numbers = ", ".join(map(str, sorted(reset_point.activities))) or "none"
             raise ActionNotPossible(
-                f"no activity {quoted(name)} is open at activation {point.activation} (open: {there})"
+                f"no activity {quoted(name)} is open at activation {reset_point.activation} (open: {open_numbers})"
             )
         if not editable:
             raise ActionNotPossible(
                 f"activity {number} is a step: it takes its input from the steps before it, and cannot be edited"
             )
-        if not takes_hands(under_way.attributes.get("options") or {}):
+        if not allows_overrides(open_activity.attributes.get("options") or {}):
             raise ActionNotPossible(f"activity {number}: its code lets nobody edit its input (by_hand=False)")
-        call = {"args": given, "kwargs": {}} if isinstance(given, list) else given
+        call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
         if (
             not isinstance(call, Mapping)
             or not set(call) <= {"args", "kwargs"}
@@ -296,13 +300,13 @@ def _edits(edited: Any, point: HistoryPrefix, *, editable: bool) -> dict[int, di
             raise PayloadError(
                 f"the edited input of activity {number} is to be a list of arguments, or {{'args': […], 'kwargs': {{…}}}}"
             )
-        what = f"the edited input of activity {number}"
-        found[number] = payloads.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=what)
-        _fits(found[number], under_way.attributes["activity"], number)
-    return found
+        label = f"the edited input of activity {number}"
+        edits[number] = payloads.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=label)
+        _check_input(edits[number], open_activity.attributes["activity"], number)
+    return edits
 
 
-def _fits(call: Mapping[str, Any], name: str, number: int) -> None:
+def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
     """Raises ``PayloadError`` for what its code does not take, ``ActionNotPossible`` where that is not here."""
     try:
         code = activity.find(name)

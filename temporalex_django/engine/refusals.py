@@ -10,7 +10,7 @@ from temporalex_django.core.senders import Sender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedSignal:
     """A signal that was refused, since its sender lacks the permission of its handler."""
 
     run_id: UUID
@@ -27,7 +27,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotTaken:
+class RefusedRedelivery:
     """A message of that ``kind`` that a reset or fork delivered again, and that was refused then.
 
     ``code`` is that of the refusal.

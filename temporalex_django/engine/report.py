@@ -7,37 +7,39 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from temporalex_django.core.senders import Judge
-from temporalex_django.engine.storage import RunFacts, RunWrite, TaskState
+from temporalex_django.engine.storage import RunRecord, RunWrite, TaskState
 
 
 @dataclass(slots=True)
 class TurnReport:
-    """What a turn did. ``runs`` counts the runs that it took up; ``atomic`` names those that are due for phase 2.
+    """What a turn did.
 
-    ``claimed`` are the chains that it claimed, ``unbegun`` how many of them its time did not suffice for, ``suspects``
-    others that were due and are to be taken one by one, since their code ended a process. ``taken`` gives the
-    activities that were written as claimed, behind the commit. ``unexpected`` holds those of the errors in ``blocked``
-    that escaped ``run`` and that nobody raised on purpose.
+    ``run_count`` counts the runs that it took up; ``atomic_chains`` names those that are due for phase 2.
+
+    ``claimed_chains`` are the chains that it claimed, ``unstarted_count`` how many of them its time did not suffice
+    for, ``suspect_chains`` others that were due and are to be taken one by one, since their code ended a process.
+    ``claimed_tasks`` gives the activities that were written as claimed, behind the commit. ``unexpected_errors`` holds
+    those of the errors in ``block_errors`` that escaped ``run`` and that nobody raised on purpose.
     """
 
-    claimed: list[UUID] = field(default_factory=list)
-    suspects: list[UUID] = field(default_factory=list)
-    taken: Callable[[], list[TaskState]] = list
-    unbegun: int = 0
-    runs: int = 0
-    tasks: int = 0
+    claimed_chains: list[UUID] = field(default_factory=list)
+    suspect_chains: list[UUID] = field(default_factory=list)
+    claimed_tasks: Callable[[], list[TaskState]] = list
+    unstarted_count: int = 0
+    run_count: int = 0
+    task_count: int = 0
     writes: list[RunWrite] = field(default_factory=list)
-    facts: dict[UUID, RunFacts] = field(default_factory=dict)
-    atomic: list[UUID] = field(default_factory=list)
-    blocked: dict[UUID, BaseException] = field(default_factory=dict)
-    unexpected: list[Exception] = field(default_factory=list)
+    records: dict[UUID, RunRecord] = field(default_factory=dict)
+    atomic_chains: list[UUID] = field(default_factory=list)
+    block_errors: dict[UUID, BaseException] = field(default_factory=dict)
+    unexpected_errors: list[Exception] = field(default_factory=list)
     judge: Judge | None = None
 
-    def add(self, other: TurnReport) -> None:
+    def merge(self, other: TurnReport) -> None:
         """Count in what a further transaction of the same turn did."""
-        self.runs += other.runs
-        self.tasks += sum(len(write.tasks) for write in other.writes)
+        self.run_count += other.run_count
+        self.task_count += sum(len(write.tasks) for write in other.writes)
         self.writes += other.writes
-        self.facts.update(other.facts)
-        self.blocked.update(other.blocked)
-        self.unexpected += other.unexpected
+        self.records.update(other.records)
+        self.block_errors.update(other.block_errors)
+        self.unexpected_errors += other.unexpected_errors

@@ -10,22 +10,22 @@ from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 
 #: After so many seconds there may be room that another worker had; so long at most nobody asks:
 #: others of the queue may have come that need not wait.
-AGAIN, _LONGEST = 0.05, 0.2
+RETRY_SECONDS, _MAX_WAIT = 0.05, 0.2
 #: Queue, activity, line and number of those that are under way.
-Live = Iterable[tuple[str, str, str | None, int]]
+LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
 
-def queue_name(queue: str) -> str:
+def queue_limit_name(queue: str) -> str:
     """What a limit of that queue is called."""
     return f"queue:{queue}"
 
 
-def activity_name(activity: str) -> str:
+def activity_limit_name(activity: str) -> str:
     """The same of an activity, whichever of its names it is scheduled by."""
     return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
 
 
-class Room:
+class LimitUsage:
     """Those that are free in one queue.
 
     ``limits`` are the queue's, ``own`` those of activities that have some, ``live`` says what is under way,
@@ -36,55 +36,65 @@ class Room:
         self,
         queue: str,
         limits: Limits,
-        own: Mapping[str, Limits],
-        live: Live,
-        starts: Mapping[str, StartSlices],
+        activity_limits: Mapping[str, Limits],
+        live_counts: LiveCounts,
+        recent_starts: Mapping[str, StartSlices],
         now: float,
     ) -> None:
-        self._limits, self._own, self._queue = limits, own, queue_name(queue)
-        self._rates = {name: one.rate for name, one in self._named() if one.rate is not None}
-        self._left = {name: rate.remaining(starts.get(name, ()), now) for name, rate in self._rates.items()}
-        self._waits = {name: rate.wait_seconds(starts.get(name, ()), now) for name, rate in self._rates.items()}
-        self._busy: Counter[tuple[str, str | None]] = Counter()  # by limit and key
-        counted = {activity_name(name) for name in own}
-        for its_queue, activity, line, number in live:
-            key = None if line is None else QueuePartition.from_name(line).key
+        self._limits, self._activity_limits, self._queue = limits, activity_limits, queue_limit_name(queue)
+        self._rates = {name: limit.rate for name, limit in self._named_limits() if limit.rate is not None}
+        self._remaining = {name: rate.remaining(recent_starts.get(name, ()), now) for name, rate in self._rates.items()}
+        self._waits = {name: rate.wait_seconds(recent_starts.get(name, ()), now) for name, rate in self._rates.items()}
+        self._running: Counter[tuple[str, str | None]] = Counter()  # by limit and key
+        limited_names = {activity_limit_name(name) for name in activity_limits}
+        for its_queue, activity, partition, number in live_counts:
+            key = None if partition is None else QueuePartition.from_name(partition).key
             for name in ([self._queue] if its_queue == queue else []) + (
-                [activity_name(activity)] if activity_name(activity) in counted else []
+                [activity_limit_name(activity)] if activity_limit_name(activity) in limited_names else []
             ):
-                self._busy[name, None] += number
+                self._running[name, None] += number
                 if key is not None:
-                    self._busy[name, key] += number
+                    self._running[name, key] += number
 
-    def _named(self) -> list[tuple[str, Limits]]:
-        return [(self._queue, self._limits), *((activity_name(name), one) for name, one in self._own.items())]
+    def _named_limits(self) -> list[tuple[str, Limits]]:
+        return [
+            (self._queue, self._limits),
+            *((activity_limit_name(name), limit) for name, limit in self._activity_limits.items()),
+        ]
 
-    def wait(self, activity: str, key: str | None) -> float | None:
+    def wait_seconds(self, activity: str, key: str | None) -> float | None:
         """Seconds until it is worth asking again whether one of these may begin; None: it may."""
-        waits = [wait for name, one in self._of(activity) if (wait := self._wait(name, one, key)) is not None]
+        waits = [
+            wait
+            for name, limit in self._limits_of(activity)
+            if (wait := self._limit_wait(name, limit, key)) is not None
+        ]
         return max(waits, default=None)
 
-    def is_rated(self, activity: str) -> bool:
+    def is_rate_limited(self, activity: str) -> bool:
         """Whether a rate lets none of these begin now."""
-        return any(self._left.get(name, 1) <= 0 for name, _ in self._of(activity))
+        return any(self._remaining.get(name, 1) <= 0 for name, _ in self._limits_of(activity))
 
-    def takes(self, activity: str, key: str | None) -> None:
+    def acquire(self, activity: str, key: str | None) -> None:
         """One of these begins."""
-        for name, _ in self._of(activity):
-            self._busy[name, None] += 1
+        for name, _ in self._limits_of(activity):
+            self._running[name, None] += 1
             if key is not None:
-                self._busy[name, key] += 1
+                self._running[name, key] += 1
             if name in self._rates:
-                self._left[name] -= 1
+                self._remaining[name] -= 1
 
-    def _of(self, activity: str) -> list[tuple[str, Limits]]:
-        own = self._own.get(activity)
-        return [(self._queue, self._limits), *([] if own is None else [(activity_name(activity), own)])]
+    def _limits_of(self, activity: str) -> list[tuple[str, Limits]]:
+        activity_limit = self._activity_limits.get(activity)
+        return [
+            (self._queue, self._limits),
+            *([] if activity_limit is None else [(activity_limit_name(activity), activity_limit)]),
+        ]
 
-    def _wait(self, name: str, limits: Limits, key: str | None) -> float | None:
-        most = limits.concurrency_per_key
-        if (limits.concurrency is not None and self._busy[name, None] >= limits.concurrency) or (
-            key is not None and most is not None and self._busy[name, key] >= most
+    def _limit_wait(self, name: str, limits: Limits, key: str | None) -> float | None:
+        max_per_key = limits.concurrency_per_key
+        if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (
+            key is not None and max_per_key is not None and self._running[name, key] >= max_per_key
         ):
-            return AGAIN
-        return None if self._left.get(name, 1) > 0 else min(max(self._waits[name], AGAIN), _LONGEST)
+            return RETRY_SECONDS
+        return None if self._remaining.get(name, 1) > 0 else min(max(self._waits[name], RETRY_SECONDS), _MAX_WAIT)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 #: One of so many that are claimed is one of the newest, where many wait.
-_SHARE: Final = 4
+_NEWEST_SHARE: Final = 4
 
 
-class Rotation:
+class QueueRotation:
     """Queues take turns in being first, each as often as its weight says, and evenly spread."""
 
     def __init__(self) -> None:
@@ -27,28 +27,28 @@ class Rotation:
         return ordered
 
 
-class BothEnds:
+class NewestAndOldest:
     """Whether more waits than a claim takes; then a quarter of what is claimed are the newest.
 
     So whoever comes behind fifty thousand others goes on at once, step by step, and they get the rest.
     """
 
     def __init__(self) -> None:
-        self._there = self._newest = False
+        self._has_backlog = self._started_newest = False
         self._credit: defaultdict[str, int] = defaultdict(int)
 
-    def newest(self, limit: int, lane: str = "") -> int:
+    def newest_count(self, limit: int, lane: str = "") -> int:
         """Of a claim of so many, which is to be made now, the number of the newest. Each lane is counted by itself."""
-        if not self._there:
+        if not self._has_backlog:
             return 0
-        share, self._credit[lane] = divmod(self._credit[lane] + limit, _SHARE)
+        share, self._credit[lane] = divmod(self._credit[lane] + limit, _NEWEST_SHARE)
         return share
 
-    def newest_first(self) -> bool:
+    def starts_with_newest(self) -> bool:
         """For a claim that cannot be divided: whether it begins with the newest, as every other one does."""
-        self._newest = self._there and not self._newest
-        return self._newest
+        self._started_newest = self._has_backlog and not self._started_newest
+        return self._started_newest
 
-    def saw(self, found: int, limit: int) -> None:
+    def record_claim(self, claimed_count: int, limit: int) -> None:
         """A claim of so many found so many."""
-        self._there = 0 < limit <= found
+        self._has_backlog = 0 < limit <= claimed_count

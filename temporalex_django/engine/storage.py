@@ -25,16 +25,16 @@ from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.external_messages import NewChild, NewMessage
 from temporalex_django.engine.ids import human_task_id
-from temporalex_django.engine.in_hand import TaskInHand
-from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.refusals import NotTaken, Refused
-from temporalex_django.engine.shapes import Blocked, RowChanges
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.typed_dicts import BlockMark, RowChanges
 
 if TYPE_CHECKING:
-    from temporalex_django.engine.claimed import Claimed
-    from temporalex_django.engine.taker import Taker
+    from temporalex_django.engine.taker import EagerClaim
+    from temporalex_django.engine.turn_report import ClaimedRuns
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -58,21 +58,21 @@ class RunState:
     paused: bool = False
     atomic_due: datetime | None = None  # when the next atomic activity of the run is to run; None: there is none
 
-    def values(self) -> tuple[Any, ...]:
-        """All of it, to make it anew from (``of``): a turn keeps that of each run, and seldom needs it."""
-        return _values(self)
+    def as_values(self) -> tuple[Any, ...]:
+        """All of it, to make it anew from (``from_values``): a turn keeps that of each run, and seldom needs it."""
+        return _state_values(self)
 
     @classmethod
-    def of(cls, values: tuple[Any, ...]) -> RunState:
-        return cls(**dict(zip(_NAMES, values, strict=True)))
+    def from_values(cls, values: tuple[Any, ...]) -> RunState:
+        return cls(**dict(zip(_STATE_FIELDS, values, strict=True)))
 
 
-_NAMES = tuple(one.name for one in fields(RunState))
-_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_NAMES)
+_STATE_FIELDS = tuple(column.name for column in fields(RunState))
+_state_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunRecord:
     """What the row of the run says; read only for runs that are not in the cache."""
 
     run_id: UUID
@@ -97,19 +97,21 @@ class RunFacts:
     search_attributes: Mapping[str, Any] | None = None  # those that it has at present
 
     @classmethod
-    def of(cls, start: RunStart, *, run_id: UUID, started: datetime) -> RunFacts:
+    def from_start(cls, start: RunStart, *, run_id: UUID, started_at: datetime) -> RunRecord:
         """Of the first run of a chain."""
-        shared: dict[str, Any] = {name: getattr(start, name) for name in _OF_START}
-        return cls(run_id=run_id, expires_at=start.expires_at(started), **shared)
+        shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
+        return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
 
-    def deadline(self, started: datetime) -> datetime | None:
+    def deadline(self, started_at: datetime) -> datetime | None:
         """When a run that starts now times out."""
-        own = None if self.run_timeout is None else started + timedelta(seconds=self.run_timeout)
-        return min((moment for moment in (own, self.expires_at) if moment is not None), default=None)
+        run_deadline = None if self.run_timeout is None else started_at + timedelta(seconds=self.run_timeout)
+        return min((moment for moment in (run_deadline, self.expires_at) if moment is not None), default=None)
 
 
 #: What a start has in common with the row of its run.
-_OF_START = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f in fields(RunFacts)) - {"expires_at"}
+_START_FIELDS = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f in fields(RunRecord)) - {
+    "expires_at"
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,8 +129,8 @@ class InboxMessage:
     id: int
     kind: str
     name: str
-    body: Any
-    request_id: str | None = None
+    payload: Any
+    message_id: str | None = None
     run_id: UUID | None = None  # only for results: the run that asked
     after: int | None = None
     sender: Sender | None = None
@@ -137,13 +139,13 @@ class InboxMessage:
 
 
 class Inbox(list[InboxMessage]):
-    """What a turn reads of the inbox of one chain. ``more``: there are messages behind these, for another turn."""
+    """What a turn reads of the inbox of one chain. ``has_more``: there are messages behind these, for another turn."""
 
-    __slots__ = ("more",)
+    __slots__ = ("has_more",)
 
-    def __init__(self, messages: Iterable[InboxMessage] = (), *, more: bool = False) -> None:
+    def __init__(self, messages: Iterable[InboxMessage] = (), *, has_more: bool = False) -> None:
         super().__init__(messages)
-        self.more = more
+        self.has_more = has_more
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +157,7 @@ class NewEvent:
     kind: str
     at: datetime
     attributes: dict[str, Any]
-    body: bytes | None = None  # the attributes as they are stored, when that is known already
+    encoded: bytes | None = None  # the attributes as they are stored, when that is known already
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,14 +183,14 @@ class NewTask:
     metadata: Mapping[str, Any] | None = None
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the worker that advances the run takes it, whatever its queues and its capacity."""
         return bool(self.options.get("local"))
 
-    def as_state(self, number: int, **facts: Any) -> TaskState:
-        """The same as a scheduled activity with that id, due at once; ``facts`` is what else is known of it."""
-        shared: dict[str, Any] = {name: getattr(self, name) for name in _OF_BOTH}
-        return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **facts})
+    def as_state(self, number: int, **changes: Any) -> TaskState:
+        """The same as a scheduled activity with that id, due at once; ``changes`` is what else is known of it."""
+        shared: dict[str, Any] = {name: getattr(self, name) for name in _TASK_FIELDS}
+        return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **changes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,16 +233,16 @@ class HumanTaskWrite:
 class NewRun:
     """The next run of a chain, after continue-as-new or a reset.
 
-    ``like``: the run that it is, else the present one, whose mark of a pause and stored fields of the state it has.
-    ``search_attributes``: those that it begins with.
+    ``source_run_id``: the run that it is, else the present one, whose mark of a pause and stored fields of the state it
+    has. ``search_attributes``: those that it begins with.
     """
 
     run_id: UUID
     args: Any
     seed: int
-    carried_messages: CarriedMessages | None = None  # as in ``RunFacts``
+    carried_messages: CarriedMessages | None = None  # as in ``RunRecord``
     snapshot: dict[str, Any] | None = None
-    like: UUID | None = None
+    source_run_id: UUID | None = None
     search_attributes: Mapping[str, Any] | None = None
 
 
@@ -277,14 +279,16 @@ class RunWrite:
     commands: Sequence[Command] | None = (
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
-    refused: list[Refused] = field(default_factory=list)  # signals that are to be audited
-    not_taken: list[NotTaken] = field(default_factory=list)  # redelivered messages that are to be audited
-    failed: list[FailedSignal] = field(default_factory=list)  # signals that become failed messages
+    refused_signals: list[RefusedSignal] = field(default_factory=list)  # signals that are to be audited
+    refused_redeliveries: list[RefusedRedelivery] = field(
+        default_factory=list
+    )  # redelivered messages that are to be audited
+    failed_signals: list[FailedSignal] = field(default_factory=list)  # signals that become failed messages
     human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
     @property
-    def cut_off(self) -> bool:
+    def is_closed_externally(self) -> bool:
         """Whether somebody outside closed the run, whatever its code was doing."""
         if not self.events:
             return False
@@ -292,37 +296,37 @@ class RunWrite:
         return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
 
     @property
-    def leaves_activities(self) -> bool:
+    def drops_open_activities(self) -> bool:
         """Whether it closes the run while some may be under way: what somebody gave them is to be kept."""
-        return self.drop_tasks and (self.cut_off or self.left_open)
+        return self.drop_tasks and (self.is_closed_externally or self.left_open)
 
     @property
-    def gives_up_activities(self) -> bool:
+    def cancels_activities(self) -> bool:
         """Whether its code cancels some while it goes on."""
         return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
 
-    def note_given_up(self, inputs: Mapping[str, Any]) -> None:
+    def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
         """``inputs`` that people gave to activities: the events that cancel these have them, as an end would."""
-        for place, event in enumerate(self.events):
-            given = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
-            if given is not None:
-                self.events[place] = replace(event, attributes={**event.attributes, "edited": given})
+        for index, event in enumerate(self.events):
+            edited_input = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
+            if edited_input is not None:
+                self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
 
-    def note_edited(self, inputs: Mapping[str, Any]) -> None:
+    def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
         """``inputs`` that people gave to activities which are dropped: the closing event has them, as an end would."""
         if inputs:
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 
-    def note_unread(self, inbox: Iterable[InboxMessage]) -> None:
+    def add_unread_results(self, inbox: Iterable[InboxMessage]) -> None:
         """The closing event has the results that had come and that the run never read, for who takes it up."""
         results = [message for message in inbox if message.run_id == self.run.run_id]
         if results:
-            unread = [{"kind": one.kind, "name": one.name, "body": one.body} for one in results]
+            unread = [{"kind": result.kind, "name": result.name, "body": result.payload} for result in results]
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "unread": unread})
 
-    def warn_of_unfinished(self, updates: Collection[str]) -> None:
+    def warn_unfinished(self, updates: Collection[str]) -> None:
         """Say that handlers of these updates (names) were still at work when the run was closed from outside."""
         if updates:
             run_id, names = str(self.run.run_id), ", ".join(updates)
@@ -354,7 +358,7 @@ class RunStorage(Protocol):
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> Claimed:
+    ) -> ClaimedRuns:
         """Lock about ``limit`` runs of these queues that are due or have fresh messages; ``first`` ones due or not.
 
         Skips locked and deferred ones. With ``chains`` exactly these, whatever their queue, due or not. One with
@@ -370,28 +374,28 @@ class RunStorage(Protocol):
         everything else.
         """
 
-    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
+    def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]: ...
 
-    def begin(
+    def load_turn_input(
         self,
         chains: Collection[UUID],
         *,
         waiting: Collection[UUID] = (),
         page: int | None = None,
         runs: Collection[UUID] = (),
-    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
-        """``inbox`` of these chains and ``facts`` of these runs, with one wait."""
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
+        """``inbox`` of these chains and ``run_records`` of these runs, with one wait."""
 
-    def blocked_by(self, run_id: UUID) -> Blocked | None:
+    def block_reason(self, run_id: UUID) -> BlockMark | None:
         """Why a run is blocked, and since when; None: it is not."""
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         """Events of each run with ``seq`` greater than the given one, in order."""
 
-    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
-        """The next ``most`` events of one run."""
+    def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
+        """The next ``limit`` events of one run."""
 
-    def markers(self, run_id: UUID) -> set[str]:
+    def patch_markers(self, run_id: UUID) -> set[str]:
         """Ids of the patches that are marked in the history of a run."""
 
     def now(self) -> datetime:
@@ -404,18 +408,18 @@ class RunStorage(Protocol):
         """For a run that goes on as new; later ones sort behind earlier ones where the storage sorts by it."""
 
     def write(
-        self, writes: Sequence[RunWrite], *, taker: Taker | None = None, last: bool = False
+        self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced, of runs that the open transaction has locked. What is not there is left out.
 
-        Children are started first, so that a message of the same turn finds them.
-        Locks their messages and activities, no other run's. With a ``taker`` new activities for which it has capacity
-        may be stored as claimed by it, in their first attempt: the answer gives those, behind the commit, before which
-        they must not begin. A storage that cannot tell the ids of rows that it inserts takes none. ``last``: nothing
-        comes behind it in this transaction, so that the commit need not wait for it.
+        Children are started first, so that a message of the same turn finds them. Locks their messages and activities,
+        no other run's. With a ``eager_claim`` new activities for which it has capacity may be stored as claimed by it,
+        in their first attempt: the answer gives those, behind the commit, before which they must not begin. A storage
+        that cannot tell the ids of rows that it inserts takes none. ``is_last``: nothing comes behind it in this
+        transaction, so that the commit need not wait for it.
         """
 
-    def put_first(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
+    def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """Put messages at the head of the inbox of a locked chain, in order: those that are there come behind them.
 
         One with an id takes the place of the message that has it; one that is there and unread is newer, and stays
@@ -426,10 +430,10 @@ class RunStorage(Protocol):
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
         """The statuses of messages of a chain, by id: "unread", or that of the outcome. Others are left out."""
 
-    def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
+    def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
         """Give a locked chain that never had them those of these messages that are failed messages of another one."""
 
-    def keep_taken(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
+    def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         """Put messages that the history of the run has into a locked chain that never had them, with their outcomes.
 
         When one is sent again, it is not taken twice; no turn reads these.
@@ -438,16 +442,16 @@ class RunStorage(Protocol):
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call it after the commit of the outermost transaction, never after a rollback; what it raises is logged."""
 
-    def transient(self, exc: BaseException) -> bool:
+    def is_transient(self, exc: BaseException) -> bool:
         """Whether another try may succeed: after a lock timeout, a deadlock, a serialization failure, and such."""
 
-    def interrupted(self, exc: BaseException) -> bool:
+    def is_interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled: in an activity that is its own failure."""
 
-    def lost(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed."""
 
-    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+    def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Lock one chain, whatever state it is in, waiting at most so many seconds for it.
 
         None when that was in vain, or there is no such chain.
@@ -459,10 +463,10 @@ class RunStorage(Protocol):
         The last word counts; 0: no longer.
         """
 
-    def queue_for(self, chain: UUID, *, patience: float) -> None:
+    def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
         """Stand in line, each so many seconds, for a locked chain and for the rows that its activities lock."""
 
-    def live_workers_with(self, workflow: str, version: int) -> bool:
+    def has_live_worker(self, workflow: str, version: int) -> bool:
         """Whether some live worker has registered that version of the class."""
 
 
@@ -501,12 +505,12 @@ class TaskState:
 
     def as_new(self, *, due_at: datetime, failure: AttemptFailure | None) -> NewTask:
         """One that never became a row, and is to be one now: it was tried, and is due again."""
-        shared = {name: getattr(self, name) for name in _OF_BOTH}
+        shared = {name: getattr(self, name) for name in _TASK_FIELDS}
         return NewTask(**shared, attempt=self.attempt, due_at=due_at, failure=failure)
 
 
 #: What a new activity and a scheduled one have in common, apart from where the latter stands by now.
-_OF_BOTH = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for f in fields(TaskState)) - {
+_TASK_FIELDS = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for f in fields(TaskState)) - {
     "due_at",
     "attempt",
 }
@@ -525,11 +529,13 @@ class TaskResult:
     outcome: tuple[str, dict[str, Any]] | None = None
     retry_at: datetime | None = None
     failure: AttemptFailure | None = None
-    body: bytes | None = None  # the attributes as they will be stored, when that is known already
+    encoded: bytes | None = None  # the attributes as they will be stored, when that is known already
     count: bool = True
     waits_for: str | None = None
     details: bytes | None = None  # of its last heartbeat, as they are stored; None: it gave none
-    raised: Mapping[str, str] | None = None  # of a lone one: path of the class, and traceback; see ``engine.lone``
+    error_entry: Mapping[str, str] | None = (
+        None  # of a lone one: path of the class, and traceback; see ``engine.background_task``
+    )
 
 
 class TaskStorage(Protocol):
@@ -549,11 +555,11 @@ class TaskStorage(Protocol):
         A final one becomes a message of its chain.
         """
 
-    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+    def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
         """``finish_tasks`` inside a transaction, without the messages: what chains have to hear of comes beside."""
 
-    def tell(self, ended: Sequence[TaskInHand]) -> None:
-        """The messages that ``end_tasks`` left out, of these."""
+    def deliver(self, activities: Sequence[FinishedActivity]) -> None:
+        """The messages that ``finish_undelivered`` left out, of these."""
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
         """Activities one of whose timeouts has passed (``expires_at``)."""
@@ -567,19 +573,19 @@ class TaskStorage(Protocol):
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
         """Those of a run that have no result yet, in order of ``seq``, as they stand. A plain read."""
 
-    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
+    def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """The activity of that command, whoever has it; None when it is over. Nothing is claimed or locked.
 
         ``attempt`` of an atomic one that nobody has counts the one to come, as in ``atomic_tasks``.
         """
 
-    def tasks_of(self, run_id: UUID) -> list[TaskState]:
-        """All of a run that are not over, in order of ``seq``, each as ``task_of`` gives it."""
+    def tasks_of_run(self, run_id: UUID) -> list[TaskState]:
+        """All of a run that are not over, in order of ``seq``, each as ``find_task`` gives it."""
 
     def edit_task(self, task: TaskState) -> None:
         """Store the arguments and options of an activity that nobody has; fenced, as ``finish_tasks`` is."""
 
-    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+    def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store details (or what they are encoded to) by ``(task id, attempt, owner)``.
 
         Gives those that are still valid (the others: cancelled).

@@ -20,20 +20,20 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from temporalex_django.engine.stubborn_code import LoopBreaker
+from temporalex_django.engine.loop_breaker import LoopBreaker
 from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
 logger = logging.getLogger("temporalex_django.runtime")
 #: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
-_AGAIN = 1.0
+_REPEAT_SECONDS = 1.0
 #: How many times the limit units may take together, one step after the other, until every one of them is blocked.
-_TOGETHER = 3
+_TOTAL_FACTOR = 3
 #: How often it beats with nothing to watch, and how late it must be to ask whether the process ran at all.
-_BEAT_EVERY = 0.2
-_LATE = 0.2
+_HEARTBEAT_SECONDS = 0.2
+_LATE_SECONDS = 0.2
 #: How many looks it stays awake with nothing to watch: waking it costs a caller, and he often comes again at once.
-_STAYS = 20
+_IDLE_ROUNDS = 20
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
@@ -42,7 +42,7 @@ class _Interrupted(BaseException):
     """Raised in the thread that is stuck; out of reach of ``except Exception``."""
 
 
-def _use_up(thread: int) -> None:
+def _consume_interruption(thread: int) -> None:
     """Leave no interruption behind in this thread, whether the last one has been delivered or is still to come.
 
     Taking it back (no exception as argument) would leave the interpreter looking for it at every step, up to 3.12; on
@@ -57,29 +57,29 @@ def _use_up(thread: int) -> None:
 
 
 class _WatchedCode:
-    __slots__ = ("armed", "deadline", "end", "fired", "insists", "limit", "stop", "thread")
+    __slots__ = ("armed", "deadline", "end", "fired", "force", "limit", "stop", "thread")
 
-    def __init__(self, thread: int, limit: float, *, insists: bool) -> None:
+    def __init__(self, thread: int, limit: float, *, force: bool) -> None:
         self.thread = thread
         self.limit = limit
-        self.insists = insists
+        self.force = force
         self.stop: LoopBreaker | None = None
         self.fired = False
         self.rearm()
 
     def rearm(self) -> None:
         self.armed = now = time.monotonic()
-        self.deadline, self.end = now + self.limit, now + self.limit * _TOGETHER
+        self.deadline, self.end = now + self.limit, now + self.limit * _TOTAL_FACTOR
 
-    def forgive(self, now: float, before: float, pause: float, computed: float) -> None:
-        """The time in which the process did not run since ``before`` does not count.
+    def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
+        """The time in which the process did not run since ``last_check`` does not count.
 
         ``pause`` of it was planned, ``computed`` used.
         """
-        away = now - before - pause - computed if before > self.armed else now - self.armed - computed
-        if away > _LATE:
-            self.deadline += away
-            self.end += away
+        paused_seconds = now - last_check - pause - computed if last_check > self.armed else now - self.armed - computed
+        if paused_seconds > _LATE_SECONDS:
+            self.deadline += paused_seconds
+            self.end += paused_seconds
 
 
 class Watchdog:
@@ -90,31 +90,31 @@ class Watchdog:
         self._watched: dict[int, _WatchedCode] = {}
         self._busy = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beat: Callable[[], None] | None = None
+        self._heartbeat: Callable[[], None] | None = None
 
-    def beat_into(self, beat: Callable[[], None] | None) -> None:
-        """Call ``beat`` several times a second from now on, unless code that was interrupted goes on all the same.
+    def set_heartbeat(self, heartbeat: Callable[[], None] | None) -> None:
+        """Call ``heartbeat`` several times a second from now on, unless code that was interrupted goes on all the same.
 
         None: no more.
         """
         with self._lock:
-            self._beat = beat
-            self._begin()
-        if beat is not None:
-            beat()  # from now on somebody waits for the next one
+            self._heartbeat = heartbeat
+            self._ensure_thread()
+        if heartbeat is not None:
+            heartbeat()  # from now on somebody waits for the next one
         self._busy.set()
 
     def run(
-        self, call: Callable[[], T], *, limit: float | None, what: str, of: object = "", insists: bool = False
+        self, call: Callable[[], T], *, limit: float | None, label: str, subject: object = "", force: bool = False
     ) -> T:
-        """``call()``, for at most ``limit`` seconds from wait to wait. ``what``, ``of`` whom: for the message.
+        """``call()``, for at most ``limit`` seconds from wait to wait. ``label``, ``subject`` whom: for the message.
 
-        ``insists``: code that swallows the interruption is stopped, too, see ``engine.stubborn_code``. Raises
+        ``force``: code that swallows the interruption is stopped, too, see ``engine.loop_breaker``. Raises
         ``DeadlockDetected`` after that, whatever it did.
         """
         if limit is None:
             return call()
-        watched = _WatchedCode(threading.get_ident(), limit, insists=insists)
+        watched = _WatchedCode(threading.get_ident(), limit, force=force)
         self._arm(watched)
         value: T | None = None
         try:
@@ -129,11 +129,11 @@ class Watchdog:
                 raise
         if watched.fired:
             raise DeadlockDetected(
-                f"{what}{of} did not come to a wait within {limit:g} s: its code loops or computes too long"
+                f"{label}{subject} did not come to a wait within {limit:g} s: its code loops or computes too long"
             )
         return value  # type: ignore[return-value] # None only when it was interrupted
 
-    def came_to_a_wait(self) -> None:
+    def note_unit_blocked(self) -> None:
         """A unit of the call in this thread did.
 
         The next one has the whole limit, all of them together a multiple of it.
@@ -141,7 +141,7 @@ class Watchdog:
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.deadline = min(time.monotonic() + watched.limit, watched.end)
 
-    def all_blocked(self) -> None:
+    def note_all_blocked(self) -> None:
         """Every unit of the call in this thread waits: what comes next is counted anew."""
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.rearm()
@@ -149,13 +149,13 @@ class Watchdog:
     def _arm(self, watched: _WatchedCode) -> None:
         with self._lock:
             self._watched[watched.thread] = watched
-            self._begin()
+            self._ensure_thread()
         if not self._busy.is_set():  # the thread rests only when it has seen, under the lock, that nobody is watched
             self._busy.set()
 
-    def _begin(self) -> None:
+    def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
-            self._thread = threading.Thread(target=self._look, name="temporalex-watchdog", daemon=True)
+            self._thread = threading.Thread(target=self._watch, name="temporalex-watchdog", daemon=True)
             self._thread.start()
 
     def _disarm(self, watched: _WatchedCode) -> None:
@@ -164,29 +164,33 @@ class Watchdog:
         if watched.stop is not None:
             watched.stop.end()
         if watched.fired:
-            _use_up(watched.thread)
+            _consume_interruption(watched.thread)
 
-    def _look(self) -> None:
-        pause, before, spent, idle = 0.0, 0.0, 0.0, 0
+    def _watch(self) -> None:
+        pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
             if rested:
-                pause, before, spent = 0.0 if self._beat is None else _BEAT_EVERY, time.monotonic(), time.process_time()
-            if self._busy.wait(None if self._beat is None else _BEAT_EVERY) and rested:
+                pause, last_check, spent = (
+                    0.0 if self._heartbeat is None else _HEARTBEAT_SECONDS,
+                    time.monotonic(),
+                    time.process_time(),
+                )
+            if self._busy.wait(None if self._heartbeat is None else _HEARTBEAT_SECONDS) and rested:
                 idle = 0
             with self._lock:
-                if self._beat is not None and not any(watched.fired for watched in self._watched.values()):
-                    self._beat()
+                if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
+                    self._heartbeat()
                 idle = 0 if self._watched else idle + 1
-                if idle > _STAYS:
+                if idle > _IDLE_ROUNDS:
                     self._busy.clear()
                     continue
                 now, processor = time.monotonic(), time.process_time()
                 for watched in self._watched.values():
-                    watched.forgive(now, before, pause, processor - spent)
+                    watched.forgive(now, last_check, pause, processor - spent)
                 late = [w for w in self._watched.values() if w.deadline <= now]
                 for watched in late:
-                    watched.deadline = now + _AGAIN
+                    watched.deadline = now + _REPEAT_SECONDS
                     if watched.fired:  # swallowed, and it loops on
                         self._interrupt_again(watched)
                         continue
@@ -197,13 +201,13 @@ class Watchdog:
                     logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
                 pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
                 pause = min(max(pause, 0.001), 0.05)
-                before, spent = now, processor
+                last_check, spent = now, processor
             time.sleep(pause)
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:
         interruption: type[BaseException] = _Interrupted
-        if watched.insists:
+        if watched.force:
             if watched.stop is None:
                 watched.stop = LoopBreaker(watched.thread, _Interrupted, Watchdog.run.__code__)
             interruption = watched.stop.interruption

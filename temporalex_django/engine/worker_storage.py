@@ -22,27 +22,27 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> list[TaskState]:
         """``TaskStorage.claim_tasks``; with ``suspects`` those only of which a worker died."""
 
-    def begin_tasks(self, begun: Sequence[TaskState]) -> None:
+    def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
         """Attempts of these are under way since ``started_at``: their timeouts count from then. Fenced."""
 
-    def give_back(self, keys: Collection[tuple[int, int, int]]) -> None:
+    def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Attempts (task id, attempt, owner) that were taken and never begun are free, and uncounted. Fenced."""
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
         """The attempts of an owner. Locks nothing."""
 
-    def next_due(self, *, queues: Sequence[str], of_activities: Sequence[str] | None = None) -> float | None:
+    def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever.
 
-        ``of_activities``: those of the activities where they are others. Locks nothing.
+        ``activity_queues``: those of the activities where they are others. Locks nothing.
         """
 
     def is_deferred(self, chain: UUID) -> bool:
         """Whether this worker leaves the run alone for now."""
 
-    def lock(self, chain: UUID, *, wait: float, gives_way: bool = False) -> bool:
+    def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
         """Lock a chain in the open transaction, waiting so many seconds at most; False: in vain, nothing is lost.
 
-        ``gives_way``: what the transaction holds may be what somebody stands in line for that has the chain
-        (``queue_for``); no more waiting then.
+        ``yields``: what the transaction holds may be what somebody stands in line for that has the chain
+        (``wait_for_locks``); no more waiting then.
         """

@@ -31,9 +31,9 @@ from temporalex_django.core.failures import error_data, failure_cause
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import activity_policy, blocked, lone
-from temporalex_django.engine.blocked import mark_of, next_try
-from temporalex_django.engine.shapes import Blocked
+from temporalex_django.engine import activity_policy, background_task, blocked
+from temporalex_django.engine.blocked import block_mark_of, next_retry_at
+from temporalex_django.engine.typed_dicts import BlockMark
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_markers import (
     Left,
@@ -324,7 +324,7 @@ def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> 
         return
     why = f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause(ended_after)}"
     assert isinstance(chain, UUID)
-    _block(storage, chain, rows[0][0], blocked.mark(blocked.CRASH, why, tries=verdict.crashes, now=now), due=None)
+    _block(storage, chain, rows[0][0], blocked.block_mark(blocked.CRASH, why, tries=verdict.crashes, now=now), due=None)
     log.error("run %s is blocked: %s", rows[0][0], why, extra={"run_id": str(rows[0][0])})
 
 
@@ -335,7 +335,7 @@ def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float
         why = f"{verdict.crashes} workers ended while they ran it; {_cause(ended_after)}"
         assert isinstance(task, int)
         if (single := storage.lone_task(task)) is not None:
-            storage.finish_tasks([lone.killed(single, why)])
+            storage.finish_tasks([background_task.killed_result(single, why)])
             return
         gone = storage.sql.select(
             f"delete from temporalex_activity_task where id = %s and owner is null and chain_id is not null returning {_LOST.names}",
@@ -364,7 +364,7 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
     """
     now = storage.now()
-    alone = [activity_policy.lost(task, now) for task in storage.lone_tasks(owner=epoch)]
+    alone = [activity_policy.lost_result(task, now) for task in storage.lone_tasks(owner=epoch)]
     storage.finish_tasks(alone)
     ended = sum(result.outcome is not None for result in alone)
     lost = storage.sql.select(
@@ -374,7 +374,7 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         _LOST.types,
     )
     _tell_lost(storage, lost, now)
-    why = activity_policy.worker_lost(0, 0)
+    why = activity_policy.worker_lost_attributes(0, 0)
     failure = {"type": why["type"], "message": why["message"], "traceback": None}
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
@@ -390,7 +390,7 @@ def _tell_lost(storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: dat
     """Whoever waits for these activities hears that no worker came back from them."""
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
-        body = {**activity_policy.worker_lost(seq, attempt, why), **_edited(run, seq, call, options)}
+        body = {**activity_policy.worker_lost_attributes(seq, attempt, why), **_edited(run, seq, call, options)}
         rows.append(ended(chain, run, queue, "ActivityFailed", body, now))
     storage.sql.write(ENDED.columns, ENDED_INSERT, rows)
 
@@ -405,7 +405,7 @@ def _edited(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
     except Exception as exc:  # noqa: BLE001 - who waits is to hear of the end, also from a worker that lacks the key
         log.warning("an activity is lost whose input cannot be read: %s", error_line(exc), extra={"run_id": str(run)})
         return {}
-    return {"edited": activity_policy.last_input(args, kwargs, read, key=activity_policy.key_of(run, seq, read))}
+    return {"edited": activity_policy.edited_input(args, kwargs, read, key=activity_policy.derive_key(run, seq, read))}
 
 
 def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
@@ -419,18 +419,18 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
             return False
         run, now = claimed[0], storage.now()
         tries = run.failed_tries + 1
-        due, waits_for = next_try(tries, now), None
+        due, waits_for = next_retry_at(tries, now), None
         if isinstance(error, KeyMissing):
             due, waits_for = now + _OFFERED_AGAIN, f"the key {error.key!r}"
-        mark = mark_of(error, tries=tries, now=now, waits_for=waits_for)
+        mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
         _block(storage, chain, run.run_id, mark, due=due)
     log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})
     return True
 
 
-def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: Blocked, *, due: datetime | None) -> None:
+def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
     """It stays blocked since when it was first. Whoever waits for the answer to an update is told."""
-    if (before := storage.blocked_by(run)) is not None:
+    if (before := storage.block_reason(run)) is not None:
         mark["since"] = before["since"]
     storage.sql.execute(
         "update temporalex_chain set failed_tries = %s, due_at = coalesce(%s, deadline) where id = %s",

@@ -22,7 +22,7 @@ from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.paging import in_pages
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.lookup import as_run_id
+from temporalex_django.engine.lookup import parse_run_id
 from temporalex_django.management import as_user as people
 from temporalex_django.management import exits, printing
 from temporalex_django.models import Instance
@@ -121,7 +121,7 @@ def _view(user: Person, row: Instance) -> Redactor:
 
 def _named(ids: Sequence[str]) -> Q:
     """Runs by their ids, and what else is no run's id by business id: all runs of it, of whatever workflow."""
-    looks = {run_id: text for text in ids if (run_id := as_run_id(text)) is not None}
+    looks = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
     found = Instance.objects.using(get_settings().DATABASE).filter(pk__in=looks).values_list("pk", flat=True)
     taken = {looks[run_id] for run_id in found}
     return Q(pk__in=looks) | Q(workflow_id__in=[text for text in ids if text not in taken])

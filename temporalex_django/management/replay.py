@@ -185,7 +185,7 @@ def handle(
 def replay_runs(runs: Sequence[UUID]) -> Checked:
     """Replay these runs of the database."""
     storage = DjangoStorage()
-    facts = storage.facts(runs)
+    facts = storage.run_records(runs)
     findings: list[Finding] = []
     differences: list[Finding] = []
     for run in runs:
@@ -222,7 +222,7 @@ def _check(about: Finding, events: Sequence[HistoryEvent], findings: list[Findin
         definition = workflow.class_for_run(
             about["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
-        bounded = partial(watchdog.run, limit=replay_limit(len(events)), what=f"run {about['run']}")
+        bounded = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {about['run']}")
         found = replay.replay(definition, events, run=bounded)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
         findings.append({**about, **_described(exc)})
@@ -295,7 +295,7 @@ def _spread(work: Any, chunks: Sequence[Any], processes: int, *, apart: bool) ->
 def _another_seed() -> Iterator[None]:
     """Processes that are started meanwhile order their sets in another way."""
     before = os.environ.get(hash_seed.VARIABLE)
-    os.environ[hash_seed.VARIABLE] = str(hash_seed.another())
+    os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
     try:
         yield
     finally:

@@ -24,8 +24,8 @@ from temporalex_django.liveness.guardian import attended
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management import exits, printing
-from temporalex_django.workers.loop import WorkerLoop, all_queues, unnamed
-from temporalex_django.workers.patience import once_there
+from temporalex_django.workers.loop import WorkerLoop, all_queues, unknown_queues
+from temporalex_django.workers.reconnect import retry_until_available
 
 #: What lines of the log say apart from their text.
 _ABOUT = ("run_id", "workflow", "workflow_id", "action", "worker")
@@ -130,7 +130,9 @@ def handle(
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
     storage = DjangoStorage()
     try:
-        if not once_there(connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout):
+        if not retry_until_available(
+            connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
+        ):
             return
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exits.NOT_SET_UP) from exc
@@ -139,7 +141,7 @@ def handle(
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )
         raise CommandError(text, returncode=exits.NOT_SET_UP)
-    loop = WorkerLoop(queues=chosen, kind="burst" if burst else "worker", on_beat=on_beat)
+    loop = WorkerLoop(queues=chosen, kind="burst" if burst else "worker", on_heartbeat=on_beat)
     here, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(chosen)}"
     began = WorkerSaid(
         event="started",
@@ -171,7 +173,7 @@ def _chosen(command: BaseCommand, queues: str | None) -> list[str]:
     chosen = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not chosen:
         raise exits.misused("--queues names no queue", f"Leave it out for all that there are: {', '.join(named)}.")
-    for name, near in unnamed(chosen).items():
+    for name, near in unknown_queues(chosen).items():
         meant = f"Did you mean {near}?" if near else f"They name {', '.join(named)}."
         command.stderr.write(
             f"No workflow, activity or task of this project names the queue {printing.safe(name)}: it has work only "

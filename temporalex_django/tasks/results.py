@@ -29,7 +29,7 @@ from temporalex_django.tasks.compat import (
 )
 
 if TYPE_CHECKING:
-    from temporalex_django.engine.lone import LoneTask
+    from temporalex_django.engine.background_task import BackgroundTask
 
 
 def new_result(
@@ -52,7 +52,7 @@ def new_result(
     )
 
 
-def result_of(background_task: LoneTask) -> TaskResult[Any, Any]:
+def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
     """Of one as it stands. Raises ``InvalidTask`` when its function is no task in this process."""
     task_result: TaskResult[Any, Any] = TaskResult(
         task=task_of(background_task),
@@ -75,7 +75,7 @@ def result_of(background_task: LoneTask) -> TaskResult[Any, Any]:
     return task_result
 
 
-def task_of(background_task: LoneTask) -> Task[Any, Any]:
+def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
     """The task as it was enqueued. Raises ``InvalidTask``."""
     task: Task[Any, Any] = _import_task(background_task.path)
     task_options = {
@@ -139,6 +139,6 @@ class DjangoTaskHost:
         """``task_finished``, after the commit of the end."""
         self._send(task_finished, over(result))
 
-    def _send(self, signal: Any, background_task: LoneTask) -> None:
+    def _send(self, signal: Any, background_task: BackgroundTask) -> None:
         if signal.receivers:
             signal.send_robust(type(task_backends[background_task.backend]), task_result=result_of(background_task))

@@ -15,7 +15,7 @@ from temporalex_django.authoring.django_tasks import activity_of as task_activit
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
 from temporalex_django.core.failures import ReturnedErr
-from temporalex_django.engine import activity_policy, lone
+from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.graph.durable.activities import activity_of
@@ -48,15 +48,15 @@ class EnvironmentActivities(EnvironmentBase):
 
     def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
         """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
-        self._end_held_call(activity, lambda task: activity_policy.failed(task, error, self.clock, final=True))
+        self._end_held_call(activity, lambda task: activity_policy.failed_result(task, error, self.clock, final=True))
 
     def _complete_task(self, task: TaskState, value: Any) -> TaskResult:
         act = activities_of.find(task.activity)
         try:
             outgoing = act.encode_result(value, task.args, EnvironmentSource(self, task))
         except ReturnedErr as exc:
-            return activity_policy.failed(task, exc, self.clock, final=True)
-        return activity_policy.completed(task, outgoing, act=act)
+            return activity_policy.failed_result(task, exc, self.clock, final=True)
+        return activity_policy.completed_result(task, outgoing, activity=act)
 
     def _end_held_call(
         self, activity: Activity[Any, Any] | StepRef, make_result: Callable[[TaskState], TaskResult]
@@ -79,7 +79,7 @@ class EnvironmentActivities(EnvironmentBase):
         def heartbeat(details: Any) -> None:
             self._heartbeats[task.id, task.attempt, OWNER] = details
 
-        context = activity_policy.context_of(task, beat=heartbeat)
+        context = activity_policy.activity_context(task, send_heartbeat=heartbeat)
         with current.outside_workflow(None), use_context(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
@@ -100,7 +100,9 @@ class EnvironmentActivities(EnvironmentBase):
         try:
             with self._attempt_savepoint(task):
                 try:
-                    result = activity_policy.completed(task, self.perform(task), act=activities_of.find(task.activity))
+                    result = activity_policy.completed_result(
+                        task, self.perform(task), activity=activities_of.find(task.activity)
+                    )
                 except BaseException as exc:
                     if task.atomic or self._breaks_transaction(exc):
                         raise
@@ -115,11 +117,13 @@ class EnvironmentActivities(EnvironmentBase):
             result = self._lost_result(task)
         elif failure is not None or result is None:
             assert failure is not None
-            result = activity_policy.failed(task, failure, self.clock, final=activity_policy.hopeless(failure))
+            result = activity_policy.failed_result(
+                task, failure, self.clock, final=activity_policy.is_permanent_error(failure)
+            )
             if task.chain_id is None:
-                result.raised = lone.raised(failure)
+                result.error_entry = background_task.error_entry(failure)
         if self._heartbeats and not crashed:
-            self.engine.tasks.heartbeat(self._heartbeats)
+            self.engine.tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
         if self.engine.tasks.finish_tasks([result]):
             self._announce_attempt(task, result)
@@ -132,7 +136,7 @@ class EnvironmentActivities(EnvironmentBase):
         """
         if task.atomic:
             return TaskResult(task=task, retry_at=self.clock, count=False)
-        return activity_policy.lost(task, self.clock)
+        return activity_policy.lost_result(task, self.clock)
 
     def _run_next_activity(self) -> bool:
         """Run the activity that is due first; its result is an activation of its own."""
@@ -156,17 +160,17 @@ class EnvironmentActivities(EnvironmentBase):
             timeout = _first_timeout(task)
             if timeout is not None and timeout[0] <= self.clock:
                 self._held_tasks.remove(task)
-                self.engine.tasks.finish_tasks([activity_policy.ended_by(task, timeout[1], self.clock)])
+                self.engine.tasks.finish_tasks([activity_policy.timeout_result(task, timeout[1], self.clock)])
         held_ids = {task.id for task in self._held_tasks}
         for task in self.engine.tasks.expired_tasks(limit=_EXPIRY_LIMIT):
-            result = activity_policy.timed_out(task, self.clock) if task.id not in held_ids else None
+            result = activity_policy.check_timeout(task, self.clock) if task.id not in held_ids else None
             if result is not None:
                 self.engine.tasks.finish_tasks([result])
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
     """When the first timeout of a held call passes, and which: it may be waiting to begin as well as under way."""
-    return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, beat_at=task.beat_at)
+    return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, heartbeat_at=task.beat_at)
 
 
 @dataclass(frozen=True, slots=True)

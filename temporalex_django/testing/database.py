@@ -49,10 +49,10 @@ from temporalex_django.db.starts import (
 )
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches, read_switches
-from temporalex_django.engine import endings
+from temporalex_django.engine import run_closing
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.storage import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
@@ -62,7 +62,7 @@ from temporalex_django.testing.commit_hooks import commit_point, has_open_transa
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
 from temporalex_django.testing.live_worker import call_in_thread, live_worker
-from temporalex_django.workers.attempts import announce_end, told_of_lone
+from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
 
 _TIME_LOOKUPS = {
@@ -119,8 +119,8 @@ class StoredRun:
         return self._run.closing_value
 
     @cached_property
-    def facts(self) -> RunFacts:
-        return self._storage.facts([self._run.pk])[self._run.pk]
+    def facts(self) -> RunRecord:
+        return self._storage.run_records([self._run.pk])[self._run.pk]
 
     @cached_property
     def events(self) -> list[HistoryEvent]:
@@ -153,8 +153,8 @@ class DjangoEnvironment(Environment):
             inline_atomic=False,
             resolve=self.class_of,
             strict_replay=get_settings().STRICT_REPLAY,
-            hurried=False,
-            judges=self._judges,
+            budgeted=False,
+            make_judge=self._judges,
             unexpected_error=get_settings().UNEXPECTED_ERROR,
         )
 
@@ -330,8 +330,8 @@ class DjangoEnvironment(Environment):
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            record = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=record)])
+            record = self.storage.run_records([run.run_id])[run.run_id]
+            self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
         self.errors.pop(run.run_id, None)
 
     def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
@@ -361,11 +361,11 @@ class DjangoEnvironment(Environment):
 
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         if result is None and task.chain_id is None:
-            told_of_lone(lambda: django_tasks.host().notify_started(task))
+            notify_safely(lambda: django_tasks.host().notify_started(task))
         elif result is None:
             attempt_announced("activity_started", task, attempt=task.attempt)
         else:
-            self._after_commit(partial(announce_end, result))
+            self._after_commit(partial(announce_result, result))
 
     def _after_commit(self, callback: Callable[[], None]) -> None:
         """Now, unless the test has a transaction of its own open."""

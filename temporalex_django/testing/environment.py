@@ -31,10 +31,10 @@ from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import check_name, key_text
 from temporalex_django.engine import anew
-from temporalex_django.engine.lookup import as_run_id
-from temporalex_django.engine.points import Plan, fork_id, gone_on, is_again, planned
+from temporalex_django.engine.lookup import parse_run_id
+from temporalex_django.engine.points import ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph import snapshot
@@ -177,7 +177,7 @@ class Environment(EnvironmentActivities):
         chain_id = self._chain_of(ref, None if workflow is None else workflow.name)
         if chain_id is None:
             raise WorkflowNotFound(f"no run with the id {ref!r} was started in this environment")
-        runs, run_id = self.run_ids(chain_id), as_run_id(ref)
+        runs, run_id = self.run_ids(chain_id), parse_run_id(ref)
         pinned = run_id if run_id in runs else None
         return EnvironmentHandle(self, self.row(runs[-1]).facts.workflow_id, chain_id, pinned=pinned)
 
@@ -229,7 +229,7 @@ class Environment(EnvironmentActivities):
         """
         with self.engine.storage.transaction():
             run, plan, code = self._plan(handle, by, in_trouble=False, **point)
-            if plan.facts.expires_at is not None and plan.facts.expires_at <= self.clock:
+            if plan.record.expires_at is not None and plan.record.expires_at <= self.clock:
                 raise ActionNotPossible("the time of all its runs together (execution_timeout) is over: fork it")
             if run.closed and not self._reopen(
                 handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))
@@ -250,14 +250,14 @@ class Environment(EnvironmentActivities):
         with self.engine.storage.transaction():
             _, plan, code = self._plan(handle, by, in_trouble=True, **point)
             workflow_id = fork_id(handle.id, id, code.unique, suffix=self._random_suffix)
-            seed = plan.facts.seed if plan.prefix.activation else plan.seed
-            snapshot = fork_snapshot(plan.facts.snapshot, self._sender(by))
-            labels = fork_options(code, tags=self.row(plan.facts.run_id).tags)
+            seed = plan.record.seed if plan.prefix.activation else plan.seed
+            snapshot = fork_snapshot(plan.record.snapshot, self._sender(by))
+            labels = fork_options(code, tags=self.row(plan.record.run_id).tags)
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
-            chain_id = self._insert(code, workflow_id, plan.facts.args, seed, **labels)
-            self._copy_subject(chain_id, plan.facts.run_id)
+            chain_id = self._insert(code, workflow_id, plan.record.args, seed, **labels)
+            self._copy_subject(chain_id, plan.record.run_id)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=workflow_id, snapshot=snapshot)
+            anew.fork(self.engine.storage, run, plan, source_chain=handle.chain_id, id=workflow_id, snapshot=snapshot)
         self._classes[chain_id] = code, last_definition_number()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
@@ -271,24 +271,26 @@ class Environment(EnvironmentActivities):
         messages: str,
         edited: Any,
         in_trouble: bool,
-    ) -> tuple[RunState, Plan, type[Workflow]]:
+    ) -> tuple[RunState, ResetPlan, type[Workflow]]:
         """The locked chain of a run, where it is taken up, and the class that it goes on with."""
         storage = self.engine.storage
         run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
         record = handle.shown.facts
         code = self.class_of(handle.chain_id, record.workflow, record.version)
-        redeliver_messages, runs = is_again(messages), self.run_ids(handle.chain_id)
+        redeliver_messages, runs = should_redeliver(messages), self.run_ids(handle.chain_id)
         run_statuses = [(run_id, self.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
-        later_run_ids = gone_on(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
-        plan = planned(
+        later_run_ids = (
+            successors(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
+        )
+        plan = make_plan(
             storage.histories({record.run_id: 0})[record.run_id],
             record,
             code,
             to=to,
-            again=redeliver_messages,
-            later=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
-            tasks=self.engine.tasks.tasks_of(record.run_id),
-            edited=edited,
+            redeliver=redeliver_messages,
+            successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
+            tasks=self.engine.tasks.tasks_of_run(record.run_id),
+            edited_inputs=edited,
             editable=not issubclass(code, GraphWorkflow),
             seed=self._seeds.getrandbits(62),
             in_trouble=in_trouble or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
@@ -405,8 +407,8 @@ class Environment(EnvironmentActivities):
                 continue  # it crashed
             self.note(report)
             self._announce(report)
-            unexpected += report.unexpected
-            if report.runs:
+            unexpected += report.unexpected_errors
+            if report.run_count:
                 self._maybe_crash("after_turn")
                 continue
             if not self._run_next_activity() and not self._run_bulk_jobs():
@@ -421,7 +423,7 @@ class Environment(EnvironmentActivities):
         try:
             with storage.transaction():
                 report = self.engine.advance(limit=_TURN_LIMIT, queues=self._queues())
-                if report.runs and self._maybe_crash("before_turn"):
+                if report.run_count and self._maybe_crash("before_turn"):
                     raise Crash
         except Crash:
             return None
@@ -430,13 +432,13 @@ class Environment(EnvironmentActivities):
     def note(self, report: TurnReport) -> None:
         """Remember what a turn did and was not allowed to do, and which runs it blocked."""
         for write in report.writes:
-            self.refused += write.refused
-            self.not_taken += write.not_taken
+            self.refused += write.refused_signals
+            self.not_taken += write.refused_redeliveries
             if write.commands is not None:
                 self.commands.append(list(write.commands))
             if write.instance.get("blocked", 0) is None:
                 self.errors.pop(write.run.run_id, None)
-        self.errors.update(report.blocked)
+        self.errors.update(report.block_errors)
 
     # -- async ---------------------------------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ from temporalex_django.authoring.workflow import Workflow, class_for_run, newest
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
-from temporalex_django.engine.refusals import NotTaken, Refused
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.storage import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
@@ -60,7 +60,7 @@ class RunRow(Protocol):
     @property
     def closing(self) -> Any: ...
     @property
-    def facts(self) -> RunFacts: ...
+    def facts(self) -> RunRecord: ...
     @property
     def events(self) -> list[HistoryEvent]: ...
 
@@ -85,8 +85,8 @@ class EnvironmentBase(ABC):
         self.projections = Projections(lambda run, after: self.row(run).events[after:])
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
-        self.refused: list[Refused] = []  # signals that the permission of a handler kept out
-        self.not_taken: list[NotTaken] = []  # redelivered messages that were refused
+        self.refused: list[RefusedSignal] = []  # signals that the permission of a handler kept out
+        self.not_taken: list[RefusedRedelivery] = []  # redelivered messages that were refused
         self._drive_lock = threading.RLock()  # a worker of its own and the test take turns
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}

@@ -29,7 +29,7 @@ from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import check_text
-from temporalex_django.engine.outcomes import result_of, update_value
+from temporalex_django.engine.outcomes import run_result, update_result
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.graph import snapshot
@@ -68,7 +68,7 @@ class EnvironmentUpdate:
         return outcome is not None and outcome.status != "accepted"
 
     def result(self) -> Any:
-        return update_value(self._outcome, update_id=self.id, what=self._label)
+        return update_result(self._outcome, update_id=self.id, label=self._label)
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
@@ -176,7 +176,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             self.env.require_unclaimed(user, self.chain_id, event, step=request["step"])
         message_id = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
-            update_value(self.env.outcome(message_id), update_id=update_id, what=f"resume({event!r}) of {self.id}")
+            update_result(self.env.outcome(message_id), update_id=update_id, label=f"resume({event!r}) of {self.id}")
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
         """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
@@ -215,7 +215,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         message_id = self.env.send(self.chain_id, "resume", outcome, request, update_id, by=user)
         if not self.env.batching:
             label = f"the decision {outcome!r} of {self.id}"
-            update_value(self.env.outcome(message_id), update_id=update_id, what=label)
+            update_result(self.env.outcome(message_id), update_id=update_id, label=label)
 
     def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
@@ -252,7 +252,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         row = self._row
         record = row.facts
         closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
-        result_value = result_of(
+        result_value = run_result(
             row.status, closing, workflow=record.workflow, workflow_id=record.workflow_id, blocked=self.blocked
         )
         if redactor is not UNREDACTED:

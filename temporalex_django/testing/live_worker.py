@@ -75,7 +75,7 @@ class _LiveWorker(threading.Thread):
         try:
             self.env.work()
         except DatabaseError as exc:
-            if not self.env.storage.transient(exc):
+            if not self.env.storage.is_transient(exc):
                 raise
             logger.warning("the database is busy, trying again: %s", error_line(exc))
 

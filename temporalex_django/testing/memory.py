@@ -26,11 +26,11 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.senders import Sender
-from temporalex_django.engine import endings
+from temporalex_django.engine import run_closing
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import HumanTaskWrite, Outcome, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NotConfigured
@@ -74,8 +74,8 @@ class WorkflowEnvironment(Environment):
             strict_replay=get_settings().STRICT_REPLAY,
             deadlock_timeout=deadlock_timeout,
             limits={name: value for name, value in limits.items() if value},
-            hurried=False,
-            judges=lambda: self._judge,
+            budgeted=False,
+            make_judge=lambda: self._judge,
         )
 
     def _judge(self, key: str, permission: str, message: str) -> bool:
@@ -122,7 +122,7 @@ class WorkflowEnvironment(Environment):
             failure = stored_message.outcome.value
             failed_messages.append(
                 FailedMessage(
-                    id=str(stored_message.message.request_id),
+                    id=str(stored_message.message.message_id),
                     name=stored_message.message.name,
                     type=failure["type"],
                     message=failure["message"],
@@ -152,7 +152,7 @@ class WorkflowEnvironment(Environment):
         return self.storage.start(start)
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
-        return self.storage.chain_of(ref, workflow=workflow)
+        return self.storage.find_chain(ref, workflow=workflow)
 
     def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
         del by  # he may see all of them, or none
@@ -167,14 +167,14 @@ class WorkflowEnvironment(Environment):
     def _send(
         self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
     ) -> int:
-        return self.storage.send(chain_id, kind, name, payload, request_id=request_id, sender=sender)
+        return self.storage.send(chain_id, kind, name, payload, message_id=request_id, sender=sender)
 
     def outcome(self, message_id: int) -> Outcome | None:
         stored_message = self.storage.messages.get(message_id)
         return stored_message.outcome if stored_message is not None else None
 
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
-        message_id = self.storage.number_of(chain_id, update_id)
+        message_id = self.storage.message_number(chain_id, update_id)
         return None if message_id is None else self.outcome(message_id)
 
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
@@ -228,8 +228,8 @@ class WorkflowEnvironment(Environment):
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             self.engine.cache.take(run.run_id)
-            record = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=record)])
+            record = self.storage.run_records([run.run_id])[run.run_id]
+            self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
         self.errors.pop(run.run_id, None)
 
     def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ class WorkflowEnvironment(Environment):
         held_ids = {task.id for task in self._held_tasks}
         for task in self.storage.open_tasks.values():
             if task.id not in held_ids:
-                times += [self.storage.expiry(task), task.due_at if task.owner is None else None]
+                times += [self.storage.next_timeout(task), task.due_at if task.owner is None else None]
         return min((moment for moment in times if moment is not None), default=None)
 
     def _wake_blocked(self) -> None:

@@ -8,9 +8,9 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.authorization import Person, require_permission, sender_of
 from temporalex_django.core.payloads import check_text, to_plain
-from temporalex_django.engine import by_hand, pausing
-from temporalex_django.engine.blocked import due_now
-from temporalex_django.engine.fates import due
+from temporalex_django.engine import operator_overrides, pausing
+from temporalex_django.engine.blocked import retry_immediately
+from temporalex_django.engine.fates import is_due
 from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
@@ -48,7 +48,7 @@ class MemoryOperator:
             require_permission(self.person, permission, action=f"do {name}")
         self.name = name
         self.reason = check_text(reason, label="the reason")
-        run = self.storage.hold(self.chain_id, wait=0)
+        run = self.storage.lock_run(self.chain_id, wait=0)
         assert run is not None
         if run.closed and name not in _CLOSED_RUN_ACTIONS:
             raise WorkflowClosed(self._refusal_text("the run is closed already"))
@@ -58,22 +58,22 @@ class MemoryOperator:
     def pause(self, run: RunState) -> None:
         if run.paused:
             self._refuse("the run is paused already")
-        self.storage.write([pausing.paused(run, reason=self.reason, by=self.sender, now=self.env.clock)])
+        self.storage.write([pausing.pause_run(run, reason=self.reason, sender=self.sender, now=self.env.clock)])
 
     def unpause(self, run: RunState) -> None:
         if not run.paused:
             self._refuse("the run is not paused")
-        blocked = self.storage.blocked_by(run.run_id)
-        self.storage.write([pausing.unpaused(run, blocked=blocked, now=self.env.clock)])
+        blocked = self.storage.block_reason(run.run_id)
+        self.storage.write([pausing.unpause_run(run, blocked=blocked, now=self.env.clock)])
 
     def try_again(self, run: RunState) -> None:
-        if self.storage.blocked_by(run.run_id) is None:
+        if self.storage.block_reason(run.run_id) is None:
             self._refuse("the run is not blocked")
         if run.paused:
             self._refuse("the run is paused: unpause it first")
-        if due(run.due_at, self.env.clock):
+        if is_due(run.due_at, self.env.clock):
             self._refuse("it is due already: the next worker that takes its queue tries it")
-        self.storage.write([due_now(run, now=self.env.clock)])
+        self.storage.write([retry_immediately(run, now=self.env.clock)])
 
     def retry_activity(self, run: RunState, *, seq: int, **options: Any) -> None:
         task = self._find_task(run, seq, manual_only="input" in options)
@@ -83,11 +83,11 @@ class MemoryOperator:
             self._refuse("it has not been tried yet")
         if "input" in options:
             edited_input = to_plain(options["input"], label="the input 'input'")
-            task = by_hand.edited(
-                task, *activity.find(task.activity).parse_edited_input(edited_input, task.args), by=self.sender
+            task = operator_overrides.with_edited_input(
+                task, *activity.find(task.activity).parse_edited_input(edited_input, task.args), sender=self.sender
             )
             self.storage.edit_task(task)
-        self._finish_task(by_hand.retried(task, now=self.env.clock))
+        self._finish_task(operator_overrides.immediate_retry(task, now=self.env.clock))
 
     def complete_activity(self, run: RunState, *, seq: int, result: Any) -> None:
         task = self._find_task(run, seq)
@@ -95,19 +95,23 @@ class MemoryOperator:
         value = activity.find(task.activity).encode_manual_result(
             plain_result, task.args, EnvironmentSource(self.env, task)
         )
-        self._finish_task(by_hand.completed(task, value, by=self.sender))
+        self._finish_task(operator_overrides.operator_completion(task, value, sender=self.sender))
 
     def fail_activity(self, run: RunState, *, seq: int, message: str, type: str) -> None:
         message, kind = check_text(message, label="the input 'message'"), check_text(type, label="the input 'type'")
-        self._finish_task(by_hand.failed(self._find_task(run, seq), type=kind, message=message, by=self.sender))
+        self._finish_task(
+            operator_overrides.operator_failure(
+                self._find_task(run, seq), type=kind, message=message, sender=self.sender
+            )
+        )
 
     def skip_timer(self, run: RunState, *, seq: int) -> None:
-        timers = by_hand.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
+        timers = operator_overrides.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
         if seq not in timers:
             self._refuse("no timer of that number is running: it has fired, or was cancelled")
-        if self.storage.has_message(self.chain_id, by_hand.skip_id(run.run_id, seq)):
+        if self.storage.has_message(self.chain_id, operator_overrides.skip_message_id(run.run_id, seq)):
             self._refuse("somebody has let it fire already")
-        self.storage.write([by_hand.skipped(run, seq, by=self.sender)])
+        self.storage.write([operator_overrides.skip_timer(run, seq, sender=self.sender)])
 
     def redeliver(self, run: RunState, *, message: str | None = None) -> None:
         for failed in self._failed_message_ids(message):
@@ -119,7 +123,7 @@ class MemoryOperator:
 
     def _failed_message_ids(self, message: str | None) -> list[str]:
         """The ids of the failed messages that are meant: one, or all."""
-        ids = [str(stored_message.message.request_id) for stored_message in self.storage.failed_messages(self.chain_id)]
+        ids = [str(stored_message.message.message_id) for stored_message in self.storage.failed_messages(self.chain_id)]
         if not ids:
             self._refuse("the run has no failed message")
         if message is not None and message not in ids:
@@ -129,13 +133,13 @@ class MemoryOperator:
     def delete(self, run: RunState) -> None:
         if not run.closed:
             self._refuse("the run is open: cancel or terminate it first")
-        self.storage.forget(self.chain_id)
+        self.storage.delete_chain(self.chain_id)
 
     def _find_task(self, run: RunState, seq: int, *, manual_only: bool = True) -> TaskState:
-        task = self.storage.task_of(run.run_id, seq)
+        task = self.storage.find_task(run.run_id, seq)
         if task is None:
             self._refuse("no activity of that number is under way: it has ended, or was cancelled")
-        if manual_only and not by_hand.takes_hands(task.options):
+        if manual_only and not operator_overrides.allows_overrides(task.options):
             self._refuse("its code lets nobody do that by hand (by_hand=False)")
         return task
 
@@ -146,5 +150,5 @@ class MemoryOperator:
         raise ActionNotPossible(self._refusal_text(reason))
 
     def _refusal_text(self, reason: str) -> str:
-        record = self.storage.current(self.chain_id).facts
+        record = self.storage.current_run(self.chain_id).facts
         return f"{self.name} of {record.workflow} {record.workflow_id} refused: {reason}"

@@ -22,7 +22,7 @@ RunPredicate = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
 
 def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, expected: bool) -> bool:  # noqa: FBT001 - a value
     is_late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
-    has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
+    has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of_run(chain.run_id))
     return (
         run.blocked is not None or is_late or has_many_attempts or bool(storage.failed_messages(chain.chain_id))
     ) == expected
@@ -35,7 +35,7 @@ def _has_cause(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause
 
 
 def _is_waiting_for(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
-    if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of(chain.run_id)):
+    if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of_run(chain.run_id)):
         return False
     return any(text.startswith(WAIT_PREFIXES[kind]) for text in run.waiting_for)
 

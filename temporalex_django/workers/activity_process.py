@@ -14,30 +14,30 @@ import traceback
 from typing import IO, Any
 
 
-class HeardCalls:
+class CallReader:
     """What the worker says, heard in a thread of its own: a call is cancelled while its code computes."""
 
     def __init__(self, source: IO[str]) -> None:
         self._source = source
-        self._there = threading.Condition()
+        self._condition = threading.Condition()
         self._next: dict[str, Any] | None = None
         self.cancelled = False
         threading.Thread(target=self._listen, name="temporalex-calls", daemon=True).start()
 
     def _listen(self) -> None:
         for line in self._source:
-            said = json.loads(line)
-            with self._there:
-                if said.get("cancel"):
+            message = json.loads(line)
+            with self._condition:
+                if message.get("cancel"):
                     self.cancelled = True
                 else:
-                    self._next, self.cancelled = said, False
-                    self._there.notify()
+                    self._next, self.cancelled = message, False
+                    self._condition.notify()
         os._exit(0)  # the worker is gone, whatever is being computed here
 
     def take(self) -> dict[str, Any]:
-        with self._there:
-            self._there.wait_for(lambda: self._next is not None)
+        with self._condition:
+            self._condition.wait_for(lambda: self._next is not None)
             call, self._next = self._next, None
         assert call is not None
         return call
@@ -46,9 +46,9 @@ class HeardCalls:
 def main() -> None:
     """Serve one call after the other, for ever."""
     parent = os.getppid()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    calls = HeardCalls(sys.stdin)
+    calls = CallReader(sys.stdin)
 
     import django  # noqa: PLC0415 - the streams come first
 
@@ -58,18 +58,18 @@ def main() -> None:
     die_with(parent)  # whatever runs here: C code may let nobody listen
     writing = threading.Lock()
 
-    def say(**what: Any) -> None:
+    def send(**fields: Any) -> None:
         with writing:
-            answers.write(json.dumps(what) + "\n")
-            answers.flush()
+            output.write(json.dumps(fields) + "\n")
+            output.flush()
 
-    say(ready=True)
+    send(ready=True)
     while True:
         call = calls.take()
-        say(**_answer(call, calls, say))
+        send(**_run_call(call, calls, send))
 
 
-def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]:
+def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
@@ -78,7 +78,7 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
     from temporalex_django.errors import ApplicationError  # noqa: PLC0415
 
     context = ActivityContext(
-        **call["context"], _heartbeat=lambda details: say(beat=details), _is_cancelled=lambda: calls.cancelled
+        **call["context"], _heartbeat=lambda details: send(beat=details), _is_cancelled=lambda: calls.cancelled
     )
     close_old_connections()
     try:
@@ -86,7 +86,7 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
         args, kwargs = act.decode(call["args"], call["kwargs"])
         with use_context(context):
             value = act.__wrapped__(*args, **kwargs)
-        return _result(act, value)
+        return _encode_result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
         failure, text = describe(exc), "".join(traceback.format_exception(exc))
@@ -96,14 +96,14 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
         close_old_connections()
 
 
-def _result(act: Any, value: Any) -> dict[str, Any]:
+def _encode_result(act: Any, value: Any) -> dict[str, Any]:
     """What it returned, as plain data; here it is known whether that comes back as it was."""
     from temporalex_django.core.handing_over import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 
     try:
-        what = f"the result of {act.name}"
-        return {"result": encode_lossless(value, label=what, read=act.read_result, annotate=act.annotate_result)}
+        label = f"the result of {act.name}"
+        return {"result": encode_lossless(value, label=label, read=act.read_result, annotate=act.annotate_result)}
     except PayloadError as exc:
         return {"unfit": str(exc)}
 

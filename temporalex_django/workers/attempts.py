@@ -21,7 +21,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import announce, completed, encoded
 from temporalex_django.db.graph_instances import TaskSource
-from temporalex_django.engine import activity_policy, lone
+from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 
@@ -39,12 +39,12 @@ class Attempt:
     task: TaskState
     now: Callable[[], datetime]
     is_async: bool = False  # it runs in the event loop
-    taken_at: float = field(default_factory=time.monotonic)
-    began: bool = False
-    began_at: float = 0.0
-    recorded: bool = False  # its row says that it has begun
+    claimed_at: float = field(default_factory=time.monotonic)
+    is_started: bool = False
+    started_at: float = 0.0
+    is_start_recorded: bool = False  # its row says that it has begun
     cancelled: bool = False
-    details: list[Any] = field(default_factory=list)  # of a heartbeat that nobody has passed on yet
+    pending_details: list[Any] = field(default_factory=list)  # of a heartbeat that nobody has passed on yet
     last_details: bytes | None = None
     future: Any = None  # of an async one,
     loop: Any = None  # in its loop
@@ -54,24 +54,26 @@ class Attempt:
         return (self.task.id, self.task.attempt, self.task.owner or 0)
 
     def context(self) -> ActivityContext:
-        return activity_policy.context_of(self.task, beat=self._beat, cancelled=lambda: self.cancelled)
+        return activity_policy.activity_context(
+            self.task, send_heartbeat=self._heartbeat, is_cancelled=lambda: self.cancelled
+        )
 
-    def _beat(self, details: Any) -> None:
+    def _heartbeat(self, details: Any) -> None:
         """Only the last one counts. Encoded here: one that cannot be stored is the failure of whoever says it."""
         if details is not None:
-            what, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
-            details = encoded(details, what=what)
+            label, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
+            details = encoded(details, what=label)
             if len(details) > limit:
-                raise PayloadError(f"{what} are {len(details):,} bytes, more than the {limit:,} allowed")
+                raise PayloadError(f"{label} are {len(details):,} bytes, more than the {limit:,} allowed")
             self.last_details = details
-        self.details[:] = [details]
+        self.pending_details[:] = [details]
 
-    def run(self, *, apart: Callable[[Attempt], Any] | None = None) -> TaskResult:
-        """Run it in this thread, an async one in a loop of its own, or by ``apart``, which gives its value.
+    def run(self, *, call_in_process: Callable[[Attempt], Any] | None = None) -> TaskResult:
+        """Run it in this thread, an async one in a loop of its own, or by ``call_in_process``, which gives its value.
 
         Never raises.
         """
-        return self._guarded(call if apart is None else lambda *_: apart(self))
+        return self._run_guarded(call_function if call_in_process is None else lambda *_: call_in_process(self))
 
     async def run_async(self) -> TaskResult:
         """Run it in the loop of this thread.
@@ -87,17 +89,17 @@ class Attempt:
                 crash_points.reached("effect: before")
                 value = await fn(*args, **kwargs)
                 crash_points.reached("effect: after")
-            return self._completed(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
+            return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
-                return self.failed(RuntimeError("the activity was cancelled from inside"))
+                return self.failure_result(RuntimeError("the activity was cancelled from inside"))
             raise
         except GeneratorExit:
             raise
         except BaseException as exc:  # noqa: BLE001 - the policy decides; what leaves a task ends its loop
-            return self.failed(exc)
+            return self.failure_result(exc)
 
-    def _guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
+    def _run_guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
@@ -107,47 +109,47 @@ class Attempt:
                 crash_points.reached("effect: before")
                 value = invoke(*call)
                 crash_points.reached("effect: after")
-            return self._completed(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
+            return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except UnfitResult as exc:
-            return activity_policy.failed(self.task, PayloadError(str(exc)), self.now(), final=True)
+            return activity_policy.failed_result(self.task, PayloadError(str(exc)), self.now(), final=True)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
-            return self.failed(exc)
+            return self.failure_result(exc)
 
     def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Callable[..., Any], Any, Any]:
         task = self.task
         try:
             act = activity.find(task.activity)
             fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))
-        except activity_policy.ABSENT as exc:
-            return activity_policy.left(task, exc, self.now())
+        except activity_policy.UNAVAILABLE_ERRORS as exc:
+            return activity_policy.deferred_result(task, exc, self.now())
         except PayloadError as exc:
-            return activity_policy.unknown(task, exc)
+            return activity_policy.unreadable_result(task, exc)
         except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
-            return self.failed(exc)
+            return self.failure_result(exc)
         if task.chain_id is None:
             task.started_at = self.now()
-            told_of_lone(lambda: django_tasks.host().notify_started(task))
+            notify_safely(lambda: django_tasks.host().notify_started(task))
         else:
             announce("activity_started", task, attempt=task.attempt)
         return act, fn, args, kwargs
 
-    def _completed(self, act: Activity[Any, Any], value: Any) -> TaskResult:
+    def _completed_result(self, act: Activity[Any, Any], value: Any) -> TaskResult:
         """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
         try:
             return completed(self.task, value, act)
         except PayloadError as exc:
-            return activity_policy.failed(self.task, exc, self.now(), final=True)
+            return activity_policy.failed_result(self.task, exc, self.now(), final=True)
 
-    def failed(self, exc: BaseException) -> TaskResult:
+    def failure_result(self, exc: BaseException) -> TaskResult:
         """Its end by that exception: due again by its policy, or over."""
         task = self.task
         try:
-            result = activity_policy.failed(task, exc, self.now())
+            result = activity_policy.failed_result(task, exc, self.now())
         except BaseException:  # noqa: BLE001 - an error is an object of a class of the user's
             exc = RuntimeError(f"{task.activity} raised something that cannot even be described")
-            result = activity_policy.failed(task, exc, self.now())
+            result = activity_policy.failed_result(task, exc, self.now())
         if task.chain_id is None:
-            result.raised = lone.raised(exc)
+            result.error_entry = background_task.error_entry(exc)
         log.warning(
             "%s failed in attempt %d%s: %s",
             *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", error_line(exc)),
@@ -156,11 +158,11 @@ class Attempt:
         return result
 
 
-def call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def call_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
     value = fn(*args, **kwargs)
     # not asyncio.run: its ORM calls are to be made by this thread, on its connection
-    return async_to_sync(_awaited)(value) if _is_awaitable(value) else value
+    return async_to_sync(_await_result)(value) if _is_awaitable(value) else value
 
 
 def _is_awaitable(value: Any) -> bool:
@@ -170,24 +172,24 @@ def _is_awaitable(value: Any) -> bool:
         return False
 
 
-async def _awaited(value: Any) -> Any:
+async def _await_result(value: Any) -> Any:
     return await value
 
 
-def told_of_lone(tell: Callable[[], None]) -> None:
+def notify_safely(callback: Callable[[], None]) -> None:
     """What receivers and their TaskResult do is nobody's business here."""
     try:
-        tell()
+        callback()
     except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
         log.error("a signal about a Django task was not sent: %s", error_line(exc))
 
 
-def announce_end(result: TaskResult) -> None:
+def announce_result(result: TaskResult) -> None:
     """After the commit of an attempt's end: only the last one is worth a signal."""
     if result.outcome is None:
         return
     if result.task.chain_id is None:
-        told_of_lone(lambda: django_tasks.host().notify_finished(result))
+        notify_safely(lambda: django_tasks.host().notify_finished(result))
         return
     kind, attributes = result.outcome
     if kind == "ActivityCompleted":

@@ -26,7 +26,7 @@ class DevelopmentWorker:
         self._thread: threading.Thread | None = None
         self._loop: WorkerLoop | None = None
 
-    def ring(self, after: float = 0.0) -> None:
+    def wake(self, after: float = 0.0) -> None:
         del after  # the loop sleeps until what is due next
         if self._loop is not None:
             self._loop.wake.set()
@@ -42,7 +42,7 @@ class DevelopmentWorker:
         if thread is not None:
             atexit.unregister(self.stop)
             self._stop.set()
-            self.ring()
+            self.wake()
             thread.join(30)
             self._stop.clear()
 

@@ -23,21 +23,21 @@ MARK = "TEMPORALEX_HASH_SEED_SET"
 _LARGEST = 2**32 - 1
 
 
-def of_project() -> int:
+def project_seed() -> int:
     """From 1 to 4294967295: 0 would turn the randomization of hashes off."""
     try:
         secret = settings.SECRET_KEY
     except ImproperlyConfigured:  # it has none: one seed is as good as another
         secret = ""
-    drawn = salted_hmac("temporalex_django.hash_seed", "", secret, algorithm="sha256").digest()
-    return int.from_bytes(drawn[:8], "big") % _LARGEST + 1
+    digest = salted_hmac("temporalex_django.hash_seed", "", secret, algorithm="sha256").digest()
+    return int.from_bytes(digest[:8], "big") % _LARGEST + 1
 
 
-def another() -> int:
+def different_seed() -> int:
     """Another seed than that of this process, as far as it is known, and than that of the project."""
-    present = os.environ.get(VARIABLE, "")
-    taken = {of_project(), int(present) if present.isdecimal() else 0}
-    return next(seed for seed in (1, 2, 3) if seed not in taken)
+    current_seed = os.environ.get(VARIABLE, "")
+    used_seeds = {project_seed(), int(current_seed) if current_seed.isdecimal() else 0}
+    return next(seed for seed in (1, 2, 3) if seed not in used_seeds)
 
 
 def is_set() -> bool:
@@ -54,16 +54,16 @@ def restart(ends_with: Sequence[str]) -> None:
     """
     if sys.orig_argv[-len(ends_with) :] != [*ends_with]:
         return
-    arguments = again(sys.orig_argv, os.environ)
+    arguments = restart_command(sys.orig_argv, os.environ)
     if arguments is None:
         return
     connections.close_all()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os.execve(sys.executable, arguments, {**os.environ, VARIABLE: str(of_project()), MARK: "1"})  # noqa: S606 - no shell
+    os.execve(sys.executable, arguments, {**os.environ, VARIABLE: str(project_seed()), MARK: "1"})  # noqa: S606 - no shell
 
 
-def again(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
+def restart_command(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
     """The command line that starts this process again; None where it is not to be, or cannot be.
 
     A script on the standard input is read, an embedded interpreter has no command line, and a relative path leads
@@ -74,13 +74,13 @@ def again(command_line: Sequence[str], environment: Mapping[str, str]) -> list[s
     if MARK in environment or VARIABLE in environment or sys.flags.ignore_environment:
         return None
     rest = [*command_line[1:]]
-    script = _script(rest)
+    script = _script_path(rest)
     if script is None or (script and not Path(script).exists()):
         return None
     return [sys.executable, *rest]
 
 
-def _script(rest: Sequence[str]) -> str | None:
+def _script_path(rest: Sequence[str]) -> str | None:
     """The path of what is run; empty for ``-m`` and ``-c``, None where there is nothing that could be run again."""
     options = iter(rest)
     for option in options:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from temporalex_django.conf import get_settings
 from temporalex_django.liveness.health import Health, HealthFile, State, sweep
-from temporalex_django.workers.relief import MOST
+from temporalex_django.workers.turn_handover import MAX_HELPERS
 
 if TYPE_CHECKING:
     from temporalex_django.workers.loop import WorkerLoop
 
 #: Connections of a worker that are not those of its threads for activities: its turns, maintenance, LISTEN, chores, and
 #: the thread in which its ``async`` activities ask the database.
-BESIDE_THREADS = 5
+EXTRA_CONNECTIONS = 5
 
 
 def activity_threads() -> int:
@@ -23,15 +23,15 @@ def activity_threads() -> int:
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return settings.ACTIVITY_THREADS
-    return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - BESIDE_THREADS)
+    return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS)
 
 
-def relief_threads() -> int:
+def handover_threads() -> int:
     """Threads that take turns where an atomic activity takes long: what ``WORKER_CONNECTIONS`` leaves beside others."""
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
-        return MOST
-    return max(0, min(MOST, settings.WORKER_CONNECTIONS - BESIDE_THREADS - activity_threads()))
+        return MAX_HELPERS
+    return max(0, min(MAX_HELPERS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS - activity_threads()))
 
 
 class HealthReport:
@@ -42,35 +42,35 @@ class HealthReport:
         self.lease_until = 0.0
         self._file = HealthFile(loop.storage.domain)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """It starts. May be called again, as long as it waits for its database; what dead ones left goes."""
         sweep(self._file.domain)
         self.write("starting")
 
-    def leased(self, began: float) -> None:
+    def record_lease(self, started_at: float) -> None:
         """The lease was prolonged by a statement that began then."""
-        self.lease_until = began + get_settings().LEASE_SECONDS
+        self.lease_until = started_at + get_settings().LEASE_SECONDS
 
     def write(self, state: State | None = None) -> None:
         loop = self.loop
-        here: State = "leaving" if loop.leaves_by else "draining" if loop.row.drained_at else "working"
-        said = Health(
+        current_state: State = "leaving" if loop.stop_deadline else "draining" if loop.row.drained_at else "working"
+        health = Health(
             worker=str(loop.row.id),
             pid=os.getpid(),
             guardian=self._file.guarded_by(),
             kind=loop.row.kind,
             queues=loop.queues,
-            state=state or here,
+            state=state or current_state,
             wrote_at=time.monotonic(),
-            looked_at=min(loop.looked_at, loop.relief.since),
+            looked_at=min(loop.polled_at, loop.handover.oldest_started_at),
             lease_until=self.lease_until,
-            leaves_by=loop.leaves_by,
+            leaves_by=loop.stop_deadline,
             runs=len(loop.engine.cache),
             activities=loop.pool.busy,
-            turns=loop.turns,
-            connections=activity_threads() + relief_threads() + BESIDE_THREADS,
+            turns=loop.turn_count,
+            connections=activity_threads() + handover_threads() + EXTRA_CONNECTIONS,
         )
-        self._file.write(said)
+        self._file.write(health)
 
-    def end(self) -> None:
+    def remove(self) -> None:
         self._file.remove()

@@ -39,19 +39,19 @@ class Listener:
     """
 
     def __init__(
-        self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], ring: Callable[[], None]
+        self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], wake: Callable[[], None]
     ) -> None:
         self.alias = alias
         self.queues = set(queues)
         self.locked = False
         self._epoch = epoch
-        self._ring = ring
+        self._wake = wake
         self._stop = threading.Event()
         self._ready = threading.Event()
-        self._bell, self._button = socket.socketpair()  # makes the thread look up from its connection
-        self._bell.setblocking(False)
-        self._button.setblocking(False)
-        self._notices: deque[tuple[str, str]] = deque(maxlen=1000)
+        self._wake_receiver, self._wake_sender = socket.socketpair()  # makes the thread look up from its connection
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._notifications: deque[tuple[str, str]] = deque(maxlen=1000)
         self._thread = threading.Thread(target=self._run, name="temporalex-listener", daemon=True)
 
     def start(self) -> None:
@@ -61,20 +61,20 @@ class Listener:
 
     def stop(self) -> None:
         self._stop.set()
-        self._look_up()
+        self._interrupt_wait()
         self._thread.join(5)
-        self._button.close()
-        self._bell.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
 
-    def tell(self, notices: Iterable[tuple[str, str]]) -> None:
+    def send_notifications(self, notifications: Iterable[tuple[str, str]]) -> None:
         """Send these hints from the listening thread: a NOTIFY is a commit, which a turn need not wait for."""
-        self._notices.extend(notices)
-        if self._notices:
-            self._look_up()
+        self._notifications.extend(notifications)
+        if self._notifications:
+            self._interrupt_wait()
 
-    def _look_up(self) -> None:
+    def _interrupt_wait(self) -> None:
         with suppress(BlockingIOError):  # it has been asked often enough
-            self._button.send(b"x")
+            self._wake_sender.send(b"x")
 
     def _run(self) -> None:
         delay = 0.1
@@ -93,20 +93,20 @@ class Listener:
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(f"listen {CHANNEL}")
-        held: int | None = None
+        locked_epoch: int | None = None
         while not self._stop.is_set():
-            if held != self._epoch():
-                held = self._epoch()
+            if locked_epoch != self._epoch():
+                locked_epoch = self._epoch()
                 connection.execute("select pg_advisory_unlock_all()")
-                row = connection.execute("select pg_try_advisory_lock(%s::int8)", [held]).fetchone()
+                row = connection.execute("select pg_try_advisory_lock(%s::int8)", [locked_epoch]).fetchone()
                 self.locked = bool(row and row[0])
                 self._ready.set()
-                self._ring()  # a hint may have been lost while nobody listened
-            select.select([connection.fileno(), self._bell.fileno()], [], [], 0.5)
+                self._wake()  # a hint may have been lost while nobody listened
+            select.select([connection.fileno(), self._wake_receiver.fileno()], [], [], 0.5)
             with suppress(BlockingIOError):
-                self._bell.recv(4096)
-            while self._notices:
-                connection.execute(NOTIFY, self._notices.popleft())
+                self._wake_receiver.recv(4096)
+            while self._notifications:
+                connection.execute(NOTIFY, self._notifications.popleft())
             for notice in connection.notifies(timeout=0):
                 if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
-                    self._ring()
+                    self._wake()

@@ -37,17 +37,17 @@ from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.liveness.crash_markers import Mark, Marked, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import block_alone, release
-from temporalex_django.workers.attempts import announce_end
-from temporalex_django.workers.gates import Gates
-from temporalex_django.workers.health_report import activity_threads, relief_threads
-from temporalex_django.workers.line import first_of
+from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.attempts import announce_result
+from temporalex_django.workers.fair_queue import select_fairly
+from temporalex_django.workers.health_report import activity_threads, handover_threads
 from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.patience import once_there, pause_after
-from temporalex_django.workers.polled import Polled
+from temporalex_django.workers.polled import PollResult
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
-from temporalex_django.workers.relief import Relief
-from temporalex_django.workers.turner import FEWEST_RUNS, Turner
+from temporalex_django.workers.reconnect import next_pause, retry_until_available
+from temporalex_django.workers.turn_handover import TurnHandover
+from temporalex_django.workers.turn_runner import FEWEST_RUNS, TurnRunner
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -55,40 +55,44 @@ if TYPE_CHECKING:
 log = logging.getLogger("temporalex_django.worker")
 
 #: Between two turns where one lock of the database keeps all writers out: web requests want it too.
-_WRITERS_PAUSE = 0.003
+_WRITER_PAUSE = 0.003
 #: Something is due and could not be had: another worker has it locked, or is the one that has its class.
 _CONTENDED = 0.05
 #: A turn of few runs has begun activities: so long it waits for the end of one, before it looks for anything else.
-_MOMENT = 0.002
+_RESULT_WAIT = 0.002
 _FRUITLESS_POLLS = 10
 #: While it listens to hints, an idle worker looks at the tables by itself this many times less often.
-_BY_ITSELF = 5
+_LISTENING_FACTOR = 5
 #: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
 #: locked.
-_PHASE_TWO = 0.1
+_ATOMIC_SECONDS = 0.1
 _LONGEST_PAUSE = 1.0
 #: How long a run is left alone that stands on the row of another worker.
 _ANNOUNCED_ELSEWHERE = 0.25
 #: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
-_PATIENCE = 0.5
+_LOCK_TIMEOUT = 0.5
 
 
 def all_queues() -> list[str]:
     """Every queue that the workflows and activities of this process name."""
-    named = {cls.task_queue for cls in workflow.concrete_classes()}
-    named |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
-    return sorted(named | {"default", *(lone_tasks.queues() or ())})
+    names = {cls.task_queue for cls in workflow.concrete_classes()}
+    names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
+    return sorted(names | {"default", *(lone_tasks.queues() or ())})
 
 
-def unnamed(queues: Iterable[str]) -> dict[str, str | None]:
+def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
     """Of these those that nothing in the project names, each with one that may be meant: only calls have work for them.
 
     None of them where the project's tasks may go to any queue.
     """
-    named = all_queues()
+    known_queues = all_queues()
     if lone_tasks.queues() is None:
         return {}
-    return {name: next(iter(get_close_matches(name, named, n=1)), None) for name in queues if name not in named}
+    return {
+        name: next(iter(get_close_matches(name, known_queues, n=1)), None)
+        for name in queues
+        if name not in known_queues
+    }
 
 
 class WorkerLoop:
@@ -105,14 +109,14 @@ class WorkerLoop:
         queues: Sequence[str] | None = None,
         kind: str = "worker",
         inline: bool = False,
-        on_beat: Callable[[], None] = lambda: None,
+        on_heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         settings = get_settings()
         self.storage = DjangoStorage(alias, worker=True)
         self.alias = self.storage.alias
         self.queues = list(queues or all_queues())
         self.storage.prioritised = lone_tasks.prioritised(self.queues)
-        self.gates = Gates(self.storage, self.queues)
+        self.admission = Admission(self.storage, self.queues)
         self.wake = threading.Event()
         self.marker = open_marker(self.storage.domain)
         self.row = WorkerRow(
@@ -122,17 +126,19 @@ class WorkerLoop:
             crash_marker=self.marker.path,
         )
         self.caution = 0  # set by maintenance: see ``liveness.recovery``
-        self._suspects = False  # runs that ended processes are being tried
-        self.on_beat = on_beat  # called several times a second while this process lives, by the maintenance thread
+        self._trying_suspects = False  # runs that ended processes are being tried
+        self.on_heartbeat = (
+            on_heartbeat  # called several times a second while this process lives, by the maintenance thread
+        )
         self.pool: Pool = (
-            InlinePool(now=self.row.now, noted=partial(self.marker.noted, "task"))
+            InlinePool(now=self.row.now, mark_running=partial(self.marker.noted, "task"))
             if inline
             else Pool(
                 threads=activity_threads(),
                 tasks=settings.ACTIVITY_TASKS,
                 now=self.row.now,
-                on_result=self._ring,
-                noted=partial(self.marker.noted, "task"),
+                on_result=self._wake,
+                mark_running=partial(self.marker.noted, "task"),
             )
         )
         self.quarantine = Quarantine(self.pool, Mark(self.marker), announce=partial(self.row.announce, self.storage))
@@ -146,65 +152,69 @@ class WorkerLoop:
             unexpected_error=settings.UNEXPECTED_ERROR,
             strict_replay=settings.STRICT_REPLAY,
             perform=self._perform,
-            resolve=self.gates.resolve,
+            resolve=self.admission.resolve,
             on_activate=self.marker.note,
             rebuilds=True,
-            judges=partial(DatabaseJudge, self.alias),
+            make_judge=partial(DatabaseJudge, self.alias),
         )
-        self.turner = Turner(
-            storage=self.storage, engine=self.engine, gates=self.gates, row=self.row, quarantine=self.quarantine
+        self.turn_runner = TurnRunner(
+            storage=self.storage, engine=self.engine, admission=self.admission, row=self.row, quarantine=self.quarantine
         )
-        self.turns = 0
-        self.polls = 0  # looks at the tables that are over
-        self.looked_at = time.monotonic()  # when the loop came by last
-        self.leaves_by = 0.0  # when it is gone, once it was told to stop
+        self.turn_count = 0
+        self.poll_count = 0  # looks at the tables that are over
+        self.polled_at = time.monotonic()  # when the loop came by last
+        self.stop_deadline = 0.0  # when it is gone, once it was told to stop
         # much was done or somebody rang; else a plain read says whether a turn is worth while, as it always does where
         # there is a writer lock: that is for those who have something to write
-        self.expectant = not self.storage.sql.writer_lock
+        self.expects_work = not self.storage.sql.writer_lock
         self._pause = float("inf")  # until the next look, where nobody rings
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
-        self._told = threading.Event()  # to stop
-        self.relief = Relief(
+        self._stop_event = threading.Event()  # to stop
+        self.handover = TurnHandover(
             self.storage,
-            most=relief_threads(),
-            turns=lambda relieved: self._loop(self._told, over=lambda: self._told.is_set() or relieved()),
+            max_helpers=handover_threads(),
+            run_turns=lambda is_relieved: self._run_loop(
+                self._stop_event, is_over=lambda: self._stop_event.is_set() or is_relieved()
+            ),
         )
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         """An activity has ended. Who is to wake up already will see it: he looks after he has cleared ``wake``."""
         if not self.wake.is_set():
             self.wake.set()
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
-    def poll(self) -> Polled:
-        """One look at the tables; see ``_poll``.
+    def poll(self) -> PollResult:
+        """One look at the tables; see ``_poll_once``.
 
         When it is over, what was taken in it is known to the pool, or never will be.
         """
         try:
             # first where the last turn left no room: a crowd without limits would have all of it, time and again
-            first = self._limited() if self.gates.short and not self.quarantine.wanted else None
-            found = self._poll()
-            found.tasks += self._limited() if first is None else first
-            return found
+            limited_count = (
+                self._claim_limited() if self.admission.lacks_capacity and not self.quarantine.has_suspects else None
+            )
+            result = self._poll_once()
+            result.tasks += self._claim_limited() if limited_count is None else limited_count
+            return result
         finally:
-            self.polls += 1
+            self.poll_count += 1
 
-    def _limited(self) -> int:
+    def _claim_limited(self) -> int:
         """Take activities that are under limits: not in the turn, so that nobody waits for its locks."""
-        if not self.gates.in_force or self.quarantine.quiet or self.row.drained_at is not None:
+        if not self.admission.is_active or self.quarantine.is_on_trial or self.row.drained_at is not None:
             return 0
-        suspects = self.quarantine.ready
-        capacity = Capacity(threads=1) if suspects else self._few() if self.caution else self._capacity()
-        capacity.ahead.clear()  # what waits in a pool would keep others out that another worker could begin
-        capacity.together = 0
-        tasks, moved = self.gates.claim(capacity, owner=self.row.epoch, suspects=suspects)
-        self._begin(tasks, all_seen=suspects)
+        suspects = self.quarantine.is_ready
+        capacity = Capacity(threads=1) if suspects else self._cautious_capacity() if self.caution else self._capacity()
+        capacity.prefetch.clear()  # what waits in a pool would keep others out that another worker could begin
+        capacity.prefetch_limit = 0
+        tasks, moved = self.admission.claim(capacity, owner=self.row.epoch, suspects=suspects)
+        self._start_tasks(tasks, all_seen=suspects)
         return len(tasks) + moved
 
-    def _poll(self) -> Polled:
+    def _poll_once(self) -> PollResult:
         """Commit ends of activities, advance due runs, take due activities.
 
         One transaction, then one each for atomic work.
@@ -212,83 +222,83 @@ class WorkerLoop:
         Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of
         activities leave the memory after the commit, not before.
         """
-        if self.quarantine.quiet or self.row.drained_at is not None:
-            return self._results_only()
+        if self.quarantine.is_on_trial or self.row.drained_at is not None:
+            return self._store_results_only()
         if self.caution:
-            return self._cautiously()
-        rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
-        results, capacity = first_of(self.pool.results(), self.turner.room_for_ends), self._capacity()
-        if not results and not self.expectant and (due := self._next_due()) != 0.0:
-            return Polled(rebuilding=rebuilding, looked=True, due=due)
+            return self._poll_cautiously()
+        rebuilding = self.engine.rebuild_count if self.engine.rebuild() else 0
+        results, capacity = select_fairly(self.pool.results(), self.turn_runner.result_limit), self._capacity()
+        if not results and not self.expects_work and (due := self._next_due()) != 0.0:
+            return PollResult(rebuilding=rebuilding, is_plain_read=True, due_in=due)
         report = TurnReport()
         try:
-            valid, tasks = self.turner.turn(results, capacity, report)
+            valid, tasks = self.turn_runner.turn(results, capacity, report)
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
-            return self._apart(results, report.claimed, exc)
-        self._exchanged(results, valid, tasks)
-        self._committed(report)
-        runs = report.runs + self._phase_two(report.atomic)
-        if report.suspects:
-            runs += self._announced(report.suspects[:1])
-        return Polled(
-            runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding
+            return self._retry_separately(results, report.claimed_chains, exc)
+        self._apply_turn(results, valid, tasks)
+        self._publish_report(report)
+        runs = report.run_count + self._run_atomic_phase(report.atomic_chains)
+        if report.suspect_chains:
+            runs += self._turn_announced(report.suspect_chains[:1])
+        return PollResult(
+            runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuild_count
         )
 
     def _capacity(self) -> Capacity:
-        return Capacity() if self.quarantine.wanted else self.pool.capacity()
+        return Capacity() if self.quarantine.has_suspects else self.pool.capacity()
 
-    def _few(self) -> Capacity:
+    def _cautious_capacity(self) -> Capacity:
         """The same while somebody died of nobody knows what."""
         threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
         return Capacity(threads=threads or (0 if self.pool.busy else 1))
 
     def _next_due(self) -> float | None:
         """Seconds until something is due that this worker may take."""
-        return self.storage.next_due(queues=self.gates.queues, of_activities=self.gates.open_queues)
+        return self.storage.next_due(queues=self.admission.queues, activity_queues=self.admission.unlimited_queues)
 
-    def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
+    def _apply_turn(self, results: list[TaskResult], valid_ids: list[int], tasks: list[TaskState]) -> None:
         """After the commit: ends are off our hands, what was taken begins."""
-        self.pool.forget(results)
-        if results and self.gates.waiting:
-            self.gates.ended([result.task.queue for result in results])
-        self._begin(tasks, all_seen=not self.gates.in_force)
-        self._announce(results, valid)
+        self.pool.discard_results(results)
+        if results and self.admission.has_waiting:
+            self.admission.reset_waits([result.task.queue for result in results])
+        self._start_tasks(tasks, all_seen=not self.admission.is_active)
+        self._announce_results(results, valid_ids)
 
-    def _begin(self, tasks: list[TaskState], *, all_seen: bool) -> None:
+    def _start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
         """What was taken begins, but for suspects that have to wait. ``all_seen``: nothing else is to be looked at."""
-        tasks, back = self.quarantine.sift(tasks, all_seen=all_seen)
+        tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
-        give_back(self.storage, back)
+        give_back(self.storage, released_keys)
 
-    def _announce(self, results: list[TaskResult], valid: list[int]) -> None:
-        ended = set(valid)
+    def _announce_results(self, results: list[TaskResult], valid_ids: list[int]) -> None:
+        finished_ids = set(valid_ids)
         for result in results:
-            if result.task.id in ended:
-                announce_end(result)
+            if result.task.id in finished_ids:
+                announce_result(result)
 
-    def _committed(self, report: TurnReport) -> None:
-        self.turns += report.runs
+    def _publish_report(self, report: TurnReport) -> None:
+        self.turn_count += report.run_count
         announce(report)
         crash_points.reached("notify: before")
         if self.listener is not None:
-            self.listener.tell(notices(report, own_queues=self.queues))
+            self.listener.send_notifications(notices(report, own_queues=self.queues))
         else:
             hint(report, alias=self.alias, own_queues=self.queues)
 
-    def _phase_two(self, chains: Sequence[UUID]) -> int:
+    def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
         """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
-        if self.relief.spared:
+        if self.handover.is_last_helper:
             return 0
-        deadline, advanced = time.monotonic() + _PHASE_TWO, 0
+        deadline, advanced = time.monotonic() + _ATOMIC_SECONDS, 0
         # those whose pause is over stand in line, one a poll: a claim would not find them while their callers take
         # turns
-        patient = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
-        for chain in dict.fromkeys([*patient, *chains]):
-            if self.relief.runs(chain):  # the server has ended its session, and its code goes on
+        retry_chains = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
+        for chain in dict.fromkeys([*retry_chains, *chains]):
+            if self.handover.is_running(chain):  # the server has ended its session, and its code goes on
                 self.storage.defer([chain], seconds=_LONGEST_PAUSE)
-            elif self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
+            elif self._advance_atomic(chain, lock_timeout=_LOCK_TIMEOUT if chain in retry_chains else 0.0):
                 self._pauses.pop(chain, None)
                 advanced += 1
             elif chain not in chains and self._pauses.get(chain, _LONGEST_PAUSE) >= _LONGEST_PAUSE:
@@ -300,35 +310,35 @@ class WorkerLoop:
                 break
         return advanced
 
-    def _atomic(self, chain: UUID, *, patience: float) -> bool:
+    def _advance_atomic(self, chain: UUID, *, lock_timeout: float) -> bool:
         """Whether the run was advanced, or blocked."""
         try:
-            report = self.engine.advance_atomic(chain, queues=self.queues, patience=patience)
+            report = self.engine.advance_atomic(chain, queues=self.queues, lock_timeout=lock_timeout)
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
-            return not self._leaves(chain, exc) and block_alone(self.storage, chain, exc)
-        self._committed(report)
-        return bool(report.runs)
+            return not self._defer_for_key(chain, exc) and block_alone(self.storage, chain, exc)
+        self._publish_report(report)
+        return bool(report.run_count)
 
-    def _apart(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> Polled:
+    def _retry_separately(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> PollResult:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
-        if not self.storage.transient(cause):
+        if not self.storage.is_transient(cause):
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), error_line(cause))
-        results, valid = self._each_stored(results)
+        results, valid = self._store_each(results)
         with self.storage.transaction("apart"):
-            tasks = self.turner.claim_tasks(self._capacity())
-        self._exchanged(results, valid, tasks)
-        done = Polled(tasks=len(tasks), results=len(results))
-        done.runs += sum(self._alone(chain) for chain in chains)
-        return done
+            tasks = self.turn_runner.claim_tasks(self._capacity())
+        self._apply_turn(results, valid, tasks)
+        poll_result = PollResult(tasks=len(tasks), results=len(results))
+        poll_result.runs += sum(self._turn_alone(chain) for chain in chains)
+        return poll_result
 
-    def _each_stored(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
+    def _store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
         """Store ends one by one: those that are off our hands, and which of them were still valid."""
-        stored = [end for result in results if (end := self._stored(result)) is not None]
+        stored = [end for result in results if (end := self._store_result(result)) is not None]
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
-    def _stored(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
+    def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
         """Store one end by itself, or that it cannot be stored; whether it was still valid.
 
         None: not now, it stays in memory.
@@ -337,108 +347,110 @@ class WorkerLoop:
         try:
             return result, bool(self.storage.finish_tasks([result]))
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
-            if self.storage.transient(exc):
+            if self.storage.is_transient(exc):
                 return None
             log.error(
                 "the end of %s cannot be stored: %s", task.activity, error_line(exc), extra={"run_id": str(task.run_id)}
             )
-            why = PayloadError(f"the end of {task.activity} cannot be stored: {error_reason(exc)}")
-            result = activity_policy.failed(task, why, self.row.now(), final=True)
+            error = PayloadError(f"the end of {task.activity} cannot be stored: {error_reason(exc)}")
+            result = activity_policy.failed_result(task, error, self.row.now(), final=True)
         try:
             return result, bool(self.storage.finish_tasks([result]))
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
             return None
 
-    def _alone(self, chain: UUID) -> int:
+    def _turn_alone(self, chain: UUID) -> int:
         """A turn of one run: the number of runs that it advanced, or blocked."""
         try:
             report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
-            if self.storage.transient(exc):
+            if self.storage.is_transient(exc):
                 return 0
-            if self._leaves(chain, exc):
+            if self._defer_for_key(chain, exc):
                 return 0
             block_alone(self.storage, chain, exc)
             return 1
-        self._committed(report)
-        return report.runs
+        self._publish_report(report)
+        return report.run_count
 
-    def _announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
+    def _turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
         """Each alone, and on the row of this worker before its code runs: one may be what ended a process.
 
         One that stands on the row of another worker is left alone for a while: that one runs it, or died of it.
         """
         advanced = 0
-        self._suspects = True
+        self._trying_suspects = True
         try:
             for chain in chains:
                 if self.row.announce(self.storage, [Marked("chain", chain)]):
-                    advanced += self._alone(chain)
+                    advanced += self._turn_alone(chain)
                 else:
                     self.storage.defer([chain], seconds=_ANNOUNCED_ELSEWHERE)
                 if time.monotonic() > deadline:
                     break
         finally:
-            self._suspects = False
+            self._trying_suspects = False
         self.row.announce(self.storage, ())
         return advanced
 
-    def _results_only(self) -> Polled:
+    def _store_results_only(self) -> PollResult:
         """While an activity runs that is to be alone, while somebody drains this worker, and when it leaves."""
         results = self.pool.results()
         if results:
             try:
                 valid = self.storage.finish_tasks(results)
             except Exception as exc:
-                if self.storage.lost(exc):
+                if self.storage.is_connection_lost(exc):
                     raise
-                results, valid = self._each_stored(results)  # one that cannot be stored must not keep the others
-            self.pool.forget(results)
-            self._announce(results, valid)
-        return Polled(results=len(results))
+                results, valid = self._store_each(results)  # one that cannot be stored must not keep the others
+            self.pool.discard_results(results)
+            self._announce_results(results, valid)
+        return PollResult(results=len(results))
 
-    def _cautiously(self) -> Polled:
+    def _poll_cautiously(self) -> PollResult:
         """While somebody elsewhere may have died, or died of nobody knows what.
 
         Runs are activated one by one, each on the row of this worker before its code runs.
         """
-        results, few = self.pool.results(), self._few()
+        results, capacity = self.pool.results(), self._cautious_capacity()
         try:
             with self.storage.transaction("careful ends"):
                 valid = self.storage.finish_tasks(results)
-                tasks = self.turner.claim_tasks(few)
+                tasks = self.turn_runner.claim_tasks(capacity)
         except Exception as exc:
-            if self.storage.lost(exc):
+            if self.storage.is_connection_lost(exc):
                 raise
-            (results, valid), tasks = self._each_stored(results), []  # one that cannot be must not keep the others
-        self._exchanged(results, valid, tasks)
-        if self.quarantine.quiet:  # an activity on trial has just begun
-            return Polled(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
-        if (waiting := self.engine.put_off[:1]) and self.row.announce(self.storage, [Marked("chain", waiting[0])]):
+            (results, valid), tasks = self._store_each(results), []  # one that cannot be must not keep the others
+        self._apply_turn(results, valid, tasks)
+        if self.quarantine.is_on_trial:  # an activity on trial has just begun
+            return PollResult(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
+        if (waiting := self.engine.deferred_chains[:1]) and self.row.announce(
+            self.storage, [Marked("chain", waiting[0])]
+        ):
             self.engine.rebuild()
         with self.storage.transaction("careful claim"):
-            claimed = self.storage.claim(limit=self.storage.turn_size, queues=self.gates.queues)
+            claimed = self.storage.claim(limit=self.storage.turn_size, queues=self.admission.queues)
         suspects = [run.chain_id for run in claimed if run.crashes][:1]
         chains = [*suspects, *(run.chain_id for run in claimed if not run.crashes)]
-        runs = self._announced(chains, deadline=time.monotonic() + _PHASE_TWO) if chains or waiting else 0
-        return Polled(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
+        runs = self._turn_announced(chains, deadline=time.monotonic() + _ATOMIC_SECONDS) if chains or waiting else 0
+        return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
 
-    def _leaves(self, chain: UUID, error: BaseException) -> bool:
+    def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
         """Whether the run is left to a worker that may have the key."""
-        return isinstance(error, KeyMissing) and self.engine.leaves(chain)
+        return isinstance(error, KeyMissing) and self.engine.defer_for_key(chain)
 
     def _perform(self, task: TaskState) -> TaskResult:
         """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
         self.marker.note(task.chain_id)  # it has one: atomic activities are of runs
         try:
             # beside what may have ended a process nothing else is to run
-            with self.relief.away(task, hands_over=not self.caution and not self._suspects):
+            with self.handover.running_activity(task, releases_lock=not self.caution and not self._trying_suspects):
                 return perform(task)
         finally:
             self.marker.note(None)
@@ -455,47 +467,47 @@ class WorkerLoop:
         attempt counted.
         """
         maintenance = Maintenance(self)
-        self._told = stop
+        self._stop_event = stop
         with worker_session(self.alias):
-            watchdog.beat_into(self.marker.beat)
+            watchdog.set_heartbeat(self.marker.beat)
             try:
-                once_there(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
-                self.relief.begin()
-                self._loop(stop, until_idle=until_idle, timeout=timeout)
+                retry_until_available(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
+                self.handover.register_thread()
+                self._run_loop(stop, until_idle=until_idle, timeout=timeout)
             finally:
-                self._leave(maintenance, hurried=until_idle)
-        return self.turns
+                self._shut_down(maintenance, hurried=until_idle)
+        return self.turn_count
 
-    def _loop(
+    def _run_loop(
         self,
         stop: threading.Event,
         *,
         until_idle: bool = False,
         timeout: float | None = None,
-        over: Callable[[], bool] | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> None:
-        over = over or stop.is_set
+        is_over = is_over or stop.is_set
         delay = fruitless = 0.0
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not over():
+        while not is_over():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
             try:
-                with self.relief.wheel:
-                    if over():  # while it waited for the wheel
+                with self.handover.turn_lock:
+                    if is_over():  # while it waited for the wheel
                         return
-                    self.looked_at = time.monotonic()
-                    found = self.poll()
-                    due = found.due if found or found.looked else self._next_due()
-                if found:
+                    self.polled_at = time.monotonic()
+                    result = self.poll()
+                    due = result.due_in if result or result.is_plain_read else self._next_due()
+                if result:
                     delay, fruitless = 0, 0
-                    self._pause_behind(found, stop)
+                    self._pause_after(result, stop)
                     continue
             except DatabaseError as exc:
-                if until_idle and not self.storage.lost(exc):
+                if until_idle and not self.storage.is_connection_lost(exc):
                     raise
-                delay = pause_after(delay)
+                delay = next_pause(delay)
                 log.warning("the database does not answer, trying again in %.1f s: %s", delay, error_line(exc))
                 connections[self.alias].close()
                 stop.wait(delay)
@@ -503,43 +515,43 @@ class WorkerLoop:
             except Exception as exc:
                 if until_idle:
                     raise
-                delay = pause_after(delay)
+                delay = next_pause(delay)
                 log.error("a poll failed, going on in %.1f s: %s", delay, error_line(exc))
                 stop.wait(delay)
                 continue
             if self.row.drained_at is not None:
                 due = None  # for others
-            waits = due == 0.0 or bool(self._pauses) or self.gates.waiting
-            fruitless = fruitless + 1 if waits else 0
+            has_waiting = due == 0.0 or bool(self._pauses) or self.admission.has_waiting
+            fruitless = fruitless + 1 if has_waiting else 0
             if (
                 until_idle
                 and not self.pool.busy
-                and not self.relief.busy
-                and not self.gates.rated
-                and (not waits or fruitless > _FRUITLESS_POLLS)
+                and not self.handover.busy
+                and not self.admission.is_rate_limited
+                and (not has_waiting or fruitless > _FRUITLESS_POLLS)
             ):
                 return
-            rung = self.wake.wait(_CONTENDED if due == 0.0 else self._until_next(due))
-            self.expectant = rung and not self.storage.sql.writer_lock
+            was_woken = self.wake.wait(_CONTENDED if due == 0.0 else self._seconds_until_poll(due))
+            self.expects_work = was_woken and not self.storage.sql.writer_lock
 
-    def _pause_behind(self, found: Polled, stop: threading.Event) -> None:
+    def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
         """Behind a look that found something: there may be more at once."""
-        self._pause = _WRITERS_PAUSE
+        self._pause = _WRITER_PAUSE
         if self.storage.sql.writer_lock:
-            stop.wait(_WRITERS_PAUSE)
+            stop.wait(_WRITER_PAUSE)
             return
-        self.expectant = found.runs >= FEWEST_RUNS
-        if found.tasks and found.runs < FEWEST_RUNS:
-            self.wake.wait(_MOMENT)
+        self.expects_work = result.runs >= FEWEST_RUNS
+        if result.tasks and result.runs < FEWEST_RUNS:
+            self.wake.wait(_RESULT_WAIT)
 
-    def _until_next(self, due: float | None) -> float:
+    def _seconds_until_poll(self, due: float | None) -> float:
         """Seconds until the next look, where nobody rings before."""
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
-            poll *= _BY_ITSELF if self.listener.locked else 1
+            poll *= _LISTENING_FACTOR if self.listener.locked else 1
         else:  # what was done just now is often answered at once: growing pauses
             poll, self._pause = min(poll, self._pause), min(self._pause * 2, poll)
-        return min(seconds for seconds in (poll, due, self.gates.wait) if seconds is not None)
+        return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:
         """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""
@@ -549,31 +561,35 @@ class WorkerLoop:
         fruitless = 0
         try:
             while True:
-                maintenance.tend()
+                maintenance.run_pass()
                 if advanced := self.poll() or self.pool.busy:
                     fruitless = 0
-                if (advanced or self.gates.rated) and deadline is not None and time.monotonic() > deadline:
+                if (
+                    (advanced or self.admission.is_rate_limited)
+                    and deadline is not None
+                    and time.monotonic() > deadline
+                ):
                     raise TimeoutError(f"after {timeout:g} s there is still work that is due")
                 if advanced:
                     continue
-                waits = self._next_due() == 0.0 or bool(self._pauses) or self.gates.waiting
+                has_waiting = self._next_due() == 0.0 or bool(self._pauses) or self.admission.has_waiting
                 fruitless += 1
-                if not self.gates.rated and (not waits or fruitless > _FRUITLESS_POLLS):
-                    return self.turns
+                if not self.admission.is_rate_limited and (not has_waiting or fruitless > _FRUITLESS_POLLS):
+                    return self.turn_count
                 time.sleep(_CONTENDED)
         finally:
-            self._leave(None, hurried=True)
+            self._shut_down(None, hurried=True)
 
-    def _leave(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
+    def _shut_down(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
         settings = get_settings()
-        self.leaves_by = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+        self.stop_deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         waiting = self.pool.drain(0.0 if hurried else settings.DRAIN_SECONDS)
         if maintenance is not None:
             maintenance.stop()
-        self.relief.end(seconds=self.leaves_by - settings.LEAVE_SECONDS / 2 - time.monotonic())
+        self.handover.join(seconds=self.stop_deadline - settings.LEAVE_SECONDS / 2 - time.monotonic())
         try:
-            with self.relief.wheel:
-                self._results_only()
+            with self.handover.turn_lock:
+                self._store_results_only()
                 with self.storage.transaction("leave"):
                     give_back(self.storage, waiting)
                     release(self.storage, self.row.epoch)
@@ -583,7 +599,7 @@ class WorkerLoop:
         finally:
             self.pool.close()
             self.engine.cache.clear()
-            watchdog.beat_into(None)
+            watchdog.set_heartbeat(None)
             self.marker.rest()
             self.marker.close()
 

@@ -24,8 +24,8 @@ from temporalex_django.engine import activity_policy
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WOKEN, wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
-from temporalex_django.workers.attempts import announce_end
-from temporalex_django.workers.chores import Chores
+from temporalex_django.workers.attempts import announce_result
+from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.health_report import HealthReport
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("temporalex_django.worker")
 
 _EVERY = 0.5
-_SWEPT_AT_ONCE = 200
+_EXPIRED_LIMIT = 200
 _ORPHANS_EVERY = 30.0
-_RETAINED_EVERY = 5.0
+_RETENTION_EVERY = 5.0
 _ABANDONED_EVERY = 2.0
-_CHORES_EVERY = 2.0
-_REPORTED_EVERY = 1.0
+_BACKGROUND_EVERY = 2.0
+_REPORT_EVERY = 1.0
 #: How often a worker looks for runs that were blocked for want of code that it has.
 _CODE_EVERY = 3.0
 #: By so many seconds behind it every worker has heard that something was switched on.
-_HEARD = 5.0
+_SWITCH_SECONDS = 5.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
 _RECOVERIES = 3
 
@@ -59,17 +59,17 @@ class Maintenance:
         self.loop = loop
         self.storage = DjangoStorage(loop.alias, worker=True)
         self.listener: Listener | None = None
-        self.chores = Chores(loop.alias)
-        self._beaten_at = 0.0
+        self.background_thread = BackgroundThread(loop.alias)
+        self._heartbeat_at = 0.0
         self._orphans_at = 0.0
         self._retention = Retention(self.storage)
-        self._retained_at = 0.0
+        self._retention_at = 0.0
         self._abandoned_at = 0.0
-        self._chores_at = 0.0
+        self._background_at = 0.0
         self._reported_at = 0.0
         self.heartbeats = Heartbeats()
-        self._looked_at = 0.0
-        self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
+        self._code_checked_at = 0.0
+        self._stray_keys: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
         self.report = HealthReport(loop)
         self._switched_at = time.monotonic()
         self._stop = threading.Event()
@@ -81,11 +81,11 @@ class Maintenance:
         May be called again after the database did not answer.
         """
         loop = self.loop
-        self.report.begin()
+        self.report.start()
         if self.listener is None and self.storage.sql.listens and not get_settings().POOLED:
             from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
 
-            self.listener = Listener(loop.alias, loop.queues, epoch=lambda: loop.row.epoch, ring=loop.wake.set)
+            self.listener = Listener(loop.alias, loop.queues, epoch=lambda: loop.row.epoch, wake=loop.wake.set)
             self.listener.start()
             loop.listener = self.listener
         self.register()
@@ -96,21 +96,21 @@ class Maintenance:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(10)
-        self.chores.stop()
+        self.background_thread.stop()
         if self.listener is not None:
             self.listener.stop()
-        self.report.end()
+        self.report.remove()
 
     def register(self) -> None:
         """Write the row; blocked runs that this worker may be able to take are due from now on."""
         row = self.loop.row
-        self.loop.gates.switches = read_switches(self.storage.sql)  # before the first poll
+        self.loop.admission.switches = read_switches(self.storage.sql)  # before the first poll
         self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
-        began = time.monotonic()
+        started_at = time.monotonic()
         row.register(self.storage)
-        self.report.leased(began)
-        self._beaten_at = time.monotonic()
+        self.report.record_lease(started_at)
+        self._heartbeat_at = time.monotonic()
 
     def _recover(self) -> None:
         self.heartbeats.forget()
@@ -119,7 +119,7 @@ class Maintenance:
                 self.loop.caution = recover(self.storage, self.heartbeats).caution
                 judge_abandoned(self.storage)
             except DatabaseError as exc:
-                if not self.storage.transient(exc):
+                if not self.storage.is_transient(exc):
                     raise
                 log.info("somebody else is burying the same worker: %s", error_line(exc))
             else:
@@ -130,110 +130,110 @@ class Maintenance:
         with worker_session(self.storage.alias):
             while not self._stop.wait(delay):
                 try:
-                    self.tend()
+                    self.run_pass()
                     delay = _EVERY
                 except DatabaseError as exc:
-                    self.loop.on_beat()
-                    if not self.storage.transient(exc):
+                    self.loop.on_heartbeat()
+                    if not self.storage.is_transient(exc):
                         log.warning("the database of a worker's maintenance does not answer: %s", error_line(exc))
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, 5.0)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, runs are kept
                     log.error("maintenance goes on after an error: %s", error_line(exc))
 
-    def tend(self) -> None:
+    def run_pass(self) -> None:
         """One pass. Raises when the database is gone."""
-        self.loop.on_beat()
-        self.loop.relief.look()
+        self.loop.on_heartbeat()
+        self.loop.handover.check()
         # nobody looks after a worker that works in the thread of its caller
-        if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORTED_EVERY:
+        if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORT_EVERY:
             self._reported_at = time.monotonic()
             self.report.write()
-        self._hear()
-        self._heartbeats()
-        self._sweep()
-        if self._is_time():
-            self._beat()
-        found = recover(self.storage, self.heartbeats, own=self.loop.row.id)
-        if bool(found.caution) != bool(self.loop.caution):
+        self._read_switches()
+        self._record_heartbeats()
+        self._expire_tasks()
+        if self._is_heartbeat_due():
+            self._send_heartbeat()
+        recovered = recover(self.storage, self.heartbeats, own=self.loop.row.id)
+        if bool(recovered.caution) != bool(self.loop.caution):
             log.info(
                 "a worker elsewhere may have died of what it ran: runs are taken one by one"
-                if found.caution
+                if recovered.caution
                 else "all workers elsewhere send heartbeats: runs are taken together again"
             )
-        self.loop.caution = found.caution
+        self.loop.caution = recovered.caution
         if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
             judge_abandoned(self.storage)
             self._abandoned_at = time.monotonic()
-        if found:
+        if recovered:
             self.loop.wake.set()
-        if time.monotonic() - self._looked_at >= _CODE_EVERY:
-            self._looked_at = time.monotonic()
+        if time.monotonic() - self._code_checked_at >= _CODE_EVERY:
+            self._code_checked_at = time.monotonic()
             if wake_for_code(self.storage, self.loop.row.workflows):
                 self.loop.wake.set()
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
-        if time.monotonic() - self._chores_at >= _CHORES_EVERY and self.loop.row.drained_at is None:
-            self._chores_at = time.monotonic()
-            self.chores.begin()
-        if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
-            self._retained_at = time.monotonic()
+        if time.monotonic() - self._background_at >= _BACKGROUND_EVERY and self.loop.row.drained_at is None:
+            self._background_at = time.monotonic()
+            self.background_thread.ensure_running()
+        if time.monotonic() - self._retention_at >= _RETENTION_EVERY and not self._retention.sweep():
+            self._retention_at = time.monotonic()
 
-    def _hear(self) -> None:
+    def _read_switches(self) -> None:
         """What was switched off, or on: the loop knows from now on. Runs of classes that are on again are due."""
-        gates = self.loop.gates
-        before, gates.switches = gates.switches, read_switches(self.storage.sql)
-        if gates.switches != before:
+        admission = self.loop.admission
+        previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
+        if admission.switches != previous_switches:
             self._switched_at = time.monotonic()
             self.loop.wake.set()
         # somebody who has not heard of it yet may stop one after this one has looked
-        if time.monotonic() - self._switched_at < _HEARD:
-            woken = wake_switched_on(self.storage, gates.switches.workflows)
+        if time.monotonic() - self._switched_at < _SWITCH_SECONDS:
+            woken = wake_switched_on(self.storage, admission.switches.workflows)
             if woken:
                 self.loop.wake.set()
             if woken >= WOKEN:
                 self._switched_at = time.monotonic()
 
-    def _is_time(self) -> bool:
-        return time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3
+    def _is_heartbeat_due(self) -> bool:
+        return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / 3
 
-    def _beat(self) -> None:
-        loop, row, began = self.loop, self.loop.row, time.monotonic()
+    def _send_heartbeat(self) -> None:
+        loop, row, started_at = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
-        if not row.beat(self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turns):
+        if not row.beat(self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count):
             log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
-            loop.pool.cancel(loop.pool.held())
+            loop.pool.cancel(loop.pool.pending_keys())
             row.remove(self.storage)  # nobody need wonder what it died of
             row.renew()
             row.register(self.storage)
             self.heartbeats.forget()
-        self.report.leased(began)
-        if time.monotonic() - self._beaten_at > get_settings().LEASE_SECONDS:
+        self.report.record_lease(started_at)
+        if time.monotonic() - self._heartbeat_at > get_settings().LEASE_SECONDS:
             self.heartbeats.forget()  # others could not send any either
-        self._beaten_at = time.monotonic()
+        self._heartbeat_at = time.monotonic()
 
-    def _heartbeats(self) -> None:
+    def _record_heartbeats(self) -> None:
         """What begun and what they said to the rows, one statement each.
 
         Who learns that he is not waited for any more is cancelled.
         """
         pool = self.loop.pool
-        beats = pool.beats()
-        begun = pool.begun()
-        self.storage.begin_tasks(begun)
-        pool.noted_as_begun(begun)
-        self.storage.heartbeat(beats)
-        if late := pool.overdue():
-            give_back(self.storage, late)
+        heartbeats = pool.heartbeats()
+        started_tasks = pool.started_tasks()
+        self.storage.mark_tasks_started(started_tasks)
+        pool.mark_start_recorded(started_tasks)
+        self.storage.record_heartbeats(heartbeats)
+        if overdue_keys := pool.overdue():
+            give_back(self.storage, overdue_keys)
             self.loop.wake.set()  # they wait for a thread that has time
-        held = pool.keys()
-        if held or self._stray[0] or self._is_time():
-            owned = self._owned()
-            if lost := {key for key in (*beats, *held) if key not in owned}:
+        running_keys = pool.running_keys()
+        if running_keys or self._stray_keys[0] or self._is_heartbeat_due():
+            owned = self._owned_keys()
+            if lost := {key for key in (*heartbeats, *running_keys) if key not in owned}:
                 pool.cancel(lost)
 
-    def _owned(self) -> set[tuple[int, int, int]]:
+    def _owned_keys(self) -> set[tuple[int, int, int]]:
         """What is this worker's by the tables; what its pool does not know of that is given back uncounted.
 
         The answer to the commit that took it was lost. A poll that is under way may have taken it a moment ago: so only
@@ -241,27 +241,29 @@ class Maintenance:
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)
-        unknown = owned - loop.pool.known()
-        stray, seen = self._stray
-        if unknown & stray and loop.polls > seen:
-            log.warning("%d activities were taken without this worker's knowing: given back", len(unknown & stray))
-            give_back(self.storage, unknown & stray)
+        unknown_keys = owned - loop.pool.all_keys()
+        stray_keys, poll_count = self._stray_keys
+        if unknown_keys & stray_keys and loop.poll_count > poll_count:
+            log.warning(
+                "%d activities were taken without this worker's knowing: given back", len(unknown_keys & stray_keys)
+            )
+            give_back(self.storage, unknown_keys & stray_keys)
             loop.wake.set()
-            unknown -= stray
-        elif unknown & stray:
+            unknown_keys -= stray_keys
+        elif unknown_keys & stray_keys:
             return owned  # the poll is not over
-        self._stray = unknown, loop.polls
+        self._stray_keys = unknown_keys, loop.poll_count
         return owned
 
-    def _sweep(self) -> None:
+    def _expire_tasks(self) -> None:
         """End attempts and activities one of whose timeouts has passed, whoever has them."""
-        expired = self.storage.expired_tasks(limit=_SWEPT_AT_ONCE)
+        expired = self.storage.expired_tasks(limit=_EXPIRED_LIMIT)
         if not expired:
             return
         now = self.storage.now()
-        results = [result for task in expired if (result := activity_policy.timed_out(task, now)) is not None]
+        results = [result for task in expired if (result := activity_policy.check_timeout(task, now)) is not None]
         valid = set(self.storage.finish_tasks(results))
         for result in results:
             if result.task.id in valid:
-                announce_end(result)
+                announce_result(result)
         self.loop.wake.set()

@@ -24,27 +24,27 @@ from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.line import ThreadLine
+from temporalex_django.workers.fair_queue import FairQueue
 
 log = logging.getLogger("temporalex_django.activity")
 
 #: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
 #: at.
-_MOST_AHEAD = 400
+_MAX_PREFETCH = 400
 #: With those that were taken as its own turn scheduled them: they cost no claim, and do not keep others from theirs.
-_MOST_IN_HAND = 1_000
+_MAX_PENDING = 1_000
 #: What is taken ahead is to begin within so many seconds.
-_MOMENT = 0.1
+_PREFETCH_SECONDS = 0.1
 #: It is given back when it has not begun within so many: long ones have all the threads.
-_OVERDUE = 0.5
+_OVERDUE_SECONDS = 0.5
 #: How much the last end of an activity counts in its pace.
-_LAST = 0.2
+_LAST_WEIGHT = 0.2
 #: What takes less is quick: one thread has begun the next one before another has woken up. It gets help when something
 #: waits for so many seconds all the same.
-_QUICK = 0.001
-_HELPED = 0.01
+_QUICK_SECONDS = 0.001
+_HELP_AFTER = 0.01
 #: The pace of what is not known: of a dozen quick ones of different names the last are taken ahead.
-_SLOW = 1.0
+_SLOW_PACE = 1.0
 
 
 class Pool:
@@ -61,27 +61,27 @@ class Pool:
         tasks: int,
         now: Callable[[], datetime],
         on_result: Callable[[], None],
-        noted: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+        mark_running: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         name: str = "activity",
     ) -> None:
         self._threads = threads
         self._tasks = tasks
         self._now = now
         self._on_result = on_result
-        self._noted = noted
+        self._mark_running = mark_running
         self._name = name
         self._lock = threading.Lock()
         # What threads take, one after the other, and a bell for each thread that is to look; False ends one.
-        self._waiting = ThreadLine()
-        self._bells: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._held: dict[tuple[int, int, int], Attempt] = {}
+        self._waiting = FairQueue()
+        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._attempts: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
         # Of activities that ended here the seconds from one end to the next, a moving average, and when the last one
         # was. Not how long each takes: threads wait for each other, and then that says nothing of how many end in a
         # moment. Those that are the first of their name are counted together, too, and as slow until several were
         # quick.
-        self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (_SLOW, 0.0)}
+        self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (_SLOW_PACE, 0.0)}
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limit = asyncio.Semaphore(tasks)
@@ -96,138 +96,140 @@ class Pool:
                 return Capacity()
             now, waiting = time.monotonic(), 0
             runs = {result.task.chain_id for result in self._results}
-            free, moving = [self._threads, self._tasks], [self._threads, self._tasks]
-            slow: set[str] = set()
-            for attempt in self._held.values():
+            free, responsive = [self._threads, self._tasks], [self._threads, self._tasks]
+            slow_names: set[str] = set()
+            for attempt in self._attempts.values():
                 free[attempt.is_async] -= 1
-                if not attempt.began:
+                if not attempt.is_started:
                     waiting += 1
                     runs.add(attempt.task.chain_id)
-                elif now - attempt.began_at > _MOMENT:
-                    moving[attempt.is_async] -= 1
+                elif now - attempt.started_at > _PREFETCH_SECONDS:
+                    responsive[attempt.is_async] -= 1
                     name = attempt.task.activity
-                    slow.add(name if name in self._paces else UNMEASURED)
-            ahead = {}
+                    slow_names.add(name if name in self._paces else UNMEASURED)
+            prefetch = {}
             for name, (pace, _) in self._paces.items():
-                if pace < _MOMENT and name not in slow:
-                    lane = name in self._asyncs
-                    share = max(0, moving[lane]) / (self._threads, self._tasks)[lane]
-                    most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
-                    if (more := min(most, _MOST_IN_HAND - waiting)) > 0:
-                        ahead[name] = more
-            if self._waiting and self._bells.empty() and now - (self._waiting.waits_since() or now) > _HELPED:
-                self._bells.put(True)
-            together = max(0, _MOST_AHEAD - waiting)
+                if pace < _PREFETCH_SECONDS and name not in slow_names:
+                    lane = name in self._async_names
+                    share = max(0, responsive[lane]) / (self._threads, self._tasks)[lane]
+                    most = int(share * _PREFETCH_SECONDS / max(pace, 1e-5)) - waiting
+                    if (extra := min(most, _MAX_PENDING - waiting)) > 0:
+                        prefetch[name] = extra
+            if self._waiting and self._wakeups.empty() and now - (self._waiting.waiting_since() or now) > _HELP_AFTER:
+                self._wakeups.put(True)
+            prefetch_limit = max(0, _MAX_PREFETCH - waiting)
             return Capacity(
                 threads=max(0, free[0]),
                 tasks=max(0, free[1]),
-                ahead=ahead,
-                together=together,
-                own=max(0, _MOST_IN_HAND - waiting - together),
-                asyncs=self._asyncs,
-                measured=set(self._paces),
-                runs=len(runs),
+                prefetch=prefetch,
+                prefetch_limit=prefetch_limit,
+                eager_limit=max(0, _MAX_PENDING - waiting - prefetch_limit),
+                async_names=self._async_names,
+                measured_names=set(self._paces),
+                busy_runs=len(runs),
             )
 
     def submit(self, tasks: list[TaskState]) -> None:
         """A thread for each that may take long, and one for all that are quick: waking one costs more than those do."""
-        attempts = [Attempt(task, self._now, is_async=task.activity in self._asyncs) for task in tasks]
+        attempts = [Attempt(task, self._now, is_async=task.activity in self._async_names) for task in tasks]
         plain = [attempt for attempt in attempts if not attempt.is_async]
         with self._lock:
-            self._held.update((attempt.key, attempt) for attempt in attempts)
-            quick = sum(self._paces.get(attempt.task.activity, (_SLOW,))[0] < _QUICK for attempt in plain)
+            self._attempts.update((attempt.key, attempt) for attempt in attempts)
+            quick = sum(self._paces.get(attempt.task.activity, (_SLOW_PACE,))[0] < _QUICK_SECONDS for attempt in plain)
         self._waiting.extend(plain)
         for _ in range(len(plain) - quick + bool(quick)):
             if self._alive < self._threads:
                 self._add_thread()
-            if self._bells.qsize() < self._threads:  # else nobody sleeps who has not been rung for
-                self._bells.put(True)
+            if self._wakeups.qsize() < self._threads:  # else nobody sleeps who has not been rung for
+                self._wakeups.put(True)
         for attempt in attempts:
             if attempt.is_async:
                 self._submit_async(attempt)
 
     @property
-    def _asyncs(self) -> Collection[str]:
+    def _async_names(self) -> Collection[str]:
         """Names of the activities that run in the event loop."""
         return activity.async_names
 
     # --- results -----------------------------------------------------------------------------------------------------
 
     def results(self) -> list[TaskResult]:
-        """Ends that nobody has committed yet; they stay until ``forget``."""
+        """Ends that nobody has committed yet; they stay until ``discard_results``."""
         with self._lock:
             return list(self._results)
 
-    def forget(self, results: list[TaskResult]) -> None:
+    def discard_results(self, results: list[TaskResult]) -> None:
         """These are committed (or were too late)."""
-        told = {id(result.task) for result in results}
+        committed_ids = {id(result.task) for result in results}
         with self._lock:
-            self._results = [result for result in self._results if id(result.task) not in told]
+            self._results = [result for result in self._results if id(result.task) not in committed_ids]
 
     @property
     def busy(self) -> int:
         """Attempts in hand, those included whose end is not committed."""
         with self._lock:
-            return len(self._held) + len(self._results)
+            return len(self._attempts) + len(self._results)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
-    def beats(self) -> dict[tuple[int, int, int], Any]:
+    def heartbeats(self) -> dict[tuple[int, int, int], Any]:
         """Heartbeats since the last call: the latest details of each attempt."""
         with self._lock:
-            return {key: a.details.pop() for key, a in self._held.items() if a.details}
+            return {key: a.pending_details.pop() for key, a in self._attempts.items() if a.pending_details}
 
-    def begun(self) -> list[TaskState]:
-        """Attempts under way of which nobody has ``noted_as_begun`` yet when they began (``started_at``)."""
+    def started_tasks(self) -> list[TaskState]:
+        """Attempts under way of which nobody has ``mark_start_recorded`` yet when they began (``started_at``)."""
         with self._lock:
             now, moment = self._now(), time.monotonic()
-            found = [a for a in self._held.values() if a.began and not a.recorded]
-            for attempt in found:
-                attempt.task.started_at = now - timedelta(seconds=moment - attempt.began_at)
-            return [attempt.task for attempt in found]
+            attempts = [a for a in self._attempts.values() if a.is_started and not a.is_start_recorded]
+            for attempt in attempts:
+                attempt.task.started_at = now - timedelta(seconds=moment - attempt.started_at)
+            return [attempt.task for attempt in attempts]
 
-    def noted_as_begun(self, tasks: list[TaskState]) -> None:
+    def mark_start_recorded(self, tasks: list[TaskState]) -> None:
         """The rows of these say so now."""
         with self._lock:
             for task in tasks:
-                if (attempt := self._held.get((task.id, task.attempt, task.owner or 0))) is not None:
-                    attempt.recorded = True
+                if (attempt := self._attempts.get((task.id, task.attempt, task.owner or 0))) is not None:
+                    attempt.is_start_recorded = True
 
     def overdue(self) -> set[tuple[int, int, int]]:
         """Attempts that could not begin in time: they are let go of here, to be given back uncounted."""
         with self._lock:
-            late = time.monotonic() - _OVERDUE
-            return self._let_go([a for a in self._held.values() if not a.began and a.taken_at < late])
+            late = time.monotonic() - _OVERDUE_SECONDS
+            return self._cancel_waiting(
+                [a for a in self._attempts.values() if not a.is_started and a.claimed_at < late]
+            )
 
-    def known(self) -> set[tuple[int, int, int]]:
+    def all_keys(self) -> set[tuple[int, int, int]]:
         """All attempts in hand, those included whose end is not committed."""
         with self._lock:
-            return {*self._held, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
+            return {*self._attempts, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
 
-    def _let_go(self, waiting: list[Attempt]) -> set[tuple[int, int, int]]:
+    def _cancel_waiting(self, waiting: list[Attempt]) -> set[tuple[int, int, int]]:
         for attempt in waiting:
             attempt.cancelled = True
-            del self._held[attempt.key]
+            del self._attempts[attempt.key]
         return {attempt.key for attempt in waiting}
 
-    def keys(self) -> list[tuple[int, int, int]]:
+    def running_keys(self) -> list[tuple[int, int, int]]:
         """The attempts that have begun."""
         with self._lock:
-            return [key for key, a in self._held.items() if a.began and not a.cancelled]
+            return [key for key, a in self._attempts.items() if a.is_started and not a.cancelled]
 
-    def held(self) -> set[tuple[int, int, int]]:
+    def pending_keys(self) -> set[tuple[int, int, int]]:
         """All attempts in hand, begun or not."""
         with self._lock:
-            return set(self._held)
+            return set(self._attempts)
 
     def cancel(self, keys: set[tuple[int, int, int]]) -> None:
         """The result of these would come too late: tell them, and do not wait for their threads any more."""
         with self._lock:
-            lost = [a for key, a in self._held.items() if key in keys and not a.cancelled]
+            lost = [a for key, a in self._attempts.items() if key in keys and not a.cancelled]
             for attempt in lost:
                 attempt.cancelled = True
-                del self._held[attempt.key]
-                if attempt.began and attempt.future is None:
+                del self._attempts[attempt.key]
+                if attempt.is_started and attempt.future is None:
                     self._alive -= 1  # its thread may be stuck for good: another one takes its place
         for attempt in lost:
             if attempt.future is not None:
@@ -242,9 +244,9 @@ class Pool:
         """
         with self._lock:
             self._stopping = True
-            waiting = self._let_go([a for a in self._held.values() if not a.began])
+            waiting = self._cancel_waiting([a for a in self._attempts.values() if not a.is_started])
         deadline = time.monotonic() + seconds
-        while self._held and time.monotonic() < deadline:
+        while self._attempts and time.monotonic() < deadline:
             time.sleep(0.02)
         return waiting
 
@@ -252,7 +254,7 @@ class Pool:
         """Let idle threads and the loop end; stuck ones are daemons."""
         self._stopping = self._closed = True
         for _ in range(self._alive):
-            self._bells.put(False)
+            self._wakeups.put(False)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -261,49 +263,49 @@ class Pool:
     def _add_thread(self) -> None:
         with self._lock:
             self._alive += 1
-        threading.Thread(target=self._work, name=f"temporalex-{self._name}", daemon=True).start()
+        threading.Thread(target=self._run_thread, name=f"temporalex-{self._name}", daemon=True).start()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         keep_open()
         try:
-            while (attempt := self._next()) is not None:
-                if not self._begins(attempt):
+            while (attempt := self._next_attempt()) is not None:
+                if not self._start_attempt(attempt):
                     continue
-                apart = processes.call if attempt.task.activity in activity.process_names else None
-                with self._noted(attempt.task.id):
-                    result = attempt.run(apart=apart)
+                call_in_process = processes.call_in_process if attempt.task.activity in activity.process_names else None
+                with self._mark_running(attempt.task.id):
+                    result = attempt.run(call_in_process=call_in_process)
                 close_old_connections()
-                if not self._finished(attempt, result):
+                if not self._finish_attempt(attempt, result):
                     return  # somebody else took this thread's place
         finally:
-            processes.close()
+            processes.close_process()
             connections.close_all()
 
-    def _next(self) -> Attempt | None:
+    def _next_attempt(self) -> Attempt | None:
         """The next attempt for this thread; None ends it. One that has nothing to do holds no connection for long."""
         while True:
-            if (attempt := self._waiting.next()) is not None:
+            if (attempt := self._waiting.pop()) is not None:
                 return attempt
             try:
-                rung = self._bells.get(timeout=KEPT_FOR)
+                was_woken = self._wakeups.get(timeout=KEPT_FOR)
             except queue.Empty:
                 connections.close_all()
-                rung = self._bells.get()
-            if not rung:
+                was_woken = self._wakeups.get()
+            if not was_woken:
                 return None
             close_old_connections()
 
-    def _begins(self, attempt: Attempt) -> bool:
+    def _start_attempt(self, attempt: Attempt) -> bool:
         """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""
         with self._lock:
-            attempt.began, attempt.began_at = not attempt.cancelled, time.monotonic()
-            return attempt.began
+            attempt.is_started, attempt.started_at = not attempt.cancelled, time.monotonic()
+            return attempt.is_started
 
-    def _finished(self, attempt: Attempt, result: TaskResult) -> bool:
+    def _finish_attempt(self, attempt: Attempt, result: TaskResult) -> bool:
         with self._lock:
-            if self._held.get(attempt.key) is not attempt:
+            if self._attempts.get(attempt.key) is not attempt:
                 return False
-            del self._held[attempt.key]
+            del self._attempts[attempt.key]
             # also where a heartbeat is on its way: the row may be another attempt's before it comes there
             result.details = attempt.last_details
             self._results.append(result)
@@ -314,10 +316,10 @@ class Pool:
         return True
 
     def _measure(self, name: str, attempt: Attempt) -> None:
-        now, before = time.monotonic(), self._paces.get(name)
+        now, previous = time.monotonic(), self._paces.get(name)
         # since the end before it, but not the time in which none ran
-        took = now - max(attempt.began_at, 0.0 if before is None else before[1])
-        self._paces[name] = (took if before is None else before[0] + _LAST * (took - before[0]), now)
+        elapsed = now - max(attempt.started_at, 0.0 if previous is None else previous[1])
+        self._paces[name] = (elapsed if previous is None else previous[0] + _LAST_WEIGHT * (elapsed - previous[0]), now)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -327,7 +329,7 @@ class Pool:
                 self._loop, self._limit = asyncio.new_event_loop(), asyncio.Semaphore(self._tasks)
                 threading.Thread(target=self._run_loop, args=[self._loop], name="temporalex-loop", daemon=True).start()
             attempt.loop = self._loop
-            attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt, self._limit), self._loop)
+            attempt.future = asyncio.run_coroutine_threadsafe(self._run_in_loop(attempt, self._limit), self._loop)
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Keep a loop going until the pool closes.
@@ -346,35 +348,37 @@ class Pool:
                 log.error(
                     "an activity broke the event loop of its worker; another one takes its place: %s", error_line(exc)
                 )
-                self._move_from(loop)
+                self._replace_loop(loop)
                 return
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    def _move_from(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _replace_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was under way in this loop has failed, what had not begun goes to another one."""
         with self._loop_lock:
             self._loop = None
         with self._lock:
-            left = [attempt for attempt in self._held.values() if attempt.loop is loop]
-        for attempt in left:
-            if attempt.began:
-                self._finished(attempt, attempt.failed(RuntimeError("the event loop of its worker broke while it ran")))
+            attempts = [attempt for attempt in self._attempts.values() if attempt.loop is loop]
+        for attempt in attempts:
+            if attempt.is_started:
+                self._finish_attempt(
+                    attempt, attempt.failure_result(RuntimeError("the event loop of its worker broke while it ran"))
+                )
             else:
                 self._submit_async(attempt)
         with suppress(Exception):
             loop.close()
 
-    async def _one(self, attempt: Attempt, limit: asyncio.Semaphore) -> None:
+    async def _run_in_loop(self, attempt: Attempt, limit: asyncio.Semaphore) -> None:
         async with limit:
-            if not self._begins(attempt):
+            if not self._start_attempt(attempt):
                 return
             try:
-                with self._noted(attempt.task.id):
+                with self._mark_running(attempt.task.id):
                     result = await attempt.run_async()
             except GeneratorExit as exc:
-                result = attempt.failed(exc)
-            self._finished(attempt, result)
+                result = attempt.failure_result(exc)
+            self._finish_attempt(attempt, result)
 
 
 class InlinePool(Pool):
@@ -384,15 +388,15 @@ class InlinePool(Pool):
         self,
         *,
         now: Callable[[], datetime],
-        noted: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+        mark_running: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
-        super().__init__(threads=1, tasks=1, now=now, on_result=lambda: None, noted=noted)
+        super().__init__(threads=1, tasks=1, now=now, on_result=lambda: None, mark_running=mark_running)
 
     def submit(self, tasks: list[TaskState]) -> None:
         for task in tasks:
             attempt = Attempt(task, self._now)
-            self._held[attempt.key] = attempt
-            self._begins(attempt)
-            with self._noted(task.id):
+            self._attempts[attempt.key] = attempt
+            self._start_attempt(attempt)
+            with self._mark_running(task.id):
                 result = attempt.run()
-            self._finished(attempt, result)
+            self._finish_attempt(attempt, result)

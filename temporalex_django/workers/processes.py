@@ -21,17 +21,17 @@ from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 
 #: How often it is asked whether somebody still waits for the result.
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 #: How long code that is cancelled has to see that itself, before its process is killed.
-_GRACE = 1.0
-_own = threading.local()
+_GRACE_SECONDS = 1.0
+_thread_state = threading.local()
 
 
 class WorkerLost(Exception):
     """The process of an activity has ended: like a worker that dies with it, but nobody else does."""
 
 
-class Child:
+class ActivityProcess:
     """A process, and what it says. For one thread."""
 
     def __init__(self) -> None:
@@ -49,24 +49,24 @@ class Child:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.popen.stdout, selectors.EVENT_READ)
 
-    def say(self, **what: Any) -> None:
+    def send(self, **fields: Any) -> None:
         assert self.popen.stdin is not None
         with suppress(BrokenPipeError):  # its end says so
-            self.popen.stdin.write(json.dumps(what).encode() + b"\n")
+            self.popen.stdin.write(json.dumps(fields).encode() + b"\n")
             self.popen.stdin.flush()
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """The next thing that it says; None for a while nothing. Raises ``EOFError`` when it has ended."""
         assert self.popen.stdout is not None
         while b"\n" not in self._read:
-            if not self._selector.select(_LOOK):
+            if not self._selector.select(_POLL_SECONDS):
                 return None
-            if not (more := os.read(self.popen.stdout.fileno(), 65536)):
+            if not (chunk := os.read(self.popen.stdout.fileno(), 65536)):
                 raise EOFError
-            self._read += more
+            self._read += chunk
         line, _, self._read = self._read.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def kill(self) -> int:
         """End it; how it ended."""
@@ -79,15 +79,15 @@ class Child:
         return self.popen.wait()
 
 
-def call(attempt: Attempt) -> Any:
+def call_in_process(attempt: Attempt) -> Any:
     """What the activity of an attempt returns, which runs in the process of this thread.
 
     Raises what it raised, as far as that is known here, ``UnfitResult``, and ``WorkerLost`` when its process ended. A
     cancelled one has a moment to see that itself; then its process is killed.
     """
-    child: Child | None = getattr(_own, "child", None)
-    if child is None or child.popen.poll() is not None:
-        child = _own.child = Child()
+    process: ActivityProcess | None = getattr(_thread_state, "child", None)
+    if process is None or process.popen.poll() is not None:
+        process = _thread_state.child = ActivityProcess()
     task = attempt.task
     context = {
         "attempt": task.attempt,
@@ -97,55 +97,55 @@ def call(attempt: Attempt) -> Any:
         "heartbeat_details": deep_copy(task.heartbeat_details),
         "_seq": task.seq,
     }
-    child.say(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)
+    process.send(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)
     kill_at = None
     while True:
         try:
-            said = child.hear()
+            message = process.receive()
         except EOFError:
-            status = child.popen.wait()
-            _own.child = None
-            child.kill()
-            raise WorkerLost(f"the process of {task.activity} {_ended(status)}") from None
-        if said is None:
+            status = process.popen.wait()
+            _thread_state.child = None
+            process.kill()
+            raise WorkerLost(f"the process of {task.activity} {_exit_text(status)}") from None
+        if message is None:
             if attempt.cancelled and kill_at is None:
-                child.say(cancel=True)
-                kill_at = time.monotonic() + _GRACE
+                process.send(cancel=True)
+                kill_at = time.monotonic() + _GRACE_SECONDS
             elif kill_at is not None and time.monotonic() > kill_at:
-                child.kill()
-                _own.child = None
+                process.kill()
+                _thread_state.child = None
                 raise WorkerLost(f"{task.activity} was cancelled and did not look: its process was ended")
-        elif "beat" in said:
-            attempt.context().heartbeat(said["beat"])
-        elif "ready" not in said:
-            return _value(said)
+        elif "beat" in message:
+            attempt.context().heartbeat(message["beat"])
+        elif "ready" not in message:
+            return _decode_result(message)
 
 
-def _ended(status: int) -> str:
+def _exit_text(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended by itself with {status}"
 
 
-def _value(said: dict[str, Any]) -> Any:
+def _decode_result(message: dict[str, Any]) -> Any:
     """Raises an exception that is called as that of the process, and its bases; its cause has the traceback."""
-    if "result" in said:
-        return said["result"]
-    if "unfit" in said:
-        raise UnfitResult(said["unfit"])
-    failure, cause = said["raised"], RuntimeError(said["traceback"])
-    if "non_retryable" in said:
-        details, final = failure.get("details"), said["non_retryable"]
+    if "result" in message:
+        return message["result"]
+    if "unfit" in message:
+        raise UnfitResult(message["unfit"])
+    failure, cause = message["raised"], RuntimeError(message["traceback"])
+    if "non_retryable" in message:
+        details, final = failure.get("details"), message["non_retryable"]
         raise ApplicationError(
             failure["message"], type=failure["type"], details=details, non_retryable=final
         ) from cause
-    made: type[Exception] = Exception
-    for name in reversed([name for name in said["bases"] if name not in ("Exception", "BaseException")]):
-        made = type(name, (made,), {})
-    raise made(failure["message"]) from cause
+    error_class: type[Exception] = Exception
+    for name in reversed([name for name in message["bases"] if name not in ("Exception", "BaseException")]):
+        error_class = type(name, (error_class,), {})
+    raise error_class(failure["message"]) from cause
 
 
-def close() -> None:
+def close_process() -> None:
     """The thread ends, and its process."""
-    child: Child | None = getattr(_own, "child", None)
-    if child is not None:
-        child.kill()
-        _own.child = None
+    process: ActivityProcess | None = getattr(_thread_state, "child", None)
+    if process is not None:
+        process.kill()
+        _thread_state.child = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from temporalex_django.workers.pool import Pool
 
 #: How long a worker takes no other activity so that its pool empties, before a suspect begins beside what is left.
-_PATIENCE = 0.5
+_EMPTY_POOL_TIMEOUT = 0.5
 #: How long a trial is: most that kill do so at once. Twice as long with each attempt.
 _TRIAL, _LONGEST_TRIAL = 0.5, 300.0
 
@@ -32,35 +32,35 @@ class Quarantine:
         self._pool = pool
         self._announce = announce
         self._mark = mark
-        self._wanted_since: float | None = None  # suspects are due, as far as is known
-        self._watched: tuple[int, int, int] | None = None
-        self._quiet_until = 0.0
+        self._waiting_since: float | None = None  # suspects are due, as far as is known
+        self._trial_key: tuple[int, int, int] | None = None
+        self._trial_until = 0.0
 
     @property
-    def quiet(self) -> bool:
+    def is_on_trial(self) -> bool:
         """Whether somebody is on trial: no turn, nothing new."""
-        if self._watched is None:
+        if self._trial_key is None:
             return False
-        if time.monotonic() < self._quiet_until and self._watched in self._pool.held():
+        if time.monotonic() < self._trial_until and self._trial_key in self._pool.pending_keys():
             return True
         self._announce(())  # where that fails it is still quiet
-        self._watched = None
+        self._trial_key = None
         self._mark.clear()
         return False
 
     @property
-    def wanted(self) -> bool:
+    def has_suspects(self) -> bool:
         """Whether suspects wait for this pool to be empty: nothing else is to be taken."""
-        return self._wanted_since is not None
+        return self._waiting_since is not None
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether a suspect may be taken now."""
-        if self._wanted_since is None:
+        if self._waiting_since is None:
             return False
-        return not self._pool.busy or time.monotonic() - self._wanted_since > _PATIENCE
+        return not self._pool.busy or time.monotonic() - self._waiting_since > _EMPTY_POOL_TIMEOUT
 
-    def sift(
+    def filter_claimed(
         self, tasks: list[TaskState], *, all_seen: bool = True
     ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
         """Of those that were claimed: what is to begin, and what is to be given back, uncounted.
@@ -69,22 +69,22 @@ class Quarantine:
         """
         suspects = [task for task in tasks if task.crashes]
         if not suspects:
-            if all_seen and self.ready and not tasks:
-                self._wanted_since = None  # somebody else has taken them
+            if all_seen and self.is_ready and not tasks:
+                self._waiting_since = None  # somebody else has taken them
             return tasks, []
-        calm = [task for task in tasks if not task.crashes]
-        if calm or (self._pool.busy and not self.ready):
-            if self._wanted_since is None:
-                self._wanted_since = time.monotonic()
-            return calm, [_key(task) for task in suspects]
+        safe_tasks = [task for task in tasks if not task.crashes]
+        if safe_tasks or (self._pool.busy and not self.is_ready):
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+            return safe_tasks, [_task_key(task) for task in suspects]
         first, *others = suspects
         self._announce([Marked("trial", first.id)])
-        self._watched = _key(first)
-        self._quiet_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
+        self._trial_key = _task_key(first)
+        self._trial_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
         self._mark.note("trial", first.id)
-        self._wanted_since = time.monotonic()  # there may be more of them
-        return [first], [_key(task) for task in others]
+        self._waiting_since = time.monotonic()  # there may be more of them
+        return [first], [_task_key(task) for task in others]
 
 
-def _key(task: TaskState) -> tuple[int, int, int]:
+def _task_key(task: TaskState) -> tuple[int, int, int]:
     return (task.id, task.attempt, task.owner or 0)

@@ -390,7 +390,7 @@ def test_a_timeout_and_a_lost_worker_are_failures_too(env):
 
     assert (one.last_failure.type, one.last_failure.traceback) == ("TimeoutError", None)
     assert one.last_failure.message == "start_to_close of 30 s passed"
-    assert activity_policy.lost(held(1), env.clock).failure.type == "WorkerLost"
+    assert activity_policy.lost_result(held(1), env.clock).failure.type == "WorkerLost"
 
 
 def held(attempt):

@@ -13,7 +13,7 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.storage import InboxMessage, NewEvent, NewTask, Outcome, RunState, RunWrite, TaskState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -165,7 +165,7 @@ class MemoryPlace(Place):
         self, chain: UUID, name: str = "go", body: Any = None, *, kind: str = "signal", request_id: str | None = None,
         sender: Sender | None = None,
     ) -> int:  # fmt: skip
-        return self.storage.send(chain, kind, name, body, request_id=request_id, sender=sender)
+        return self.storage.send(chain, kind, name, body, message_id=request_id, sender=sender)
 
     def outcome(self, message: int) -> Outcome | None:
         kept = self.storage.messages.get(message)
@@ -226,7 +226,7 @@ class DatabasePlace(Place):
 
         found = Instance.objects.get(pk=run)
         return MemoryRun(
-            facts=self.storage.facts([run])[run],
+            facts=self.storage.run_records([run])[run],
             created_at=found.created_at,
             tags=found.tags or [],
             status=found.status,

@@ -92,7 +92,7 @@ def test_room_is_what_begins_now(place: Place, chain: UUID) -> None:
     names = ["plain", "plain", "waiting", "plain", "waiting", "quick"]
     place.write(chain, tasks=[place.task(state, i, activity=f"contract.{name}") for i, name in enumerate(names, 1)])
 
-    capacity = Capacity(threads=1, tasks=1, asyncs=["contract.waiting"], ahead={"contract.quick": 1})
+    capacity = Capacity(threads=1, tasks=1, async_names=["contract.waiting"], prefetch={"contract.quick": 1})
     taken = {t.seq for t in place.take(capacity=capacity)}
     assert taken == {1, 3, 6}
     assert {t.seq for t in place.take(owner=2)} == {2, 4, 5}
@@ -130,7 +130,7 @@ def test_an_end_becomes_a_message_of_the_chain(place: Place, chain: UUID) -> Non
     assert place.claim() == [chain]
     (message,) = place.inbox(chain)
     assert (message.kind, message.name, message.run_id) == ("activity", "ActivityCompleted", place.runs(chain)[0])
-    assert message.body == {"seq": 1, "result": {"a": "ü"}}
+    assert message.payload == {"seq": 1, "result": {"a": "ü"}}
     assert place.take() == []
 
 
@@ -142,7 +142,7 @@ def test_an_end_in_hand_is_told_by_whoever_has_it(place: Place, chain: UUID) -> 
     one, two = place.take()
 
     with place.storage.transaction():
-        valid, ended = place.storage.end_tasks(
+        valid, ended = place.storage.finish_undelivered(
             [done(one, {"a": "ü"}), again(place, two, 30), done(replace(one, attempt=2))]
         )
         (end,) = ended
@@ -159,10 +159,10 @@ def test_an_end_in_hand_is_told_by_whoever_has_it(place: Place, chain: UUID) -> 
         place.storage.defer([chain], seconds=60)
         assert [run.chain_id for run in place.storage.claim(limit=10, queues=QUEUES, first=[chain])] == [other]
         place.storage.defer([chain], seconds=0)
-        place.storage.tell(ended)
+        place.storage.deliver(ended)
 
     assert chain in place.claim()
-    assert [(message.kind, message.body) for message in place.inbox(chain)] == [("activity", end.attributes)]
+    assert [(message.kind, message.payload) for message in place.inbox(chain)] == [("activity", end.attributes)]
     assert place.storage.finish_tasks([done(one)]) == []
 
 
@@ -178,7 +178,7 @@ def test_an_end_counts_once(place: Place, chain: UUID) -> None:
 def test_another_attempt(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1)
     (task,) = place.take()
-    place.storage.heartbeat({(task.id, 1, 1): {"at": 5}})
+    place.storage.record_heartbeats({(task.id, 1, 1): {"at": 5}})
 
     assert place.storage.finish_tasks([again(place, task, 30)]) == [task.id]
 
@@ -209,7 +209,7 @@ def test_a_late_word_changes_nothing(place: Place, chain: UUID) -> None:
 
     assert place.storage.finish_tasks([done(first)]) == []
     assert place.storage.finish_tasks([again(place, first, 60)]) == []
-    assert place.storage.heartbeat({(first.id, 1, 1): "late", (second.id, 2, 2): "now"}) == {(second.id, 2, 2)}
+    assert place.storage.record_heartbeats({(first.id, 1, 1): "late", (second.id, 2, 2): "now"}) == {(second.id, 2, 2)}
     assert place.inbox(chain) == []
     assert place.storage.finish_tasks([again(place, second)]) == [second.id]
     (third,) = place.take(owner=3)
@@ -227,7 +227,7 @@ def test_a_late_word_beside_the_one_that_counts(place: Place, chain: UUID, *, la
     ends = [done(first, "late"), done(second, "counts")]
     assert place.storage.finish_tasks(ends if late_first else ends[::-1]) == [second.id]
 
-    assert [message.body["result"] for message in place.inbox(chain)] == ["counts"]
+    assert [message.payload["result"] for message in place.inbox(chain)] == ["counts"]
     assert place.storage.finish_tasks([done(second), done(second)]) == []
 
 
@@ -240,7 +240,7 @@ def test_the_same_attempt_of_another_owner(place: Place, chain: UUID) -> None:
     assert (first.attempt, second.attempt) == (1, 1)
 
     assert place.storage.finish_tasks([done(first)]) == []
-    assert place.storage.heartbeat({(first.id, 1, 1): "late"}) == set()
+    assert place.storage.record_heartbeats({(first.id, 1, 1): "late"}) == set()
     assert place.storage.finish_tasks([done(second)]) == [second.id]
 
 
@@ -250,7 +250,7 @@ def test_what_waits_for_another_attempt_is_nobodys(place: Place, chain: UUID) ->
     place.storage.finish_tasks([again(place, first, 60)])
 
     assert place.storage.finish_tasks([done(first)]) == []
-    assert place.storage.heartbeat({(first.id, 1, 1): 1}) == set()
+    assert place.storage.record_heartbeats({(first.id, 1, 1): 1}) == set()
 
 
 def test_a_cancelled_activity_is_gone(place: Place, chain: UUID) -> None:
@@ -258,9 +258,9 @@ def test_a_cancelled_activity_is_gone(place: Place, chain: UUID) -> None:
     (first, second) = place.take()
     place.write(chain, cancelled_tasks=[1])
 
-    assert place.storage.heartbeat({(first.id, 1, 1): 1, (second.id, 1, 1): 2}) == {(second.id, 1, 1)}
+    assert place.storage.record_heartbeats({(first.id, 1, 1): 1, (second.id, 1, 1): 2}) == {(second.id, 1, 1)}
     assert place.storage.finish_tasks([done(first), done(second)]) == [second.id]
-    assert [m.body["seq"] for m in place.inbox(chain)] == [2]
+    assert [m.payload["seq"] for m in place.inbox(chain)] == [2]
 
 
 def test_many_ends_at_once(place: Place, chain: UUID) -> None:
@@ -278,10 +278,10 @@ def test_heartbeats_keep_the_last_details(place: Place, chain: UUID) -> None:
     (task,) = place.take()
     key = (task.id, task.attempt, 1)
 
-    assert place.storage.heartbeat({key: [1]}) == {key}
-    assert place.storage.heartbeat({key: None}) == {key}  # alive, nothing to say
-    assert place.storage.heartbeat({}) == set()
-    assert place.storage.heartbeat({(task.id + 1, 1, 1): 1}) == set()
+    assert place.storage.record_heartbeats({key: [1]}) == {key}
+    assert place.storage.record_heartbeats({key: None}) == {key}  # alive, nothing to say
+    assert place.storage.record_heartbeats({}) == set()
+    assert place.storage.record_heartbeats({(task.id + 1, 1, 1): 1}) == set()
 
     place.storage.finish_tasks([again(place, task)])
     (second,) = place.take()
@@ -291,7 +291,7 @@ def test_heartbeats_keep_the_last_details(place: Place, chain: UUID) -> None:
 def test_details_may_come_encoded(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1)
     (task,) = place.take()
-    place.storage.heartbeat({(task.id, 1, 1): b'{"page":7}'})
+    place.storage.record_heartbeats({(task.id, 1, 1): b'{"page":7}'})
     place.storage.finish_tasks([again(place, task)])
 
     assert place.take()[0].heartbeat_details == {"page": 7}
@@ -502,36 +502,36 @@ def test_the_failure_of_an_atomic_one(place: Place, chain: UUID) -> None:
 def test_one_activity_is_read_by_its_number_whoever_has_it(place: Place, chain: UUID) -> None:
     place.schedule(chain, 3)
     (run,) = place.runs(chain)
-    waiting = place.storage.task_of(run, 3)
+    waiting = place.storage.find_task(run, 3)
     (taken,) = place.take(owner=9)
-    running = place.storage.task_of(run, 3)
+    running = place.storage.find_task(run, 3)
 
     assert (waiting.fence, list(waiting.args), dict(waiting.kwargs)) == ((taken.id, 0, None), [1], {"a": 2})
     assert running.fence == taken.fence == (taken.id, 1, 9)
-    assert place.storage.task_of(run, 4) is None
+    assert place.storage.find_task(run, 4) is None
 
     place.schedule(chain, 2, atomic=True)
-    assert [(task.seq, task.attempt) for task in place.storage.tasks_of(run)] == [(2, 1), (3, 1)]
-    assert place.storage.tasks_of(run) == [place.storage.task_of(run, seq) for seq in (2, 3)]
-    assert place.storage.tasks_of(place.storage.new_run_id()) == []
+    assert [(task.seq, task.attempt) for task in place.storage.tasks_of_run(run)] == [(2, 1), (3, 1)]
+    assert place.storage.tasks_of_run(run) == [place.storage.find_task(run, seq) for seq in (2, 3)]
+    assert place.storage.tasks_of_run(place.storage.new_run_id()) == []
 
 
 def test_whoever_read_one_ends_it_unless_its_worker_was_quicker(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1, 2)
     (run,) = place.runs(chain)
     place.take(owner=9)
-    one, two = (place.storage.task_of(run, seq) for seq in (1, 2))
+    one, two = (place.storage.find_task(run, seq) for seq in (1, 2))
 
     assert place.storage.finish_tasks([done(one, "by hand")]) == [one.id]
     assert place.storage.finish_tasks([done(one, "late")]) == []
     assert place.storage.finish_tasks([again(place, two)]) == [two.id]
     assert place.storage.finish_tasks([done(two, "too late")]) == []
-    assert [message.body["result"] for message in place.inbox(chain)] == ["by hand"]
+    assert [message.payload["result"] for message in place.inbox(chain)] == ["by hand"]
 
 
 def test_an_atomic_one_that_nobody_has_is_ended_by_whoever_read_it(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1, atomic=True)
-    task = place.storage.task_of(place.runs(chain)[0], 1)
+    task = place.storage.find_task(place.runs(chain)[0], 1)
 
     assert task.attempt == 1
     assert place.storage.finish_tasks([done(task)]) == [task.id]
@@ -540,19 +540,19 @@ def test_an_atomic_one_that_nobody_has_is_ended_by_whoever_read_it(place: Place,
 def test_the_input_of_an_activity_is_changed_while_nobody_has_it(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1, 2)
     (run,) = place.runs(chain)
-    first = place.storage.task_of(run, 1)
+    first = place.storage.find_task(run, 1)
     place.storage.edit_task(replace(first, args=[7], kwargs={}, options={"key": "new"}))
     taken = {task.seq: task for task in place.take(owner=9)}
     place.storage.edit_task(replace(taken[2], args=[8]))
 
     assert (list(taken[1].args), dict(taken[1].kwargs), taken[1].options) == ([7], {}, {"key": "new"})
-    assert list(place.storage.task_of(run, 2).args) == [1]
+    assert list(place.storage.find_task(run, 2).args) == [1]
 
 
 def test_a_chain_is_held_whatever_state_it_is_in(place: Place, chain: UUID) -> None:
     place.write(chain, run={"due_at": place.now + timedelta(hours=1), "crashes": 3})
 
     with place.storage.transaction():
-        run = place.storage.hold(chain, wait=0.1)
+        run = place.storage.lock_run(chain, wait=0.1)
         assert (run.chain_id, run.crashes) == (chain, 3)
-        assert place.storage.hold(UUID(int=5), wait=0.1) is None
+        assert place.storage.lock_run(UUID(int=5), wait=0.1) is None

@@ -1,4 +1,4 @@
-"""``claim``, ``decline``, ``queue_for``: which runs a turn gets."""
+"""``claim``, ``decline``, ``wait_for_locks``: which runs a turn gets."""
 
 from __future__ import annotations
 
@@ -249,11 +249,11 @@ def test_an_inbox_that_was_read_before_its_run_was_locked_does_not_count() -> No
 def test_standing_in_line_for_a_free_run(place: Place) -> None:
     chain = place.start()
     with place.storage.transaction():
-        place.storage.queue_for(chain, patience=1.0)
+        place.storage.wait_for_locks(chain, timeout=1.0)
         (run,) = place.storage.claim(limit=1, queues=[], chains=[chain])
 
     assert run.chain_id == chain
 
 
 def test_no_worker_lives_who_never_said_so(place: Place) -> None:
-    assert not place.storage.live_workers_with("Cart", 1)
+    assert not place.storage.has_live_worker("Cart", 1)

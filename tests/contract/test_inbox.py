@@ -23,7 +23,7 @@ def test_messages_come_in_their_order_with_all_they_have(place: Place) -> None:
 
     found = place.inbox(chain)
 
-    assert [(m.id, m.kind, m.name, m.body, m.request_id) for m in found] == [
+    assert [(m.id, m.kind, m.name, m.payload, m.message_id) for m in found] == [
         (first, "signal", "go", {"a": "ü"}, None),
         (second, "update", "add", [1], "u-1"),
         (third, "cancel", "", {"reason": "why"}, None),
@@ -51,11 +51,11 @@ def test_a_turn_reads_inboxes_and_the_facts_of_some_runs_together(place: Place) 
 
     with place.storage.transaction():
         place.storage.claim(limit=2, queues=["default"])
-        inboxes, facts = place.storage.begin([one, other], runs=place.runs(one))
+        inboxes, facts = place.storage.load_turn_input([one, other], runs=place.runs(one))
         assert {chain: len(messages) for chain, messages in inboxes.items()} == {one: 0, other: 1}
-        assert facts == place.storage.facts(place.runs(one))
+        assert facts == place.storage.run_records(place.runs(one))
         assert [of.workflow_id for of in facts.values()] == ["one"]
-        assert place.storage.begin([]) == ({}, {})
+        assert place.storage.load_turn_input([]) == ({}, {})
 
 
 def test_what_is_consumed_is_gone(place: Place) -> None:
@@ -128,7 +128,7 @@ def test_a_message_is_sent_once_under_its_id(place: Place) -> None:
 
     assert place.send(chain, "add", 2, kind="update", request_id="u-1") == first
     assert place.send(other, "add", 1, kind="update", request_id="u-1") != first
-    assert [m.body for m in place.inbox(chain)] == [1]
+    assert [m.payload for m in place.inbox(chain)] == [1]
     for another in (
         {"name": "else", "kind": "update"},
         {"name": "add", "kind": "signal"},
@@ -147,7 +147,7 @@ def test_the_id_of_what_was_not_taken_is_free(place: Place, status: str) -> None
     second = place.send(chain, "add", 2, kind="update", request_id="u-1")
 
     assert second != first
-    assert [(m.id, m.body) for m in place.inbox(chain)] == [(second, 2)]
+    assert [(m.id, m.payload) for m in place.inbox(chain)] == [(second, 2)]
 
 
 def test_the_id_of_what_was_taken_is_not(place: Place) -> None:
@@ -221,7 +221,7 @@ def test_the_body_is_as_it_was_sent(place: Place) -> None:
     place.send(chain, body=body)
     body["list"].append(2)
 
-    assert place.inbox(chain)[0].body == {"list": [1]}
+    assert place.inbox(chain)[0].payload == {"list": [1]}
 
 
 def test_messages_are_put_before_those_that_are_there(place: Place) -> None:
@@ -240,10 +240,10 @@ def test_messages_are_put_before_those_that_are_there(place: Place) -> None:
             PendingMessage(kind="signal", name="first", payload=5, sender=Sender("8", "Bob")),
             PendingMessage(kind="update", name="read", payload=6, message_id="again"),
         ]
-        place.storage.put_first(chain, messages, received=3)
+        place.storage.prepend_messages(chain, messages, received=3)
 
     found = [m for m in place.inbox(chain) if m.kind != "cancel"]
-    assert [(m.name, m.body, m.request_id, m.sender) for m in found] == [
+    assert [(m.name, m.payload, m.message_id, m.sender) for m in found] == [
         ("first", 5, None, Sender("8", "Bob")),
         ("read", 6, "again", None),
         ("unread", 2, None, Sender("7", "Ada")),
@@ -272,7 +272,7 @@ def test_updates_of_a_history_are_known_to_a_chain_that_never_had_them(place: Pl
     place.quiet(chain)
     with place.storage.transaction():
         place.storage.claim(limit=1, queues=["default"], chains=[chain])
-        place.storage.keep_taken(chain, updates)
+        place.storage.store_settled_messages(chain, updates)
 
     assert (place.inbox(chain), place.claim()) == ([], [])
     under_way = place.send(chain, "add", [1], kind="update", request_id="under-way", sender=ada)

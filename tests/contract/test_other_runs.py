@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.storage import Outcome, RunWrite
 from tests.contract.places import NOW
 from tests.contract.test_transactions import child
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def named(place: Place, chain: UUID) -> list[tuple[str, str, Any]]:
-    return [(m.kind, m.name, m.body) for m in place.inbox(chain)]
+    return [(m.kind, m.name, m.payload) for m in place.inbox(chain)]
 
 
 def signal(name: str = "told", body: Any = None, **to: Any) -> NewMessage:
-    return NewMessage(kind="signal", name=name, body=body, **to)
+    return NewMessage(kind="signal", name=name, payload=body, **to)
 
 
 def started_by(place: Place, chain: UUID, **fields: Any) -> UUID:
@@ -71,7 +71,7 @@ def test_a_message_with_an_id_comes_once(place: Place) -> None:
         one, messages=[signal("a", chain_id=two, request_id="m-1"), signal("b", chain_id=two, request_id="m-2")]
     )
 
-    assert [(m.name, m.request_id) for m in place.inbox(two)] == [("a", "m-1"), ("b", "m-2")]
+    assert [(m.name, m.message_id) for m in place.inbox(two)] == [("a", "m-1"), ("b", "m-2")]
 
 
 def test_the_newest_open_run_of_an_id_is_meant(place: Place) -> None:
@@ -98,7 +98,7 @@ def test_who_asks_hears_what_became_of_it(place: Place, which: str, answer: dict
     place.write(one, messages=[signal("a", workflow_id=which, ask=(one, run, 4))])
 
     (heard,) = place.inbox(one)
-    assert (heard.kind, heard.run_id, heard.body) == ("external", run, answer)
+    assert (heard.kind, heard.run_id, heard.payload) == ("external", run, answer)
     assert heard.name == ("ExternalDelivered" if which == "open" else "ExternalFailed")
     assert len(place.inbox(there)) == (which == "open")
     assert place.inbox(gone) == []
@@ -110,8 +110,8 @@ def test_who_asks_for_an_id_of_several_workflows_hears_which(place: Place) -> No
     place.write(one, messages=[signal("a", workflow_id="same", ask=(one, place.runs(one)[0], 4))])
 
     (heard,) = place.inbox(one)
-    assert (heard.name, heard.body["type"]) == ("ExternalFailed", "AmbiguousId")
-    assert {c["run_id"] for c in heard.body["candidates"]} == {str(place.runs(chain)[0]) for chain in several}
+    assert (heard.name, heard.payload["type"]) == ("ExternalFailed", "AmbiguousId")
+    assert {c["run_id"] for c in heard.payload["candidates"]} == {str(place.runs(chain)[0]) for chain in several}
     assert [place.inbox(chain) for chain in several] == [[], []]
     close(place, several[0])
     place.write(one, consumed=[heard.id], messages=[signal("a", workflow_id="same", ask=(one, place.runs(one)[0], 5))])
@@ -126,7 +126,7 @@ def test_a_child_is_a_run_of_its_own(place: Place) -> None:
     new = started_by(place, parent, execution_timeout=60, run_timeout=5, args={"a": [1]}, seq=3)
     (run,) = place.runs(new)
 
-    facts = place.storage.facts([run])[run]
+    facts = place.storage.run_records([run])[run]
 
     assert (facts.workflow, facts.workflow_id, facts.args, facts.seed) == ("Child", "child", {"a": [1]}, 1)
     assert (facts.parent, facts.parent_chain, facts.parent_run) == ("w-1", parent, place.runs(parent)[0])
@@ -166,7 +166,7 @@ def test_a_child_that_is_closed_gets_no_messages(place: Place) -> None:
 
     assert place.inbox(new) == []
     (heard,) = place.inbox(parent)
-    assert (heard.name, heard.body["type"]) == ("ExternalFailed", "WorkflowClosed")
+    assert (heard.name, heard.payload["type"]) == ("ExternalFailed", "WorkflowClosed")
 
 
 def test_a_child_whose_id_is_taken_is_refused(place: Place) -> None:
@@ -176,7 +176,7 @@ def test_a_child_whose_id_is_taken_is_refused(place: Place) -> None:
 
     (heard,) = place.inbox(parent)
     assert (heard.kind, heard.name, heard.run_id) == ("child", "ChildFailed", run)
-    assert (heard.body["seq"], heard.body["type"]) == (3, "AlreadyRunning")
+    assert (heard.payload["seq"], heard.payload["type"]) == (3, "AlreadyRunning")
     assert len(place.claim()) == 3
     assert len(place.runs(taken)) == 1
 
@@ -187,7 +187,7 @@ def test_a_child_may_not_have_the_id_of_a_run(place: Place) -> None:
     place.write(parent, children=[child(place, parent, str(run), 3)])
 
     (heard,) = place.inbox(parent)
-    assert (heard.name, heard.body["seq"], heard.body["type"]) == ("ChildFailed", 3, "InvalidId")
+    assert (heard.name, heard.payload["seq"], heard.payload["type"]) == ("ChildFailed", 3, "InvalidId")
 
 
 def test_of_two_children_of_one_id_the_first_is_started(place: Place) -> None:

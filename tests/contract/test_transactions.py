@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.other_runs import NewChild, NewMessage
+from temporalex_django.engine.external_messages import NewChild, NewMessage
 from temporalex_django.engine.storage import NewRun, Outcome, Retry, TaskResult
 from tests.contract.places import NOW, event
 
@@ -69,7 +69,7 @@ def much(place: Place, chain: UUID, other: UUID) -> None:
         waiting={third: 2},
         parked=[fourth],
         outcomes={"known": Outcome(status="completed")},
-        messages=[NewMessage(kind="signal", name="told", body=1, chain_id=other)],
+        messages=[NewMessage(kind="signal", name="told", payload=1, chain_id=other)],
         children=[child(place, chain)],
         instance={"status": "running", "published": 3},
         next_run=NewRun(run_id=place.storage.new_run_id(), args=None, seed=2),
@@ -257,6 +257,6 @@ def test_what_a_callback_raises_is_logged(place: Place, committed: Any, caplog: 
 
 def test_what_user_code_raises_is_no_fault_of_the_storage(place: Place) -> None:
     for error in (ValueError("x"), Undone(), KeyError("y")):
-        assert not place.storage.transient(error)
-        assert not place.storage.interrupted(error)
-        assert not place.storage.lost(error)
+        assert not place.storage.is_transient(error)
+        assert not place.storage.is_interrupted(error)
+        assert not place.storage.is_connection_lost(error)

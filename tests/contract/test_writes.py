@@ -20,7 +20,7 @@ def test_facts_are_those_of_the_start(place: Place) -> None:
     chain = place.start("cart-1", workflow="Cart", version=3, args={"n": [1]}, execution_timeout=60, run_timeout=5)
     (run,) = place.runs(chain)
 
-    facts = place.storage.facts([run])[run]
+    facts = place.storage.run_records([run])[run]
 
     assert (facts.run_id, facts.workflow_id, facts.workflow, facts.version) == (run, "cart-1", "Cart", 3)
     assert (facts.args, facts.seed, facts.carried_messages, facts.attempt, facts.snapshot) == (
@@ -38,8 +38,8 @@ def test_facts_are_those_of_the_start(place: Place) -> None:
 def test_facts_are_of_those_runs_that_there_are(place: Place) -> None:
     (run,) = place.runs(place.start())
 
-    assert place.storage.facts([]) == {}
-    assert list(place.storage.facts([run, place.storage.new_run_id()])) == [run]
+    assert place.storage.run_records([]) == {}
+    assert list(place.storage.run_records([run, place.storage.new_run_id()])) == [run]
 
 
 def test_facts_say_when_the_run_started(place: Place) -> None:
@@ -47,7 +47,7 @@ def test_facts_say_when_the_run_started(place: Place) -> None:
     place.write(chain, instance={"started_at": NOW, "status": "running"})
     (run,) = place.runs(chain)
 
-    assert place.storage.facts([run])[run].started_at == NOW
+    assert place.storage.run_records([run])[run].started_at == NOW
 
 
 def test_the_state_of_a_run_comes_back(place: Place) -> None:
@@ -119,21 +119,21 @@ def test_a_history_in_pages(place: Place) -> None:
     place.write(chain, events=[event(number) for number in range(1, 6)])
     (run,) = place.runs(chain)
 
-    assert [e.number for e in place.storage.page(run, after=0, most=2)] == [1, 2]
-    assert [e.number for e in place.storage.page(run, after=2, most=2)] == [3, 4]
-    assert [e.number for e in place.storage.page(run, after=4, most=2)] == [5]
-    assert place.storage.page(run, after=5, most=2) == []
-    assert place.storage.page(place.storage.new_run_id(), after=0, most=2) == []
+    assert [e.number for e in place.storage.history_page(run, after=0, limit=2)] == [1, 2]
+    assert [e.number for e in place.storage.history_page(run, after=2, limit=2)] == [3, 4]
+    assert [e.number for e in place.storage.history_page(run, after=4, limit=2)] == [5]
+    assert place.storage.history_page(run, after=5, limit=2) == []
+    assert place.storage.history_page(place.storage.new_run_id(), after=0, limit=2) == []
 
 
 def test_markers_of_patches(place: Place) -> None:
     chain = place.start()
     (run,) = place.runs(chain)
-    assert place.storage.markers(run) == set()
+    assert place.storage.patch_markers(run) == set()
     place.write(chain, events=[event(1), event(2, "PatchMarked", id="a"), event(3, "PatchMarked", id="b")])
 
-    assert place.storage.markers(run) == {"a", "b"}
-    assert place.storage.markers(place.storage.new_run_id()) == set()
+    assert place.storage.patch_markers(run) == {"a", "b"}
+    assert place.storage.patch_markers(place.storage.new_run_id()) == set()
 
 
 def test_columns_of_the_run_that_are_named_change_and_the_others_stay(place: Place) -> None:
@@ -198,7 +198,7 @@ def test_what_was_given_may_change_afterwards(place: Place) -> None:
     for changed in (args["a"], published["b"], attributes["c"], value, call[0]):
         changed.append(2)
 
-    assert place.storage.facts([run])[run].args == {"a": [1]}
+    assert place.storage.run_records([run])[run].args == {"a": [1]}
     assert place.row(run).published == {"b": [1]}
     assert place.storage.histories({run: 0})[run][0].attributes == {"c": [1]}
     assert place.outcome(message) == Outcome(status="completed", value=[1])
@@ -239,7 +239,7 @@ def test_two_runs_of_a_chain(place: Place) -> None:
     )
     assert (state.failed_tries, state.crashes, state.atomic_due, state.closed) == (0, 0, None, False)
     assert place.claim() == [chain]  # it is due at once
-    facts = place.storage.facts([next_id])[next_id]
+    facts = place.storage.run_records([next_id])[next_id]
     assert (facts.args, facts.seed, facts.carried_messages, facts.version) == ({"n": 2}, 9, carried, 3)
     assert (facts.workflow_id, facts.expires_at, facts.run_timeout) == ("w", NOW + timedelta(seconds=60), 9)
     assert (facts.started_at, facts.snapshot) == (None, None)
@@ -264,7 +264,9 @@ def test_a_mark_of_a_pause_and_stored_fields_go_on_but_not_where_a_run_is_taken_
     )
     assert (place.row(second).paused, place.row(second).stored) == (mark, {"n": 1})
 
-    place.write(chain, instance={"paused": None}, next_run=NewRun(run_id=third, args=2, seed=1, like=first), **on)
+    place.write(
+        chain, instance={"paused": None}, next_run=NewRun(run_id=third, args=2, seed=1, source_run_id=first), **on
+    )
 
     assert [(place.row(run).paused, place.row(run).stored) for run in place.runs(chain)] == [
         (mark, {"n": 1}),

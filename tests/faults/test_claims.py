@@ -82,25 +82,27 @@ def test_what_is_taken_ahead_and_not_begun_is_given_back_uncounted(tmp_path: Pat
         loop.pool.submit(waiting)
         assert ActivityTask.objects.filter(owner=loop.row.epoch, attempt=1, started_at=None).count() == 3
         back = wait_for(loop.pool.overdue)
-        loop.storage.give_back(back)
+        loop.storage.release_tasks(back)
         assert ActivityTask.objects.filter(owner=None, attempt=0).count() == 2
-        (begun,) = loop.pool.begun()
-        loop.storage.begin_tasks([begun])
+        (begun,) = loop.pool.started_tasks()
+        loop.storage.mark_tasks_started([begun])
         assert ActivityTask.objects.get(owner=loop.row.epoch).started_at == begun.started_at
     finally:
         hold.unlink()
-        loop._leave(None, hurried=False)
+        loop._shut_down(None, hurried=False)
     assert not closed(started)
 
 
 def test_room_is_for_what_can_begin_and_for_what_was_measured() -> None:
-    capacity = Capacity(threads=1, tasks=1, ahead={"quick": 2}, asyncs={"waits"})
-    taken = [name for name in ("slow", "slow", "waits", "waits", "quick", "quick", "quick") if capacity.takes(name)]
+    capacity = Capacity(threads=1, tasks=1, prefetch={"quick": 2}, async_names={"waits"})
+    taken = [name for name in ("slow", "slow", "waits", "waits", "quick", "quick", "quick") if capacity.acquire(name)]
     assert taken == ["slow", "waits", "quick", "quick"]
     assert not capacity
     assert not Capacity(tasks=5)  # nothing is async: nothing could use them
-    capacity = Capacity(ahead={"quick": 2, UNMEASURED: 2}, together=3, asyncs={"waits"}, measured={"quick", "slow"})
-    taken = [name for name in ("slow", "waits", "new", "quick", "other", "new", "quick") if capacity.takes(name)]
+    capacity = Capacity(
+        prefetch={"quick": 2, UNMEASURED: 2}, prefetch_limit=3, async_names={"waits"}, measured_names={"quick", "slow"}
+    )
+    taken = [name for name in ("slow", "waits", "new", "quick", "other", "new", "quick") if capacity.acquire(name)]
     assert taken == ["new", "quick", "other"]
     assert not capacity
 
@@ -113,13 +115,13 @@ def test_a_claim_takes_what_there_is_room_for(asyncs: set[str]) -> None:
         start("Doubling", {"n": n}, workflow_id=f"d-{n}")
     loop = WorkerLoop(inline=True)
     loop.engine.turn(limit=10, queues=["default"])
-    loop._leave(None, hurried=True)
+    loop._shut_down(None, hurried=True)
     (name,) = set(ActivityTask.objects.values_list("activity", flat=True))
     named = {name} if asyncs else set()
     storage = DjangoStorage()
 
     def claimed(**capacity: Any) -> int:
-        return len(storage.claim_tasks(capacity=Capacity(asyncs=named, **capacity), queues=["default"], owner=1))
+        return len(storage.claim_tasks(capacity=Capacity(async_names=named, **capacity), queues=["default"], owner=1))
 
     assert claimed(**({"threads": 3} if asyncs else {"tasks": 3})) == 0
     assert claimed(ahead={"other": 5}) == 0

@@ -212,4 +212,4 @@ def test_a_connection_that_broke_while_nobody_used_it_costs_no_attempt() -> None
             assert cursor.fetchone()[0] >= 1
         assert counted("behind") == {"result": 0}
     finally:
-        loop._leave(None, hurried=True)
+        loop._shut_down(None, hurried=True)

@@ -53,7 +53,7 @@ def worked_through(loop: WorkerLoop, fault: Fault) -> None:
             with connection.execute_wrapper(fault):
                 found = loop.poll()
         except DatabaseError as exc:
-            if loop.storage.lost(exc):
+            if loop.storage.is_connection_lost(exc):
                 connection.close()
             found = None
         if not found and not loop.pool.busy and not Instance.objects.open().exists():

@@ -162,7 +162,7 @@ def test_requests_start_update_and_wait_through_it_and_leave_nothing_behind(
     assert counted.update("add", 1) == 1  # nobody else is there: in the request
 
     with transaction.atomic():
-        DjangoStorage().lock(counted.chain_id, wait=1.0)
+        DjangoStorage().lock_chain(counted.chain_id, wait=1.0)
         busy = threading.Thread(target=_refused, args=[lambda: Tally.handle("t").update("add", 1, timeout=0.3)])
         busy.start()
         busy.join(30)

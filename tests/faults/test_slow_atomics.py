@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from temporalex_django.db.starts import Started
 from temporalex_django.models import Chain
-from temporalex_django.workers.health_report import activity_threads, relief_threads
+from temporalex_django.workers.health_report import activity_threads, handover_threads
 from tests.faults.test_crash_marks import closed, start
 from tests.faults.test_guardian import env_with
 from tests.faults.test_health import health, only
@@ -137,4 +137,4 @@ def test_told_to_stop_it_ends_with_what_it_runs(subprocess_env: dict[str, str], 
 )
 def test_its_threads_are_within_the_number_of_connections(connections: int | None, threads: int, relief: int) -> None:
     with override_settings(TEMPORALEX={"WORKER_CONNECTIONS": connections}):
-        assert (activity_threads(), relief_threads()) == (threads, relief)
+        assert (activity_threads(), handover_threads()) == (threads, relief)

@@ -201,7 +201,7 @@ def test_a_run_that_was_blocked_just_when_its_worker_came_heals_by_itself(loop: 
     finally:
         workflow.registry["Doubling"] = cls
     assert waiting_for(started) == ["a worker with the class Doubling (version 1)"]
-    Maintenance(loop).tend()
+    Maintenance(loop).run_pass()
     turn(loop)
     assert instance(started).status == "completed"
 

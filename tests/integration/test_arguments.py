@@ -280,7 +280,7 @@ def test_a_worker_is_made_as_the_settings_say(loop: Any) -> None:
     made = loop(ACTIVITY_THREADS=3, ACTIVITY_TASKS=5, CACHE_SIZE=7, CACHE_BYTES=8_000_000)
 
     assert (made.pool._threads, made.pool._tasks, made.engine.cache._size) == (3, 5, 7)
-    assert made.engine.cache._most_bytes == 8_000_000
+    assert made.engine.cache._max_bytes == 8_000_000
     with override_settings(TEMPORALEX={"TURN_SIZE": 9}):
         assert made.storage.turn_size == 9
 

@@ -88,9 +88,9 @@ def test_workers_go_through_jobs_in_their_maintenance() -> None:
     (run,) = baskets("a")
     StartBulk("terminate", runs=[run]).execute()
     maintenance = Maintenance(WorkerLoop())
-    maintenance.tend()
+    maintenance.run_pass()
     wait_for(lambda: statuses() == {"a": "terminated"})
-    maintenance.chores.stop()
+    maintenance.background_thread.stop()
 
 
 def test_signals_and_resets_are_for_many_too() -> None:
@@ -505,11 +505,11 @@ def test_nobody_waits_for_the_code_of_a_run_that_is_replayed_for_a_job(monkeypat
     maintenance = Maintenance(loop)
     maintenance.register()
     try:
-        maintenance.tend()
+        maintenance.run_pass()
         assert begun.wait(60)
-        maintenance._beaten_at = 0.0
+        maintenance._heartbeat_at = 0.0
         before = Worker.objects.get().beat_at
-        maintenance.tend()
+        maintenance.run_pass()
         assert Worker.objects.get().beat_at > before
         finished()  # another worker
         Basket.handle("a").signal("note", "hello")

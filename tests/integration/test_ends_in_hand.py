@@ -108,7 +108,7 @@ def test_the_history_is_the_same_whatever_way_the_ends_came(loop: WorkerLoop, mo
 
     def end_and_tell(results: Any) -> Any:
         valid, ended = ask_ends(results)()
-        loop.storage.tell(ended)
+        loop.storage.deliver(ended)
         return lambda: (valid, [])
 
     monkeypatch.setattr(loop.storage, "ask_ends", end_and_tell)
@@ -150,8 +150,8 @@ def test_what_cannot_be_delivered_now_is_told(loop: WorkerLoop, hindered: str, m
                 Chain.objects.update(due_at=timezone.now())
 
         case "no turn left":
-            monkeypatch.setattr("temporalex_django.engine.turn.Advance.ends", property(lambda _: 1 / 0))
-            monkeypatch.setattr(loop, "_alone", lambda _: 0)
+            monkeypatch.setattr("temporalex_django.engine.turn.ActivationStep.must_close", property(lambda _: 1 / 0))
+            monkeypatch.setattr(loop, "_turn_alone", lambda _: 0)
             go_on = monkeypatch.undo
 
     loop.poll()
@@ -191,7 +191,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
 
     with monkeypatch.context() as patch:
         if ends_with == "its answer":
-            patch.setattr(loop, "_exchanged", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
+            patch.setattr(loop, "_apply_turn", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
         else:
             patch.setattr(loop.storage, "write", broken)
         with pytest.raises(InterfaceError):
@@ -202,7 +202,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
         assert (ActivityTask.objects.count(), Message.objects.count(), ends(handle)) == (1, 0, [])
     assert len(loop.pool.results()) == 1
     if ends_with == "its process":
-        loop.pool.forget(loop.pool.results())
+        loop.pool.discard_results(loop.pool.results())
         release(loop.storage, loop.row.epoch)
         loop = WorkerLoop(inline=True)
         loop.marker.close()
@@ -216,7 +216,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
 def test_a_turn_takes_the_ends_of_as_many_runs_as_it_has_room_for(loop: WorkerLoop) -> None:
     """And those that are due get their share beside them."""
     handles = in_the_hand_of(loop, "one", "two", "three", "four")
-    loop.turner._reach = 2
+    loop.turn_runner._reachable_runs = 2
     fresh = EndsOnce.start("fresh")
 
     loop.poll()

@@ -187,7 +187,7 @@ def test_a_worker_takes_the_seed_once(env: dict[str, str], tmp_path: Path, how: 
     elif how == "-E":
         assert (said["seed"], said["mark"]) == (None, None)
     else:
-        assert (said["seed"], said["mark"]) == (str(hash_seed.of_project()), "1")
+        assert (said["seed"], said["mark"]) == (str(hash_seed.project_seed()), "1")
         assert said["hash"] == seed_of(command, env, tmp_path)["hash"]
 
 
@@ -206,9 +206,9 @@ def test_a_worker_takes_the_seed_once(env: dict[str, str], tmp_path: Path, how: 
     ],
 )
 def test_which_command_lines_can_be_run_again(command_line: list[str], again: list[str] | None) -> None:
-    assert hash_seed.again(command_line, {}) == (None if again is None else [sys.executable, *again])
-    assert hash_seed.again(command_line, {hash_seed.VARIABLE: "random"}) is None
-    assert hash_seed.again(command_line, {hash_seed.MARK: "1"}) is None
+    assert hash_seed.restart_command(command_line, {}) == (None if again is None else [sys.executable, *again])
+    assert hash_seed.restart_command(command_line, {hash_seed.VARIABLE: "random"}) is None
+    assert hash_seed.restart_command(command_line, {hash_seed.MARK: "1"}) is None
 
 
 def test_other_commands_and_calls_never_start_again(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
@@ -217,12 +217,12 @@ def test_other_commands_and_calls_never_start_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_seed_is_that_of_the_secret_key(settings: Any) -> None:
-    before = hash_seed.of_project()
+    before = hash_seed.project_seed()
     assert 0 < before < 2**32
-    assert hash_seed.of_project() == before
+    assert hash_seed.project_seed() == before
     settings.SECRET_KEY = "another"
-    assert hash_seed.of_project() != before
-    assert hash_seed.another() not in (before, hash_seed.of_project())
+    assert hash_seed.project_seed() != before
+    assert hash_seed.different_seed() not in (before, hash_seed.project_seed())
 
 
 def test_the_check_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +244,8 @@ def test_the_check_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         [message] = found()
         assert (message.id, message.level) == ("temporalex_django.W012", WARNING)
         assert f"{file}:13: iteration of a set in workflow code (Priced.run)" in message.msg
-        assert f"PYTHONHASHSEED={hash_seed.of_project()}" in message.hint
-        monkeypatch.setenv(hash_seed.VARIABLE, str(hash_seed.of_project()))
+        assert f"PYTHONHASHSEED={hash_seed.project_seed()}" in message.hint
+        monkeypatch.setenv(hash_seed.VARIABLE, str(hash_seed.project_seed()))
         assert found() == []
     finally:
         registry_of.registry.clear()

@@ -269,10 +269,10 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
             Returning.start({"what": "poison", "name": "x"}),
         )
         worker.engine.turn(limit=10, queues=worker.queues)
-        worker.pool.submit(worker.turner.claim_tasks(Capacity(threads=10)))
+        worker.pool.submit(worker.turn_runner.claim_tasks(Capacity(threads=10)))
         assert worker.pool.busy == 4
         if way == "leaves":
-            worker._leave(None, hurried=True)
+            worker._shut_down(None, hurried=True)
         else:
             worker.row.drained_at = worker.row.now() if way == "drained" else None
             worker.caution = way == "cautious"

@@ -152,7 +152,7 @@ def test_a_database_that_is_busy_when_a_user_is_read_blocks_nobody(purse: Any, m
     purse.signal("stop", by=stored("ann", MAY))
     with monkeypatch.context() as patched:
         patched.setattr(DatabaseJudge, "__call__", busy)
-        patched.setattr(DjangoStorage, "transient", lambda _, exc: isinstance(exc, Busy))
+        patched.setattr(DjangoStorage, "is_transient", lambda _, exc: isinstance(exc, Busy))
         with pytest.raises(Busy):
             inline.engine("default").turn(limit=1, queues=["default"])
     assert purse.describe().blocked is None

@@ -20,8 +20,8 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskState
 from temporalex_django.models import ActivityTask, Instance, Limit
+from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.gates import Gates
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.pool import InlinePool
 from temporalex_django.workers.quarantine import Quarantine
@@ -38,7 +38,7 @@ def start(workflow: str, args: Any, workflow_id: str = "m-1") -> Started:
 def loop() -> Iterator[WorkerLoop]:
     found = WorkerLoop(queues=["default", "other"])
     yield found
-    found._leave(None, hurried=True)
+    found._shut_down(None, hurried=True)
 
 
 def schedule(loop: WorkerLoop, calls: list[tuple[str, str | None]]) -> None:
@@ -52,9 +52,9 @@ def limited(**queues: dict[str, Any]) -> Any:
     return override_settings(TEMPORALEX={"QUEUES": queues})
 
 
-def taken_by(gates: Gates, owner: int, *, threads: int = 100) -> list[int]:
+def taken_by(gates: Admission, owner: int, *, threads: int = 100) -> list[int]:
     """Numbers of the activities that a worker gets."""
-    gates._next.clear()
+    gates._next_look.clear()
     gates._storage.lined = True
     tasks, _ = gates.claim(Capacity(threads=threads), owner=owner)
     return sorted(task.seq for task in tasks)
@@ -65,7 +65,7 @@ def free(*owners: int) -> None:
 
 
 def test_room_is_counted_by_what_is_under_way(loop: WorkerLoop) -> None:
-    one, two = Gates(DjangoStorage(worker=True), ["default"]), Gates(DjangoStorage(worker=True), ["default"])
+    one, two = Admission(DjangoStorage(worker=True), ["default"]), Admission(DjangoStorage(worker=True), ["default"])
     with limited(default={"concurrency": 5, "concurrency_per_key": 2}):
         schedule(loop, [*[("often", "red")] * 6, *[("often", "blue")] * 3, *[("often", None)] * 3])
         assert Counter(ActivityTask.objects.values_list("line", flat=True)) == {"k:red": 6, "k:blue": 3, None: 3}
@@ -74,7 +74,7 @@ def test_room_is_counted_by_what_is_under_way(loop: WorkerLoop) -> None:
         assert len({*first} & {*range(1, 7)}) == 1  # one of each, then another one of each
         assert len(taken_by(two, 2)) == 2
         assert taken_by(two, 2) == []
-        assert two.waiting
+        assert two.has_waiting
         (figures,) = queue_figures(["default"])
         held = ActivityTask.objects.filter(owner=None).exclude(line=None).count()
         assert (figures.running, figures.due_activities, figures.held_activities, figures.due_runs) == (5, 7, held, 0)
@@ -94,12 +94,12 @@ def test_room_is_counted_by_what_is_under_way(loop: WorkerLoop) -> None:
         assert ActivityTask.objects.exclude(owner=None).count() == 4
     free(loop.row.epoch)
     # the setting is gone, and with it the lines: nothing is left behind
-    taken_by(loop.gates, 1)
+    taken_by(loop.admission, 1)
     assert not ActivityTask.objects.exclude(line=None).exists()
 
 
 def test_a_rate_is_kept_by_the_clock_of_the_database(loop: WorkerLoop) -> None:
-    one, two = Gates(DjangoStorage(worker=True), ["default"]), Gates(DjangoStorage(worker=True), ["default"])
+    one, two = Admission(DjangoStorage(worker=True), ["default"]), Admission(DjangoStorage(worker=True), ["default"])
     with limited(default={"rate": "4/h"}):
         schedule(loop, [("often", None)] * 9)
         assert len(taken_by(one, 1, threads=3)) == 3
@@ -113,13 +113,13 @@ def test_a_rate_is_kept_by_the_clock_of_the_database(loop: WorkerLoop) -> None:
 
 
 def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    gates = Gates(DjangoStorage(worker=True), ["default"])
+    gates = Admission(DjangoStorage(worker=True), ["default"])
     monkeypatch.setitem(activity.limits_by_name, seldom.name, Limits(rate=Rate(2, 3600.0)))
     with limited(default={"rate": "4/h"}):
         schedule(loop, [*[("often", None)] * 4, *[("seldom", None)] * 4])
         assert len(taken_by(gates, 1)) == 4
         assert taken_by(gates, 1) == []
-        assert gates.rated
+        assert gates.is_rate_limited
         seldoms = ActivityTask.objects.filter(owner=1, activity=seldom.name)
         (one, two) = seldoms.values_list("id", "attempt", "owner")
         give_back(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
@@ -151,14 +151,14 @@ def test_an_activity_has_limits_of_its_own_and_holds_up_no_others(
     schedule(loop, [*[("seldom", "red")] * 3, *[("seldom", None)] * 3, *[("often", "red")] * 2])
     lines = Counter(ActivityTask.objects.values_list("line", flat=True))
     assert lines == {f"a:{seldom.name}\nred": 3, f"a:{seldom.name}": 3, None: 2}
-    gates = loop.gates
-    assert [task.activity for task in loop.turner.claim_tasks(Capacity(threads=100))] == [often.name] * 2
+    gates = loop.admission
+    assert [task.activity for task in loop.turn_runner.claim_tasks(Capacity(threads=100))] == [often.name] * 2
     assert len(taken_by(gates, 1)) == 2
     assert ActivityTask.objects.filter(owner=1, line__endswith="red").count() == 1
     free(1)
     # one that was scheduled before it had limits joins its line when somebody meets it
     ActivityTask.objects.filter(owner=None).update(line=None)
-    assert loop.turner.claim_tasks(Capacity(threads=100)) == []
+    assert loop.turn_runner.claim_tasks(Capacity(threads=100)) == []
     assert not ActivityTask.objects.filter(owner=None, line=None).exists()
     assert len(taken_by(gates, 1)) == 2
     # nor does one that may begin once a minute: others may come, and it is looked for them soon
@@ -166,9 +166,9 @@ def test_an_activity_has_limits_of_its_own_and_holds_up_no_others(
     monkeypatch.setitem(activity.limits_by_name, seldom.name, Limits(rate=Rate(1, 60.0)))
     assert len(taken_by(gates, 1)) == 1
     assert taken_by(gates, 1) == []
-    assert gates.waiting
-    assert gates.wait is not None
-    assert gates.wait <= 0.2
+    assert gates.has_waiting
+    assert gates.wait_seconds is not None
+    assert gates.wait_seconds <= 0.2
 
 
 def test_a_worker_does_what_is_limited_to_the_end() -> None:
@@ -235,7 +235,7 @@ def begun(loop: WorkerLoop, *, polls: int, threads: int) -> list[int]:
     for _ in range(polls):
         pool.left = threads
         loop.poll()
-        loop.gates._next.clear()
+        loop.admission._next_look.clear()
     loop.poll()
     return sorted(before - {*ActivityTask.objects.values_list("seq", flat=True)})
 
@@ -263,6 +263,6 @@ def test_suspects_under_limits_are_tried_and_nobody_stops_for_a_death_elsewhere(
 
 def one_round(loop: WorkerLoop) -> None:
     """Three activities begin and end, and four runs go on."""
-    tasks = loop.turner.claim_tasks(Capacity(threads=3))
+    tasks = loop.turn_runner.claim_tasks(Capacity(threads=3))
     loop.storage.finish_tasks([Attempt(task, loop.row.now).run() for task in tasks])
     loop.engine.turn(limit=4, queues=["default"])

@@ -36,7 +36,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance, Message, Wor
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.patience import once_there
+from temporalex_django.workers.reconnect import retry_until_available
 from tests.support.runs import events, once
 from tests.support.waiting import wait_for
 
@@ -98,14 +98,14 @@ def test_a_step_of_the_clock_of_the_database_buries_nobody(clock: Clock) -> None
     maintenance.register()
     other = row(loop.storage)
     try:
-        maintenance.tend()
+        maintenance.run_pass()
         hour = timedelta(hours=1)
         Worker.objects.update(
             started_at=F("started_at") - hour, beat_at=F("beat_at") - hour, expires_at=F("expires_at") - hour
         )
-        maintenance.tend()
+        maintenance.run_pass()
         clock.lease(0.5)
-        maintenance.tend()
+        maintenance.run_pass()
     finally:
         loop.marker.close()
     assert Worker.objects.filter(pk=other.pk, buried_at=None).exists()
@@ -119,10 +119,10 @@ def test_who_could_not_beat_for_a_lease_begins_to_look_anew(away: bool, clock: C
     maintenance.register()
     frozen = row(loop.storage, marker=loop.marker.path)  # it lives: it is this process
     try:
-        maintenance.tend()
+        maintenance.run_pass()
         for step in (2.0, 0.1) if away else (0.5, 0.5, 0.1):
             clock.lease(step)
-            maintenance.tend()
+            maintenance.run_pass()
     finally:
         loop.marker.close()
     assert Worker.objects.filter(pk=frozen.pk).exists() == away
@@ -301,7 +301,7 @@ def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(c
     other = announcing(loop.storage, Marked("chain", suspect.chain_id))
     begun = Instance.objects.filter(started_at__isnull=False)
     try:
-        maintenance.tend()
+        maintenance.run_pass()
         assert loop.caution
         loop.poll()
         assert [run.pk for run in begun.all()] == [innocent.run_id]
@@ -520,4 +520,4 @@ def test_only_a_database_that_is_away_is_waited_for() -> None:
         raise ProgrammingError("no such table")
 
     with pytest.raises(ProgrammingError):
-        once_there(wrong, storage=DjangoStorage(), stop=threading.Event(), timeout=5.0)
+        retry_until_available(wrong, storage=DjangoStorage(), stop=threading.Event(), timeout=5.0)

@@ -106,8 +106,8 @@ def test_the_end_of_an_attempt_that_is_under_way_changes_nothing() -> None:
 
     new = h.reset(1)
 
-    assert worker.finish_tasks([activity_policy.completed(task, "late")]) == []
-    assert worker.heartbeat({(task.id, task.attempt, 7): "beat"}) == set()
+    assert worker.finish_tasks([activity_policy.completed_result(task, "late")]) == []
+    assert worker.record_heartbeats({(task.id, task.attempt, 7): "beat"}) == set()
     open_one = ActivityTask.objects.get()
     assert (str(open_one.run_id), open_one.attempt, open_one.owner) == (new, 0, None)
     h.signal("end", 1)
@@ -123,7 +123,7 @@ def test_all_of_it_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = rows()
     from temporalex_django.db.storage import DjangoStorage
 
-    for method in ("write", "put_first", "on_commit"):
+    for method in ("write", "prepend_messages", "on_commit"):
         with monkeypatch.context() as patched:
             patched.setattr(DjangoStorage, method, _dies)
             for call in (h.reset, h.fork):
@@ -177,14 +177,16 @@ def test_a_replay_has_a_lease_of_time_and_nothing_is_locked_meanwhile(monkeypatc
     Basket.start(id="b")
     drain()
     ticks = iter(range(0, 1_000_000, 20))
-    held = DjangoStorage.hold
+    held = DjangoStorage.lock_run
     monkeypatch.setattr("temporalex_django.engine.points.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    monkeypatch.setattr(DjangoStorage, "hold", lambda *_, **__: pytest.fail("it was locked before its replay was over"))
+    monkeypatch.setattr(
+        DjangoStorage, "lock_run", lambda *_, **__: pytest.fail("it was locked before its replay was over")
+    )
     with override_settings(TEMPORALEX={"LEASE_SECONDS": 10.0}):
         for call in (Basket.handle("b").reset, Basket.handle("b").fork):
             with pytest.raises(errors.ActionNotPossible, match="takes longer than 10 s to go through 1 activations"):
                 call(1)
-    monkeypatch.setattr(DjangoStorage, "hold", held)
+    monkeypatch.setattr(DjangoStorage, "lock_run", held)
     with override_settings(TEMPORALEX={"LEASE_SECONDS": 30.0}):
         Basket.handle("b").reset(1)
     assert Instance.objects.count() == 2

@@ -231,7 +231,7 @@ def test_a_silent_activity(env):
     env.hold(import_file)
     handle = env.start(SaysLittle, "import")
     task = env._held[0]
-    env.storage.begin_tasks([task])
+    env.storage.mark_tasks_started([task])
     env.clock += timedelta(minutes=2)
 
     found = said(env, handle)

@@ -261,11 +261,11 @@ def test_waiting_for_a_lock_leaves_the_transaction_whole(elsewhere: Elsewhere) -
         assert DjangoStorage().claim(limit=1, queues=["default"], chains=[started.chain_id])
 
     with held_open(elsewhere, take), transaction.atomic():
-        assert not storage.lock(started.chain_id, wait=0.3)
+        assert not storage.lock_chain(started.chain_id, wait=0.3)
         start("other")
         assert Instance.objects.count() == 2
     with transaction.atomic():
-        assert storage.lock(started.chain_id, wait=0.3)
+        assert storage.lock_chain(started.chain_id, wait=0.3)
         assert len(storage.claim(limit=1, queues=["default"], chains=[started.chain_id])) == 1
         with connection.cursor() as cursor:
             cursor.execute("show lock_timeout")
@@ -350,12 +350,12 @@ def test_a_result_that_comes_too_late_changes_nothing() -> None:
 
     assert (second.attempt, second.owner) == (2, 2)
     assert storage.finish_tasks([done]) == []
-    assert storage.heartbeat({(first.id, 1, 1): "x", (second.id, 2, 2): "y"}) == {(second.id, 2, 2)}
+    assert storage.record_heartbeats({(first.id, 1, 1): "x", (second.id, 2, 2): "y"}) == {(second.id, 2, 2)}
     again = TaskResult(task=second, outcome=("ActivityCompleted", {"seq": 1, "result": "in time"}))
     assert storage.finish_tasks([again]) == [second.id]
     assert storage.finish_tasks([again]) == []  # delivered twice
     (message,) = storage.inbox([started.chain_id])[started.chain_id]
-    assert (message.kind, message.name, message.body, message.run_id) == (
+    assert (message.kind, message.name, message.payload, message.run_id) == (
         "activity",
         "ActivityCompleted",
         {"seq": 1, "result": "in time"},
@@ -397,7 +397,7 @@ def test_an_attempt_given_back_is_not_counted() -> None:
         )
     (first,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
     assert first.owner is not None
-    storage.give_back({(first.id, first.attempt, first.owner)})
+    storage.release_tasks({(first.id, first.attempt, first.owner)})
     (again,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
 
     assert (first.attempt, again.attempt) == (1, 1)

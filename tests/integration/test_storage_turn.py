@@ -18,10 +18,10 @@ from temporalex_django.conf import codec
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.other_runs import NewMessage
 from temporalex_django.engine.storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
-from temporalex_django.engine.taker import Taker
+from temporalex_django.engine.taker import EagerClaim
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
@@ -78,7 +78,7 @@ def test_a_start_is_claimed_with_its_facts(storage: DjangoStorage) -> None:
         assert run.due_at is not None
         assert run.deadline is not None
         assert abs(run.deadline - run.due_at - timedelta(seconds=60)) < timedelta(seconds=1)
-        facts = storage.facts([run.run_id])[run.run_id]
+        facts = storage.run_records([run.run_id])[run.run_id]
     assert (facts.workflow_id, facts.workflow, facts.version, facts.args) == ("w-1", "Cart", 1, {"n": 1})
     assert facts.seed > 0
     instance = Instance.objects.get(pk=started.run_id)
@@ -93,7 +93,7 @@ def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) ->
     with storage.transaction():
         (run,) = claim(storage)
         inbox = storage.inbox([run.chain_id])[run.chain_id]
-        assert [(m.id, m.kind, m.name, m.body, m.request_id) for m in inbox] == [
+        assert [(m.id, m.kind, m.name, m.payload, m.message_id) for m in inbox] == [
             (first.id, "signal", "go", {"a": "ü"}, None),
             (second.id, "update", "add", 1, "u-1"),
             (third.id, "update", "add", 2, "u-2"),
@@ -234,7 +234,7 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
 
     with storage.transaction():
         (run,) = claim(storage)
-        facts = storage.facts([run.run_id])[run.run_id]
+        facts = storage.run_records([run.run_id])[run.run_id]
     assert (run.chain_id, run.run_id, run.length, run.head_token, run.activated_at) == (
         started.chain_id,
         new.run_id,
@@ -259,8 +259,8 @@ def test_a_taker_gets_what_it_has_room_for(storage: DjangoStorage) -> None:
     with storage.transaction():
         (run,) = claim(storage)
         tasks = [replace(task(run, n), activity=tiny.name if n < 4 else "nobody.has_it") for n in (1, 2, 3, 4)]
-        taker = Taker(owner=7, capacity=Capacity(threads=2), queues={"default"})
-        taken = storage.write([RunWrite(run=run, tasks=tasks)], taker=taker)()
+        taker = EagerClaim(owner=7, capacity=Capacity(threads=2), queues={"default"})
+        taken = storage.write([RunWrite(run=run, tasks=tasks)], eager_claim=taker)()
 
     expected = [1, 2] if storage.sql.claims_on_insert else []
     assert [(one.seq, one.attempt, one.owner) for one in taken] == [(n, 1, 7) for n in expected]
@@ -275,9 +275,9 @@ def test_messages_find_their_chain_by_business_id(storage: DjangoStorage) -> Non
     with storage.transaction():
         runs = {run.chain_id: run for run in claim(storage)}
         to = [
-            NewMessage(kind="signal", name="a", body=1, workflow_id="two"),
-            NewMessage(kind="signal", name="b", body=2, chain_id=two.chain_id),
-            NewMessage(kind="signal", name="c", body=3, workflow_id="nobody"),
+            NewMessage(kind="signal", name="a", payload=1, workflow_id="two"),
+            NewMessage(kind="signal", name="b", payload=2, chain_id=two.chain_id),
+            NewMessage(kind="signal", name="c", payload=3, workflow_id="nobody"),
         ]
         storage.write([RunWrite(run=runs[one.chain_id], messages=to)])
 
@@ -352,7 +352,7 @@ def test_an_unreadable_payload_names_its_run(storage: DjangoStorage) -> None:
     Instance.objects.update(args=b"\xff")
 
     with pytest.raises(PayloadError) as caught:
-        storage.facts([started.run_id])
+        storage.run_records([started.run_id])
 
     assert caught.value.run_id == started.run_id  # type: ignore[attr-defined]
     assert "unreadable" in repr(Instance.objects.get().input)
@@ -369,7 +369,7 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage:
     with storage.transaction(), CaptureQueriesContext(connection) as queries:
         runs = claim(storage)
         inbox = storage.inbox([r.chain_id for r in runs])
-        storage.facts([r.run_id for r in runs])
+        storage.run_records([r.run_id for r in runs])
         storage.histories({r.run_id: 0 for r in runs})
         storage.now()
         writes = []
@@ -547,7 +547,7 @@ def test_who_waits_for_the_writer_lock_looks_often_and_leaves_nothing_behind(mon
     connection.connection.execute("pragma busy_timeout = 20")  # as init_command may say
     with pytest.raises(OperationalError, match="locked") as caught, storage.transaction():
         raise AssertionError("nobody has the lock twice")
-    assert storage.transient(caught.value)
+    assert storage.is_transient(caught.value)
     assert (connection.in_atomic_block, connection.get_autocommit(), patience()) == (False, True, 20)
     connection.connection.execute(f"pragma busy_timeout = {before}")
 
@@ -593,7 +593,7 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
         assert storage.claim(limit=1, queues=["default"], chains=chains[:1]) == []
         assert [run.chain_id for run in claim(worker) if run.crashes] == chains[:1]
         report = WorkflowEngine(worker, worker).advance(limit=10, queues=["default"])
-        assert (report.suspects, set(report.claimed)) == (chains[:1], set(chains[1:]))
+        assert (report.suspect_chains, set(report.claimed_chains)) == (chains[:1], set(chains[1:]))
         (run,) = worker.claim(limit=1, queues=[], chains=chains[:1])
         storage.write([RunWrite(run=run)])
     assert Chain.objects.get(pk=chains[0]).crashes == 1  # nothing of it was run
@@ -628,8 +628,8 @@ def test_live_workers_are_those_whose_lease_is_valid(storage: DjangoStorage) -> 
             expires_at=now + timedelta(seconds=left),
         )
 
-    assert [name for name in ("Here", "Gone", "Nowhere") if storage.live_workers_with(name, 1)] == ["Here"]
-    assert not storage.live_workers_with("Here", 2)
+    assert [name for name in ("Here", "Gone", "Nowhere") if storage.has_live_worker(name, 1)] == ["Here"]
+    assert not storage.has_live_worker("Here", 2)
 
 
 def test_runs_are_found_by_their_subject(storage: DjangoStorage, django_user_model: Any) -> None:

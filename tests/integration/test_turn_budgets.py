@@ -80,12 +80,12 @@ def test_a_turn_has_the_writer_lock_for_a_moment(loop: WorkerLoop, monkeypatch: 
     for number in range(80):
         start("Tally", workflow_id=f"t-{number}")
     monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
-    monkeypatch.setattr("temporalex_django.workers.turner._HELD", 60.0)
+    monkeypatch.setattr("temporalex_django.workers.turn_runner._MAX_LOCK_SECONDS", 60.0)
     assert [loop.poll().runs for _ in range(3)] == [20, 25, 31]
 
-    monkeypatch.setattr("temporalex_django.workers.turner._HELD", 1e-9)
+    monkeypatch.setattr("temporalex_django.workers.turn_runner._MAX_LOCK_SECONDS", 1e-9)
     assert loop.poll().runs == 4
-    assert loop.turner._reach == 20
+    assert loop.turn_runner._reachable_runs == 20
 
 
 def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(loop: WorkerLoop) -> None:
@@ -222,11 +222,11 @@ def test_of_a_long_inbox_a_turn_reads_so_many_messages_and_so_many_bytes() -> No
         insert_message(many.chain_id, kind="cancel", name="", body={"reason": "enough"}, storage=storage)
 
     inboxes = storage.inbox([many.chain_id, large.chain_id])
-    assert (len(inboxes[many.chain_id]), inboxes[many.chain_id].more) == (1_001, True)
+    assert (len(inboxes[many.chain_id]), inboxes[many.chain_id].has_more) == (1_001, True)
     assert inboxes[many.chain_id][-1].kind == "cancel"
-    assert [m.body for m in inboxes[many.chain_id][:-1]] == list(range(1_000))
-    assert (len(inboxes[large.chain_id]), inboxes[large.chain_id].more) == (7, True)
-    assert {len(m.body) for m in inboxes[large.chain_id]} == {1_000_000}
+    assert [m.payload for m in inboxes[many.chain_id][:-1]] == list(range(1_000))
+    assert (len(inboxes[large.chain_id]), inboxes[large.chain_id].has_more) == (7, True)
+    assert {len(m.payload) for m in inboxes[large.chain_id]} == {1_000_000}
 
 
 def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypat
     found = storage.inbox([started.chain_id for started in runs])
 
     assert [len(found[started.chain_id]) for started in runs] == [16] * 10
-    assert not any(one.more for one in found.values())
+    assert not any(one.has_more for one in found.values())
 
 
 def test_the_time_of_a_run_that_is_paused_is_not_over(loop: WorkerLoop) -> None:
@@ -272,8 +272,8 @@ def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() ->
 
     inbox = storage.inbox([started.chain_id])[started.chain_id]
 
-    assert [m.body for m in inbox] == [*range(10), *range(12, 25)]
-    assert inbox.more
+    assert [m.payload for m in inbox] == [*range(10), *range(12, 25)]
+    assert inbox.has_more
 
 
 def test_messages_that_were_parked_are_all_delivered(loop: WorkerLoop) -> None:
@@ -309,17 +309,17 @@ def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(
         fresh = WorkerLoop(inline=True)
     try:
         fresh.poll()
-        assert fresh.engine.rebuilding == 1
+        assert fresh.engine.rebuild_count == 1
         assert instance(neighbour).status != "pending"
         send(neighbour, "stop")
         fresh.poll()
         fresh.poll()
         assert not instance(neighbour).is_open
-        assert fresh.engine.rebuilding == 1
+        assert fresh.engine.rebuild_count == 1
         if connection.vendor == "postgresql":
             with transaction.atomic():
                 assert Chain.objects.select_for_update(nowait=True).get(pk=long_run.chain_id)
-        polls_until(fresh, lambda: not fresh.engine.rebuilding)
+        polls_until(fresh, lambda: not fresh.engine.rebuild_count)
         assert not fresh.storage.is_deferred(long_run.chain_id)  # at once: it was left alone long enough
         polls_until(fresh, lambda: not instance(long_run).is_open)
     finally:
@@ -351,7 +351,7 @@ def test_a_history_that_does_not_fit_blocks_after_the_rebuild(loop: WorkerLoop, 
     send(long_run, "stop")
     polls_until(loop, lambda: instance(long_run).blocked)
     assert instance(long_run).blocked["code"] == "nondeterminism"  # type: ignore[index] # just waited for
-    assert loop.engine.rebuilding == 0
+    assert loop.engine.rebuild_count == 0
 
 
 def test_pages_end_at_activations(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def write(storage: DjangoStorage, *, events: int = 1, last: bool = True, then: C
     """A turn that stores as many events of one number; ``then`` comes behind that."""
     with storage.transaction():
         (run,) = storage.claim(limit=1, queues=["default"])
-        storage.write([RunWrite(run=run, events=[event(1)] * events)], last=last)
+        storage.write([RunWrite(run=run, events=[event(1)] * events)], is_last=last)
         then()
 
 

@@ -248,7 +248,7 @@ def test_the_local_runner_runs_in_threads_of_this_process() -> None:
     runner.start()
     try:
         started = start("Doubling", {"n": 2})
-        runner.ring()
+        runner.wake()
         wait_for(lambda: not instance(started).is_open)
         assert Worker.objects.get().kind == "local"
     finally:
@@ -285,15 +285,15 @@ def test_a_worker_that_nobody_has_rung_for_looks_by_one_plain_read() -> None:
     """A turn in vain takes locks and a transaction: most looks of an idle worker find nothing."""
     loop = WorkerLoop(inline=True)
     try:
-        loop.expectant = False
+        loop.expects_work = False
         with CaptureQueriesContext(connection) as queries:
             idle = loop.poll()
-        assert idle.looked and not idle and idle.due is None
+        assert idle.is_plain_read and not idle and idle.due_in is None
         assert [look["sql"] for look in queries if "skip locked" in look["sql"]] == [] and len(queries) == 1
 
         started = start("Doubling", {"n": 21})
         Chain.objects.filter(pk=started.chain_id).update(due_at=timezone.now() + timedelta(days=30))
-        assert (loop.poll().due or 0) > 86_400, "it knows how long it may sleep"
+        assert (loop.poll().due_in or 0) > 86_400, "it knows how long it may sleep"
         Chain.objects.filter(pk=started.chain_id).update(due_at=timezone.now())
         assert loop.poll().runs == 1, "what is due is taken at once"
     finally:

@@ -156,7 +156,7 @@ def test_what_waits_in_vain_for_a_thread_is_offered_again_at_once(monkeypatch: p
     """Without waiting for the next look of a worker that has nothing else to do."""
     loop = WorkerLoop(inline=True)
     monkeypatch.setattr(loop.pool, "overdue", lambda: {(1, 1, loop.row.epoch)})
-    maintenance.Maintenance(loop)._heartbeats()
+    maintenance.Maintenance(loop)._record_heartbeats()
     assert loop.wake.is_set()
     loop.marker.close()
 
@@ -286,5 +286,5 @@ def test_which_classes_live_workers_have_is_asked_once_a_turn() -> None:
     storage = DjangoStorage()
     with CaptureQueriesContext(connection) as queries:
         for _ in range(50):
-            storage.live_workers_with("Foreign", 1)
+            storage.has_live_worker("Foreign", 1)
     assert len([q for q in queries if "temporalex_worker" in q["sql"]]) == 1

@@ -49,7 +49,7 @@ class Operator:
                 else:
                     handle.fail_activity(number, "by hand", type="ByHand")
                 self.by_hand.add((run_id, number))
-                late = [activity_policy.completed(task, "late") for task in held]
+                late = [activity_policy.completed_result(task, "late") for task in held]
                 assert env.engine.tasks.finish_tasks(late) == [], "a worker was heard after it had been ended by hand"
             case "stumble":
                 _stumble(env, run_id, which)
@@ -129,7 +129,7 @@ def _stumble(env: Environment, run_id: str, which: int) -> int:
         raise LookupError("nothing of it is held")
     task = held[which % len(held)]
     env._held_tasks.remove(task)
-    env.engine.tasks.finish_tasks([activity_policy.failed(task, ConnectionError("stumbled"), env.clock)])
+    env.engine.tasks.finish_tasks([activity_policy.failed_result(task, ConnectionError("stumbled"), env.clock)])
     return task.seq
 
 

@@ -115,7 +115,7 @@ def stored(result: TaskResult) -> tuple[str, dict[str, Any]]:
     """What a batch would write, and that it can be."""
     assert result.outcome is not None
     kind, attributes = result.outcome
-    data = codec().encode(attributes) if result.body is None else result.body
+    data = codec().encode(attributes) if result.encoded is None else result.encoded
     assert same(codec().decode(data), attributes)
     return kind, attributes
 
@@ -168,10 +168,10 @@ def test_any_value_as_heartbeat_details(box: Box) -> None:
     one = attempt(beating)
     kind, _ = stored(one.run())
     if kind == "ActivityCompleted":
-        (details,) = one.details
+        (details,) = one.pending_details
         assert details is None or same(codec().decode(details), payloads.to_plain(value))
     else:
-        assert not one.details
+        assert not one.pending_details
 
 
 @given(st.one_of(texts.map(ValueError), texts.map(BaseException), st.builds(EvilError), texts.map(KeyError)).map(Box))

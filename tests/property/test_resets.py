@@ -91,4 +91,4 @@ def test_what_was_done_by_hand_is_of_the_run_that_takes_it_up(program: Any, sche
 
 
 def inputs(played: Played, run_id: UUID) -> dict[int, Any]:
-    return {task.seq: [task.args, idempotency_key(task)] for task in played.env.engine.tasks.tasks_of(run_id)}
+    return {task.seq: [task.args, idempotency_key(task)] for task in played.env.engine.tasks.tasks_of_run(run_id)}

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.engine.fates import Fate, due, fate_of, waits
+from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
 from temporalex_django.engine.storage import RunState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,15 +22,15 @@ def _run(**given) -> RunState:
 @pytest.mark.parametrize(
     ("run", "told", "fate"),
     [
-        ({}, {}, Fate.ACTIVATE),
-        ({}, {"atomic": True}, Fate.ATOMIC),
-        ({}, {"waits": True, "atomic": True}, Fate.PARK),
-        ({}, {"ends": True, "waits": True, "atomic": True}, Fate.END),
-        ({"closed": True}, {"ends": True, "waits": True, "atomic": True}, Fate.ANSWER),
+        ({}, {}, TurnDecision.ACTIVATE),
+        ({}, {"atomic": True}, TurnDecision.ATOMIC),
+        ({}, {"waits": True, "atomic": True}, TurnDecision.PARK),
+        ({}, {"ends": True, "waits": True, "atomic": True}, TurnDecision.END),
+        ({"closed": True}, {"ends": True, "waits": True, "atomic": True}, TurnDecision.ANSWER),
     ],
 )
 def test_what_comes_first_decides(run, told, fate):
-    assert fate_of(_run(**run), **{"ends": False, "waits": False, "atomic": False} | told) is fate
+    assert decide(_run(**run), **{"ends": False, "waits": False, "atomic": False} | told) is fate
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_what_comes_first_decides(run, told, fate):
     ],
 )
 def test_a_blocked_run_is_tried_when_it_is_due_or_when_somebody_insists(run, force, waiting):
-    assert waits(_run(**run), NOW, force=force) is waiting
+    assert is_parked(_run(**run), NOW, force=force) is waiting
 
 
 def test_due():
-    assert [due(moment, NOW) for moment in (None, LATER, NOW, NOW - timedelta(days=1))] == [False, False, True, True]
+    assert [is_due(moment, NOW) for moment in (None, LATER, NOW, NOW - timedelta(days=1))] == [False, False, True, True]

@@ -31,7 +31,7 @@ class SqliteDialect:
     """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
 
     name = "sqlite"
-    turn_size = 100  # where so many take no longer than a moment: see ``workers.turner``
+    turn_size = 100  # where so many take no longer than a moment: see ``workers.turn_runner``
     writer_lock = True
     few = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False

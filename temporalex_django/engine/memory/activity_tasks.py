@@ -17,7 +17,7 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.in_hand import TaskInHand
+from temporalex_django.engine.in_hand import FinishedActivity
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
 from temporalex_django.engine.storage import NewTask, Retry, TaskResult, TaskState
@@ -34,7 +34,7 @@ class MemoryTasks(MemoryTables):
         self.open_tasks: Table[int, TaskState] = Table(self.undo_log)
         self._failures: Table[int, AttemptFailure] = Table(self.undo_log)
         # Numbers of the open ones of a run, by that of the command.
-        self._tasks_of: defaultdict[UUID, Table[int, int]] = defaultdict(lambda: Table(self.undo_log))
+        self._task_ids_by_run: defaultdict[UUID, Table[int, int]] = defaultdict(lambda: Table(self.undo_log))
         # Heaps by queue and whether it is atomic: those that nobody has, and some that are gone or due at another time.
         self._due_tasks: defaultdict[tuple[str, bool], list[Due]] = defaultdict(list)
 
@@ -43,36 +43,36 @@ class MemoryTasks(MemoryTables):
     def _schedule(self, task: NewTask) -> None:
         number = next(self._ids)
         self.queues.add(task.queue)
-        self._tasks_of[task.run_id][task.seq] = number
+        self._task_ids_by_run[task.run_id][task.seq] = number
         call: dict[str, Any] = {"args": deep_copy(list(task.args)), "kwargs": deep_copy(dict(task.kwargs))}
         due_at = task.due_at or task.scheduled_at
-        self._fails(number, task.failure)
-        self._offer(
+        self._record_failure(number, task.failure)
+        self._make_available(
             task.as_state(number, attempt=task.attempt, due_at=due_at, options=deep_copy(dict(task.options)), **call)
         )
 
     def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
         """An atomic one failed in a turn of its run."""
-        if (number := self._tasks_of[run_id].get(seq)) is not None:
-            self._fails(number, retry.failure)
-            self._offer(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
+        if (number := self._task_ids_by_run[run_id].get(seq)) is not None:
+            self._record_failure(number, retry.failure)
+            self._make_available(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
 
-    def _fails(self, number: int, failure: AttemptFailure | None) -> None:
+    def _record_failure(self, number: int, failure: AttemptFailure | None) -> None:
         """Keep why it is tried again, with when its first attempt failed."""
         if failure is not None:
-            before = self._failures.get(number)
-            since = failure.at if before is None else before.since
+            previous_failure = self._failures.get(number)
+            since = failure.at if previous_failure is None else previous_failure.since
             self._failures[number] = replace(failure, since=since)
 
-    def _drop(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
+    def _drop_tasks(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
         """Forget these of a run, or all."""
-        of_run = self._tasks_of[run_id]
+        of_run = self._task_ids_by_run[run_id]
         for seq in list(of_run) if seqs is None else seqs:
             if (number := of_run.discard(seq)) is not None:
                 del self.open_tasks[number]
                 self._failures.discard(number)
 
-    def _offer(self, task: TaskState) -> None:
+    def _make_available(self, task: TaskState) -> None:
         """Whoever claims activities may have it once it is due."""
         self.open_tasks[task.id] = task
         heapq.heappush(self._due_tasks[task.queue, task.atomic], (task.due_at, task.id))
@@ -83,53 +83,53 @@ class MemoryTasks(MemoryTables):
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False
     ) -> list[TaskState]:
         heaps = [self._due_tasks[queue, kind] for queue in dict.fromkeys(queues) for kind in {False, atomic}]
-        taken: list[TaskState] = []
-        passed: list[TaskState] = []
+        claimed_tasks: list[TaskState] = []
+        skipped_tasks: list[TaskState] = []
         while capacity and (heap := min((heap for heap in heaps if heap), default=None)) and heap[0][0] <= self.clock:
             due_at, number = entry = heapq.heappop(heap)
-            self.undo_log.undo_by(partial(heapq.heappush, heap, entry))
+            self.undo_log.add_undo(partial(heapq.heappush, heap, entry))
             task = self.open_tasks.get(number)
             if task is None or task.owner is not None or task.due_at != due_at:
                 continue
-            if not capacity.takes(task.activity):
-                passed.append(task)
+            if not capacity.acquire(task.activity):
+                skipped_tasks.append(task)
                 continue
             task = replace(task, owner=owner, attempt=task.attempt + 1, beat_at=None)
             self.open_tasks[number] = task
-            taken.append(_copy(task))
-        for task in passed:
-            self._offer(task)
-        return taken
+            claimed_tasks.append(_copy_task(task))
+        for task in skipped_tasks:
+            self._make_available(task)
+        return claimed_tasks
 
-    def _fenced(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
+    def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
         """The activity, if this is still its attempt and its owner."""
         task = self.open_tasks.get(number)
         return task if task is not None and (task.attempt, task.owner) == (attempt, owner) else None
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         with self.undo_log.block():
-            valid, ended = self.end_tasks(results)
-            self.tell(ended)
+            valid, activities = self.finish_undelivered(results)
+            self.deliver(activities)
         return valid
 
-    def tell(self, ended: Sequence[TaskInHand]) -> None:
-        for one in ended:
-            self._deliver(one.chain_id, "activity", one.kind, one.attributes, run_id=one.run_id)
+    def deliver(self, activities: Sequence[FinishedActivity]) -> None:
+        for activity in activities:
+            self._add_message(activity.chain_id, "activity", activity.kind, activity.attributes, run_id=activity.run_id)
 
-    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
-        valid, ended = [], []
+    def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
+        valid, activities = [], []
         with self.undo_log.block():
             for result in results:
-                task = self._fenced(*result.task.fence)
+                task = self._fenced_task(*result.task.fence)
                 if task is None:
                     continue
                 valid.append(task.id)
                 if result.outcome is not None:
                     assert task.chain_id is not None  # there are no lone ones here
-                    self._drop(task.run_id, [task.seq])
+                    self._drop_tasks(task.run_id, [task.seq])
                     kind, attributes = result.outcome
                     queue = self.chains[task.chain_id].queue
-                    one = TaskInHand(
+                    activity = FinishedActivity(
                         id=task.id,
                         chain_id=task.chain_id,
                         run_id=task.run_id,
@@ -137,37 +137,37 @@ class MemoryTasks(MemoryTables):
                         kind=kind,
                         attributes=deep_copy(attributes),
                     )
-                    ended.append(one)
+                    activities.append(activity)
                 elif result.retry_at is not None:
                     attempt = result.task.attempt if result.count else result.task.attempt - 1
-                    self._fails(task.id, result.failure)
-                    free = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
-                    self._offer(replace(free, due_at=result.retry_at))
-        return valid, ended
+                    self._record_failure(task.id, result.failure)
+                    released_task = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
+                    self._make_available(replace(released_task, due_at=result.retry_at))
+        return valid, activities
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
-        over = []
+        expired = []
         for task in self.open_tasks.values():
-            passes = self.expiry(task)
-            if passes is not None and passes <= self.clock:
-                over.append((passes, task.id))
-        return [_copy(self.open_tasks[number]) for _, number in sorted(over)[:limit]]
+            timeout = self.next_timeout(task)
+            if timeout is not None and timeout <= self.clock:
+                expired.append((timeout, task.id))
+        return [_copy_task(self.open_tasks[number]) for _, number in sorted(expired)[:limit]]
 
-    def expiry(self, task: TaskState) -> datetime | None:
+    def next_timeout(self, task: TaskState) -> datetime | None:
         """When the next timeout passes. Atomic ones have none: they run inside a turn of their own run."""
         if task.atomic:
             return None
-        passes = activity_policy.expiry(task, started_at=task.started_at, beat_at=task.beat_at)
-        return None if passes is None else passes[0]
+        timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
+        return None if timeout is None else timeout[0]
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
         run = self.chains.get(chain_id)
-        of_run = {} if run is None else self._tasks_of[run.run_id]
+        of_run = {} if run is None else self._task_ids_by_run[run.run_id]
         tasks = [self.open_tasks[number] for _, number in sorted(of_run.items())]
-        return [_copy(replace(task, attempt=task.attempt + 1)) for task in tasks if task.atomic]
+        return [_copy_task(replace(task, attempt=task.attempt + 1)) for task in tasks if task.atomic]
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
-        numbers = [number for _, number in sorted(self._tasks_of[run_id].items())[:limit]]
+        numbers = [number for _, number in sorted(self._task_ids_by_run[run_id].items())[:limit]]
         return [
             OpenActivity(
                 seq=task.seq,
@@ -180,38 +180,38 @@ class MemoryTasks(MemoryTables):
                 due_at=task.due_at,
                 started_at=task.started_at,
                 beat_at=task.beat_at,
-                expires_at=self.expiry(task),
+                expires_at=self.next_timeout(task),
                 heartbeat_timeout=task.options.get("heartbeat"),
                 last_failure=self._failures.get(task.id),
             )
             for task in map(self.open_tasks.__getitem__, numbers)
         ]
 
-    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
-        return next((task for task in self.tasks_of(run_id) if task.seq == seq), None)
+    def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
+        return next((task for task in self.tasks_of_run(run_id) if task.seq == seq), None)
 
-    def tasks_of(self, run_id: UUID) -> list[TaskState]:
-        tasks = [self.open_tasks[number] for _, number in sorted(self._tasks_of[run_id].items())]
-        return [_copy(replace(t, attempt=t.attempt + (t.atomic and t.owner is None))) for t in tasks]
+    def tasks_of_run(self, run_id: UUID) -> list[TaskState]:
+        tasks = [self.open_tasks[number] for _, number in sorted(self._task_ids_by_run[run_id].items())]
+        return [_copy_task(replace(t, attempt=t.attempt + (t.atomic and t.owner is None))) for t in tasks]
 
     def edit_task(self, task: TaskState) -> None:
-        kept = self._fenced(*task.fence)
-        if kept is not None and kept.owner is None:
+        existing_task = self._fenced_task(*task.fence)
+        if existing_task is not None and existing_task.owner is None:
             call: dict[str, Any] = {"args": deep_copy(list(task.args)), "kwargs": deep_copy(dict(task.kwargs))}
-            self.open_tasks[task.id] = replace(kept, options=deep_copy(dict(task.options)), **call)
+            self.open_tasks[task.id] = replace(existing_task, options=deep_copy(dict(task.options)), **call)
 
-    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+    def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         valid = set()
-        for key, details in beats.items():
-            if (task := self._fenced(*key)) is None:
+        for key, details in heartbeats.items():
+            if (task := self._fenced_task(*key)) is None:
                 continue
             plain = JsonCodec().decode(details) if isinstance(details, bytes) else deep_copy(details)
-            kept = task.heartbeat_details if plain is None else plain
-            self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=kept)
+            latest_details = task.heartbeat_details if plain is None else plain
+            self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=latest_details)
             valid.add(key)
         return valid
 
 
-def _copy(task: TaskState) -> TaskState:
+def _copy_task(task: TaskState) -> TaskState:
     """For the outside, where it is worked on."""
     return replace(task, args=deep_copy(task.args), kwargs=deep_copy(task.kwargs))

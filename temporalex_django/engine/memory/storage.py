@@ -13,16 +13,16 @@ from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
-from temporalex_django.engine.claimed import Claimed
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
-from temporalex_django.engine.shapes import Blocked
-from temporalex_django.engine.storage import Inbox, InboxMessage, RunFacts, RunState
+from temporalex_django.engine.storage import Inbox, InboxMessage, RunRecord, RunState
+from temporalex_django.engine.turn_report import ClaimedRuns
+from temporalex_django.engine.typed_dicts import BlockMark
 
 #: What a turn reads of an inbox however long those of the others are.
 _SMALLEST_PAGE = 100
 #: Kinds of which there may be any number, so that a turn takes a page of them.
-_MANY = frozenset({"signal", "update", REQUEST})
+_PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):
@@ -52,33 +52,35 @@ class MemoryRunStorage(MemoryWrites):
     def on_commit(self, callback: Callable[[], None]) -> None:
         self.undo_log.on_commit(callback)
 
-    def transient(self, exc: BaseException) -> bool:
+    def is_transient(self, exc: BaseException) -> bool:
         return False
 
-    def interrupted(self, exc: BaseException) -> bool:
+    def is_interrupted(self, exc: BaseException) -> bool:
         return False
 
-    def lost(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException) -> bool:
         return False
 
     # -- claiming -----------------------------------------------------------------------------------------------------
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> Claimed:
+    ) -> ClaimedRuns:
         if chains:
-            return Claimed(replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains)
+            return ClaimedRuns(replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains)
         now = self.clock
         due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= now]
-        begun = {run.chain_id for _, run in due}
-        rung = [self.chains[c] for c, _ in sorted(self._fresh.items(), key=lambda one: one[1]) if c not in begun]
-        named = [self.chains[chain_id] for chain_id in first if chain_id in self.chains]
-        others = [run for _, run in sorted(due, key=lambda one: one[0])] + rung
-        found = named + [run for run in others if run.chain_id not in first]
-        wanted = [run for run in found if run.queue in queues and not self.is_deferred(run.chain_id)]
-        return Claimed((replace(run) for run in wanted[:limit]), now=now)
+        due_chains = {run.chain_id for _, run in due}
+        fresh_runs = [
+            self.chains[c] for c, _ in sorted(self._fresh.items(), key=lambda entry: entry[1]) if c not in due_chains
+        ]
+        first_runs = [self.chains[chain_id] for chain_id in first if chain_id in self.chains]
+        others = [run for _, run in sorted(due, key=lambda entry: entry[0])] + fresh_runs
+        candidates = first_runs + [run for run in others if run.chain_id not in first]
+        eligible = [run for run in candidates if run.queue in queues and not self.is_deferred(run.chain_id)]
+        return ClaimedRuns((replace(run) for run in eligible[:limit]), now=now)
 
-    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+    def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Nobody else is there to wait for."""
         del wait
         state = self.chains.get(chain)
@@ -94,10 +96,10 @@ class MemoryRunStorage(MemoryWrites):
         until = self._deferred.get(chain)
         return until is not None and until > self.clock
 
-    def queue_for(self, chain: UUID, *, patience: float) -> None:
+    def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
         """Nobody else is there."""
 
-    def live_workers_with(self, workflow: str, version: int) -> bool:
+    def has_live_worker(self, workflow: str, version: int) -> bool:
         return False
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -109,49 +111,49 @@ class MemoryRunStorage(MemoryWrites):
             return {}
         page = min(self.inbox_page // len(chains), page or self.inbox_page)
         page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
-        return {chain_id: self._page(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
+        return {chain_id: self._read_inbox(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
 
-    def _page(self, chain_id: UUID, most: int, *, fresh_only: bool) -> Inbox:
+    def _read_inbox(self, chain_id: UUID, limit: int, *, fresh_only: bool) -> Inbox:
         """Of a long inbox the oldest new messages; and, wherever they stand, updates that wait and results.
 
         Those bring it on.
         """
-        found, new = Inbox(), 0
+        messages, new = Inbox(), 0
         for number in sorted(self._inboxes[chain_id]):
-            kept = self.messages[number]
-            if fresh_only and not kept.fresh:
+            row = self.messages[number]
+            if fresh_only and not row.fresh:
                 continue
-            is_new = _is_new(kept.message)
+            is_new = _is_new(row.message)
             new += is_new
-            if is_new and new > most:
-                found.more = True
+            if is_new and new > limit:
+                messages.has_more = True
             else:
-                found.append(replace(kept.message))
-        return found
+                messages.append(replace(row.message))
+        return messages
 
-    def begin(
+    def load_turn_input(
         self,
         chains: Collection[UUID],
         *,
         waiting: Collection[UUID] = (),
         page: int | None = None,
         runs: Collection[UUID] = (),
-    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
-        return self.inbox(chains, waiting=waiting, page=page), self.facts(runs)
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
+        return self.inbox(chains, waiting=waiting, page=page), self.run_records(runs)
 
-    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+    def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]:
         return {run_id: self.runs[run_id].facts for run_id in runs if run_id in self.runs}
 
-    def blocked_by(self, run_id: UUID) -> Blocked | None:
+    def block_reason(self, run_id: UUID) -> BlockMark | None:
         return self.runs[run_id].blocked
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         return {run_id: self._history(run_id)[seq:] for run_id, seq in after.items()}
 
-    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
-        return self._history(run_id)[after : after + most]
+    def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
+        return self._history(run_id)[after : after + limit]
 
-    def markers(self, run_id: UUID) -> set[str]:
+    def patch_markers(self, run_id: UUID) -> set[str]:
         return {event.attributes["id"] for event in self._history(run_id) if event.kind == "PatchMarked"}
 
     def _history(self, run_id: UUID) -> list[HistoryEvent]:
@@ -169,4 +171,4 @@ class MemoryRunStorage(MemoryWrites):
 
 
 def _is_new(message: InboxMessage) -> bool:
-    return message.after is None and message.kind in _MANY
+    return message.after is None and message.kind in _PAGED_KINDS

@@ -23,7 +23,7 @@ class UndoLog:
         self._callbacks: list[Callable[[], None]] = []
         self._depth = 0
 
-    def undo_by(self, undo: Callable[[], object]) -> None:
+    def add_undo(self, undo: Callable[[], object]) -> None:
         """Note how a change is undone. Outside of every block nothing is ever undone."""
         if self._depth:
             self._undo.append(undo)
@@ -44,18 +44,18 @@ class UndoLog:
             self._depth -= 1
         if not self._depth:
             self._undo.clear()
-            due, self._callbacks = self._callbacks, []
-            for callback in due:
-                _run(callback)
+            due_callbacks, self._callbacks = self._callbacks, []
+            for callback in due_callbacks:
+                _run_callback(callback)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         if self._depth:
             self._callbacks.append(callback)
         else:
-            _run(callback)
+            _run_callback(callback)
 
 
-def _run(callback: Callable[[], None]) -> None:
+def _run_callback(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception:
@@ -72,11 +72,11 @@ class Table(dict[K, V]):
     def __setitem__(self, key: K, row: V) -> None:
         before = self.get(key, _ABSENT)
         undo = partial(super().__delitem__, key) if before is _ABSENT else partial(super().__setitem__, key, before)
-        self._log.undo_by(undo)
+        self._log.add_undo(undo)
         super().__setitem__(key, row)
 
     def __delitem__(self, key: K) -> None:
-        self._log.undo_by(partial(super().__setitem__, key, self[key]))
+        self._log.add_undo(partial(super().__setitem__, key, self[key]))
         super().__delitem__(key)
 
     def discard(self, key: K) -> V | None:

@@ -24,7 +24,7 @@ from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
 log = logging.getLogger("temporalex_django.worker")
 
-_AGAIN = 2.0
+_RETRY_SECONDS = 2.0
 
 
 def worker_count() -> int:
@@ -54,11 +54,11 @@ class WorkerHost:
             # Stock django-q2 replaces the pusher; what becomes of the queue must not interrupt workflows.
             log.error("the broker of this cluster's tasks does not answer, trying again: %s", error_line(exc))
             connections.close_all()
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
             return None
 
 
-class _NoTasks(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
+class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
     """For a cluster that has no queue of its own: workers only."""
 
     def dequeue(self) -> None:
@@ -90,7 +90,7 @@ def _project_broker() -> type[Any]:
     elif Conf.REDIS or Conf.DJANGO_REDIS:
         from django_q.brokers.redis_broker import Redis as Chosen  # noqa: PLC0415 - as above
     else:
-        Chosen = _NoTasks  # noqa: N806 - a class
+        Chosen = _EmptyBroker  # noqa: N806 - a class
     return Chosen  # type: ignore[no-any-return]
 
 

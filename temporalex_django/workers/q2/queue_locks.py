@@ -23,21 +23,21 @@ _TASKS, _RESULTS = 0, _PID.size
 _holders = mmap.mmap(-1, 2 * _PID.size)
 
 
-class _Noted:
+class _TrackedLock:
     """The lock of a queue's reading end; while a process holds it, its pid is written down."""
 
-    def __init__(self, lock: Any, at: int) -> None:
+    def __init__(self, lock: Any, offset: int) -> None:
         self.lock = lock
-        self.at = at
+        self.offset = offset
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:  # noqa: FBT001, FBT002 - multiprocessing's
         got = bool(self.lock.acquire(block, timeout))
         if got:
-            _PID.pack_into(_holders, self.at, os.getpid())
+            _PID.pack_into(_holders, self.offset, os.getpid())
         return got
 
     def release(self) -> None:
-        _PID.pack_into(_holders, self.at, 0)
+        _PID.pack_into(_holders, self.offset, 0)
         self.lock.release()
 
     def __enter__(self) -> None:
@@ -47,47 +47,47 @@ class _Noted:
         self.release()
 
 
-class _Children:
+class _ForkHook:
     """What ``multiprocessing`` tells of each process that it forks."""
 
-    def begins(self) -> None:
+    def replace_lock(self) -> None:
         """In the child, before its function: whoever reads a queue of the cluster does so under a noted lock."""
-        match _function(), _arguments():
+        match _target_module(), _process_arguments():
             case "django_q.worker", (queue, *_):
-                queue._rlock = _Noted(queue._rlock, _TASKS)  # noqa: SLF001
+                queue._rlock = _TrackedLock(queue._rlock, _TASKS)  # noqa: SLF001
             case "django_q.monitor", (queue, *_):
-                _let_go(queue._rlock, _RESULTS)  # noqa: SLF001 - there is one monitor: the one before is gone
-                queue._rlock = _Noted(queue._rlock, _RESULTS)  # noqa: SLF001
+                _release_lock(queue._rlock, _RESULTS)  # noqa: SLF001 - there is one monitor: the one before is gone
+                queue._rlock = _TrackedLock(queue._rlock, _RESULTS)  # noqa: SLF001
 
 
-_children = _Children()
-util.register_after_fork(_children, _Children.begins)
+_fork_hook = _ForkHook()
+util.register_after_fork(_fork_hook, _ForkHook.replace_lock)
 
 
 def release_dead_reader() -> None:
     """In the pusher: let go of the lock of the task queue if the process that holds it is gone."""
     (pid,) = _PID.unpack_from(_holders, _TASKS)
-    if pid and not _lives(pid) and _function() == "django_q.pusher":
-        queue, *_ = _arguments()
-        _let_go(queue._rlock, _TASKS)  # noqa: SLF001
+    if pid and not _is_alive(pid) and _target_module() == "django_q.pusher":
+        queue, *_ = _process_arguments()
+        _release_lock(queue._rlock, _TASKS)  # noqa: SLF001
 
 
-def _let_go(lock: Any, at: int) -> None:
-    if _PID.unpack_from(_holders, at)[0]:
-        _PID.pack_into(_holders, at, 0)
+def _release_lock(lock: Any, offset: int) -> None:
+    if _PID.unpack_from(_holders, offset)[0]:
+        _PID.pack_into(_holders, offset, 0)
         lock.release()
 
 
-def _function() -> str:
+def _target_module() -> str:
     """The module of the function that this process runs for the cluster."""
     return getattr(getattr(process.current_process(), "_target", None), "__module__", "")
 
 
-def _arguments() -> tuple[Any, ...]:
+def _process_arguments() -> tuple[Any, ...]:
     return getattr(process.current_process(), "_args", ())
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     if identity_of():
         return bool(identity_of(pid))
     try:

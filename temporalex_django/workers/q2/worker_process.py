@@ -43,9 +43,9 @@ def _watch(stop: threading.Event) -> None:
     """Tell the worker when to stop."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
-    settings, began = get_settings(), time.monotonic()
+    settings, started_at = get_settings(), time.monotonic()
     while not stop.wait(_LOOK_EVERY):
-        if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
+        if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - started_at > settings.WORKER_MAX_SECONDS:
             reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
         elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
             reason = f"it takes more than {settings.WORKER_MAX_MEMORY_MB} MB"

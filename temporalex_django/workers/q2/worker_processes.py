@@ -35,7 +35,7 @@ class WorkerProcesses:
     """So many workers, looked after in a thread of this process from ``start`` to ``stop``."""
 
     def __init__(self, number: int) -> None:
-        self.kept = [_Kept() for _ in range(number)]
+        self.workers = [_SupervisedWorker() for _ in range(number)]
         self._sentinel = os.getppid()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-workers", daemon=True)
@@ -49,17 +49,17 @@ class WorkerProcesses:
         while not self._stop.is_set():
             try:
                 release_dead_reader()
-                for one in self.kept:
-                    one.look()
+                for worker in self.workers:
+                    worker.ensure_running()
                 if guard is not None:
-                    guard.look([one.child.pid for one in self.kept if one.child is not None])
+                    guard.look([worker.child.pid for worker in self.workers if worker.child is not None])
             except Exception as exc:  # noqa: BLE001 - the others go on
                 log.error("looking after the workers of this cluster failed, going on: %s", error_line(exc))
             self._stop.wait(_LOOK_EVERY)
             if os.getppid() != self._sentinel:
                 log.error("this cluster has lost its sentinel: its workers end")
                 break
-        self._end()
+        self._stop_workers()
         if guard is not None:
             guard.end()
 
@@ -71,16 +71,16 @@ class WorkerProcesses:
         self._stop.set()
         self._thread.join()
 
-    def _end(self) -> None:
+    def _stop_workers(self) -> None:
         settings = get_settings()
         deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
-        for one in self.kept:
-            one.tell()
-        for one in self.kept:
-            one.leave(deadline)
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.wait(deadline)
 
 
-class _Kept:
+class _SupervisedWorker:
     """A worker process that is replaced when it ends."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Kept:
         self.started_at = 0.0
         self.pause = 0.0
 
-    def look(self) -> None:
+    def ensure_running(self) -> None:
         """Start the process where there is none.
 
         One that does not live long is started again a little later each time.
@@ -96,7 +96,7 @@ class _Kept:
         if self.child is None:
             if time.monotonic() - self.started_at >= self.pause:
                 self.started_at = time.monotonic()
-                self.child = _spawn()
+                self.child = _spawn_worker()
         elif (code := self.child.poll()) is not None:
             self.child = None
             soon = time.monotonic() - self.started_at < _SOON
@@ -104,11 +104,11 @@ class _Kept:
             if code:
                 log.error("a worker of this cluster ended with %d, another one starts", code)
 
-    def tell(self) -> None:
+    def terminate(self) -> None:
         if self.child is not None:
             self.child.terminate()
 
-    def leave(self, deadline: float) -> None:
+    def wait(self, deadline: float) -> None:
         if self.child is None:
             return
         try:
@@ -119,7 +119,7 @@ class _Kept:
             self.child.wait()
 
 
-def _spawn() -> subprocess.Popen[bytes]:
+def _spawn_worker() -> subprocess.Popen[bytes]:
     """A process of this interpreter, this project and these settings, in the cluster's group."""
     environment: dict[str, Any] = {
         **os.environ,

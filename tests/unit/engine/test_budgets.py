@@ -18,8 +18,8 @@ from tests.support.runs import CheckedEnvironment, flow, work
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CheckedEnvironment]:
     """An environment in which each activation has time for one message."""
     env = CheckedEnvironment(evict=request.param)
-    env.engine._hurried = True
-    for name in ("SHARE", "_LEAST"):
+    env.engine._budgeted = True
+    for name in ("SHARE", "_MIN_RUN_SECONDS"):
         monkeypatch.setattr(turn, name, 0.0)
     monkeypatch.setattr(turn, "_BUDGET", 0.0)
     yield env
@@ -232,7 +232,7 @@ def test_a_run_that_failed_is_tried_with_one_message_at_a_time(monkeypatch: pyte
     monkeypatch.setattr(turn, "_BUDGET", 60.0)  # all six fit, however slow the machine is
     monkeypatch.setattr(turn, "SHARE", 60.0)
     env = CheckedEnvironment()
-    env.engine._hurried = True
+    env.engine._budgeted = True
 
     def handler(n: int, seen: list[int]) -> NoReply:
         if n == 3:

@@ -43,10 +43,10 @@ def test_an_end_says_which_input_it_is_of_when_that_was_edited() -> None:
     later = NOW + timedelta(seconds=2)
 
     ends = [
-        activity_policy.completed(given, "ok"),
-        activity_policy.failed(given, ValueError("no"), NOW, final=True),
-        activity_policy.timed_out(given, later),
-        activity_policy.lost(given, NOW),
+        activity_policy.completed_result(given, "ok"),
+        activity_policy.failed_result(given, ValueError("no"), NOW, final=True),
+        activity_policy.check_timeout(given, later),
+        activity_policy.lost_result(given, NOW),
     ]
     assert [end.outcome[1]["edited"] for end in ends if end is not None and end.outcome] == [edited] * 4
-    assert "edited" not in (activity_policy.completed(task(), "ok").outcome or ("", {}))[1]
+    assert "edited" not in (activity_policy.completed_result(task(), "ok").outcome or ("", {}))[1]

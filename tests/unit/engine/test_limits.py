@@ -12,8 +12,8 @@ from temporalex_django import activity
 from temporalex_django.core import aliases
 from temporalex_django.core.limits import Limits, QueuePartition, Rate, interleave, queue_errors
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.room import Room
-from temporalex_django.engine.rotation import BothEnds, Rotation
+from temporalex_django.engine.room import LimitUsage
+from temporalex_django.engine.rotation import NewestAndOldest, QueueRotation
 from temporalex_django.errors import WorkflowDefinitionError
 
 WRONG = [
@@ -83,25 +83,25 @@ def test_slots_are_what_is_not_under_way() -> None:
     red = QueuePartition(None, "red").name
     live = [("q", "a", None, 1), ("q", "b", red, 1), ("other", "b", None, 5)]
     limits = Limits(concurrency=4, concurrency_per_key=2, rate=Rate(9, 1.0))
-    room = Room("q", limits, {"b": Limits(concurrency=7)}, live, {"queue:q": [(0.0, 4)]}, 0.0)
+    room = LimitUsage("q", limits, {"b": Limits(concurrency=7)}, live, {"queue:q": [(0.0, 4)]}, 0.0)
     taken = []
     for name, key in [("b", "red"), ("b", "red"), ("b", None), ("a", "blue"), ("a", None)]:
-        if room.wait(name, key) is None:
-            room.takes(name, key)
+        if room.wait_seconds(name, key) is None:
+            room.acquire(name, key)
             taken.append((name, key))
     # red has two then, seven of b are under way then, and four in the queue
     assert taken == [("b", "red"), ("a", "blue")]
-    assert not room.is_rated("a")
-    assert Room("q", limits, {}, [], {"queue:q": [(0.0, 9)]}, 0.5).is_rated("a")
+    assert not room.is_rate_limited("a")
+    assert LimitUsage("q", limits, {}, [], {"queue:q": [(0.0, 9)]}, 0.5).is_rate_limited("a")
 
 
 def test_what_was_renamed_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(aliases.ACTIVITIES, "b.old", "b.new")
     live = [("q", "b.new", QueuePartition("b.new", None).name, 2)]
-    room = Room("q", Limits(), {"b.old": Limits(concurrency=3)}, live, {}, 0.0)
-    assert room.wait("b.old", None) is None
-    room.takes("b.old", None)
-    assert room.wait("b.old", None) is not None
+    room = LimitUsage("q", Limits(), {"b.old": Limits(concurrency=3)}, live, {}, 0.0)
+    assert room.wait_seconds("b.old", None) is None
+    room.acquire("b.old", None)
+    assert room.wait_seconds("b.old", None) is not None
 
 
 def test_a_clock_that_is_put_back_holds_up_nobody_for_more_than_two_periods() -> None:
@@ -135,7 +135,7 @@ def test_lines_are_known_by_their_names() -> None:
 
 
 def test_queues_come_first_as_often_as_they_weigh() -> None:
-    rotation, weights = Rotation(), {"a": 3, "b": 1, "c": 1}
+    rotation, weights = QueueRotation(), {"a": 3, "b": 1, "c": 1}
     firsts = [rotation.order([*weights], weights.__getitem__)[0] for _ in range(50)]
 
     assert {name: firsts.count(name) for name in weights} == {"a": 30, "b": 10, "c": 10}
@@ -143,22 +143,22 @@ def test_queues_come_first_as_often_as_they_weigh() -> None:
 
 
 def test_where_many_wait_a_quarter_of_each_claim_are_the_newest() -> None:
-    backlog = BothEnds()
-    assert (backlog.newest(8), backlog.newest_first()) == (0, False)
-    backlog.saw(8, 8)
-    assert [backlog.newest(8) for _ in range(2)] == [2, 2]
-    assert [backlog.newest(1, "threads") for _ in range(8)] == [0, 0, 0, 1] * 2
-    assert sum(backlog.newest(5, "tasks") for _ in range(4)) == 5
-    assert [backlog.newest_first() for _ in range(4)] == [True, False, True, False]
-    backlog.saw(7, 8)
-    assert (backlog.newest(8), backlog.newest_first()) == (0, False)
+    backlog = NewestAndOldest()
+    assert (backlog.newest_count(8), backlog.starts_with_newest()) == (0, False)
+    backlog.record_claim(8, 8)
+    assert [backlog.newest_count(8) for _ in range(2)] == [2, 2]
+    assert [backlog.newest_count(1, "threads") for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert sum(backlog.newest_count(5, "tasks") for _ in range(4)) == 5
+    assert [backlog.starts_with_newest() for _ in range(4)] == [True, False, True, False]
+    backlog.record_claim(7, 8)
+    assert (backlog.newest_count(8), backlog.starts_with_newest()) == (0, False)
 
 
 def test_some_room_ahead_is_for_what_a_turn_makes_itself() -> None:
-    capacity = Capacity(threads=2, ahead={"quick": 40}, measured={"quick"})
-    kept = capacity.keep_back()
-    waiting = sum(capacity.takes("quick") for _ in range(100))
+    capacity = Capacity(threads=2, prefetch={"quick": 40}, measured_names={"quick"})
+    kept = capacity.reserve()
+    waiting = sum(capacity.acquire("quick") for _ in range(100))
     assert (waiting, kept) == (2 + 38, 2)
-    assert capacity.together is not None
-    capacity.together += kept
-    assert sum(capacity.takes("quick") for _ in range(100)) == kept
+    assert capacity.prefetch_limit is not None
+    capacity.prefetch_limit += kept
+    assert sum(capacity.acquire("quick") for _ in range(100)) == kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from temporalex_django.engine import lone
+from temporalex_django.engine import background_task
 from temporalex_django.engine.storage import TaskResult, TaskState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,5 +32,5 @@ def test_a_lone_activity_does_not_end_before_it_began() -> None:
         started_at=NOW + timedelta(microseconds=92),
         owner=1,
     )
-    kept = lone.ended(TaskResult(task=one, outcome=("ActivityCompleted", {}), body=b"{}"), NOW)
+    kept = background_task.task_end(TaskResult(task=one, outcome=("ActivityCompleted", {}), encoded=b"{}"), NOW)
     assert kept.started_at == kept.finished_at == one.started_at

@@ -30,8 +30,8 @@ def test_who_comes_again_at_once_does_not_wake_it_again_and_later_it_rests() -> 
     for _ in range(2):  # the second time it had rested
         before = busy.sets
         for number in range(100):
-            assert watchdog.run(lambda number=number: number, limit=30, what="a call") == number
+            assert watchdog.run(lambda number=number: number, limit=30, label="a call") == number
         assert busy.sets == before + 1
         with pytest.raises(DeadlockDetected):
-            watchdog.run(spins, limit=0.1, what="a loop")
+            watchdog.run(spins, limit=0.1, label="a loop")
         wait_for(lambda: not busy.is_set())

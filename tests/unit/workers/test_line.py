@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.line import ThreadLine, first_of
+from temporalex_django.workers.fair_queue import FairQueue, select_fairly
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -33,15 +33,15 @@ def task(number: int, workflow: str, chain: UUID | None) -> TaskState:
 
 
 def test_a_few_of_one_class_do_not_wait_for_all_of_another() -> None:
-    line = ThreadLine()
-    many = [Attempt(task(n, "Greedy", uuid4()), lambda: NOW, taken_at=float(n)) for n in range(4)]
-    one = Attempt(task(9, "Small", uuid4()), lambda: NOW, taken_at=9.0)
-    assert (bool(line), line.next(), line.waits_since()) == (False, None, None)
+    line = FairQueue()
+    many = [Attempt(task(n, "Greedy", uuid4()), lambda: NOW, claimed_at=float(n)) for n in range(4)]
+    one = Attempt(task(9, "Small", uuid4()), lambda: NOW, claimed_at=9.0)
+    assert (bool(line), line.pop(), line.waiting_since()) == (False, None, None)
     line.extend(many)
     line.extend([one])
 
-    assert (bool(line), line.waits_since()) == (True, 0.0)
-    assert [line.next() for _ in range(6)] == [many[0], one, *many[1:], None]
+    assert (bool(line), line.waiting_since()) == (True, 0.0)
+    assert [line.pop() for _ in range(6)] == [many[0], one, *many[1:], None]
 
 
 def test_ends_of_a_small_run_go_into_the_next_turn_beside_a_crowd() -> None:
@@ -51,7 +51,7 @@ def test_ends_of_a_small_run_go_into_the_next_turn_beside_a_crowd() -> None:
     small = TaskResult(task=task(9, "Small", uuid4()))
     ends = [*crowd, again, lone, small]
 
-    assert first_of(ends, 20) == ends
-    chosen = first_of(ends, 3)
+    assert select_fairly(ends, 20) == ends
+    chosen = select_fairly(ends, 3)
     assert {end.task.id for end in chosen} == {0, 1, 7, 8, 9}
     assert [end.task.id for end in chosen if end.task.chain_id == chains[0]] == [0, 7]  # in their order

@@ -181,7 +181,7 @@ def test_who_is_cancelled_while_he_runs_leaves_his_place_to_others_and_comes_too
     for name in gates:
         assert _gates[name][0].wait(30)
 
-    pool.cancel(pool.held())
+    pool.cancel(pool.pending_keys())
     after = task(quick, 1)
     assert kind(ends(pool, after)[after.id]) == "ActivityCompleted"
     for name in gates:
@@ -194,20 +194,20 @@ def test_who_is_cancelled_while_he_runs_leaves_his_place_to_others_and_comes_too
 
 def test_nothing_is_taken_ahead_of_an_activity_one_attempt_of_which_takes_long(pool: Pool, clock: Clock) -> None:
     ends(pool, *(task(held_up, None) for _ in range(20)))
-    assert pool.capacity().ahead[held_up.name] > 0
+    assert pool.capacity().prefetch[held_up.name] > 0
 
     name = gate()
     slow = task(held_up, name)
     pool.submit([slow])
     assert _gates[name][0].wait(30)
     clock.at += 1.0
-    assert held_up.name not in pool.capacity().ahead
+    assert held_up.name not in pool.capacity().prefetch
     assert pool.capacity().threads == 1
     _gates[name][1].set()
     wait_for(lambda: slow.id in {r.task.id for r in pool.results()})
-    assert held_up.name not in pool.capacity().ahead
+    assert held_up.name not in pool.capacity().prefetch
     ends(pool, *(task(held_up, None) for _ in range(40)))
-    assert held_up.name in pool.capacity().ahead
+    assert held_up.name in pool.capacity().prefetch
 
 
 def test_of_many_different_activities_that_are_quick_the_next_ones_are_taken_ahead(pool: Pool, clock: Clock) -> None:
@@ -250,9 +250,9 @@ def test_of_what_a_turn_itself_schedules_more_is_taken_than_is_claimed(pool: Poo
         for name in gates:
             _gates[name][1].set()
 
-    assert (empty.together, empty.own) == (400, 600)
-    assert (few.together, few.own) == (250, 600)
-    assert (many.together, many.own) == (0, 400)
+    assert (empty.prefetch_limit, empty.eager_limit) == (400, 600)
+    assert (few.prefetch_limit, few.eager_limit) == (250, 600)
+    assert (many.prefetch_limit, many.eager_limit) == (0, 400)
 
 
 def test_how_many_runs_have_an_activity_in_hand(pool: Pool) -> None:
@@ -266,7 +266,7 @@ def test_how_many_runs_have_an_activity_in_hand(pool: Pool) -> None:
         waiting = [task(quick, n) for n in range(3)]
         waiting[2].chain_id = waiting[1].chain_id
         pool.submit(waiting)
-        assert pool.capacity().runs == 1 + 2  # what runs may take long: that one is not counted
+        assert pool.capacity().busy_runs == 1 + 2  # what runs may take long: that one is not counted
     finally:
         for name in gates:
             _gates[name][1].set()
@@ -274,7 +274,7 @@ def test_how_many_runs_have_an_activity_in_hand(pool: Pool) -> None:
 
 def taken(pool: Pool, *names: str) -> list[str]:
     capacity = pool.capacity()
-    return [name for name in names if capacity.takes(name)]
+    return [name for name in names if capacity.acquire(name)]
 
 
 def named(fn: Callable[[], object]) -> Any:
@@ -337,8 +337,8 @@ def test_an_inline_pool_too(act: Any, which: int) -> None:
 def test_what_waits_behind_a_quick_one_that_hangs_gets_help(pool: Pool) -> None:
     """Quick ones are one thread's, until it is seen that they wait; nothing is rung for that nobody needs."""
     gate = _gates["hangs"] = (threading.Event(), threading.Event(), threading.Event())
-    wait_for(lambda: ends(pool, task(held_up, None)) and pool._paces[held_up.name][0] < pool_module._QUICK)
-    pool.forget(pool.results())
+    wait_for(lambda: ends(pool, task(held_up, None)) and pool._paces[held_up.name][0] < pool_module._QUICK_SECONDS)
+    pool.discard_results(pool.results())
     hangs, *others = [task(held_up, "hangs"), *(task(held_up, None) for _ in range(20))]
     pool.submit([hangs, *others])
     assert gate[0].wait(30)
@@ -350,6 +350,6 @@ def test_what_waits_behind_a_quick_one_that_hangs_gets_help(pool: Pool) -> None:
     assert {result.task.id for result in pool.results()} == {one.id for one in others}
     for _ in range(50):
         pool.submit([task(quick, 1)])
-    assert pool._bells.qsize() <= pool._threads
+    assert pool._wakeups.qsize() <= pool._threads
     gate[1].set()
     wait_for(lambda: len(pool.results()) == 71)

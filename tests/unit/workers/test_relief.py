@@ -10,8 +10,8 @@ import pytest
 
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.storage import TaskState
-from temporalex_django.workers import relief as module
-from temporalex_django.workers.relief import Relief
+from temporalex_django.workers import turn_handover as module
+from temporalex_django.workers.turn_handover import TurnHandover
 from tests.support.waiting import wait_for
 
 TASK = cast("TaskState", type("Task", (), {"activity": "book", "run_id": 1, "chain_id": 2}))
@@ -39,12 +39,12 @@ class Worker:
     def __init__(self, *, most: int = 2, writer_lock: bool = False) -> None:
         self.storage = Storage(writer_lock=writer_lock)
         self.turned: set[str] = set()
-        self.relief = Relief(cast("DjangoStorage", self.storage), most=most, turns=self._turns)
-        self.relief.begin()
+        self.relief = TurnHandover(cast("DjangoStorage", self.storage), max_helpers=most, run_turns=self._turns)
+        self.relief.register_thread()
 
     def _turns(self, relieved: Callable[[], bool]) -> None:
         while not relieved():
-            with self.relief.wheel:
+            with self.relief.turn_lock:
                 assert self.storage.user is None
                 self.storage.user = threading.current_thread().name
                 self.turned.add(self.storage.user)
@@ -57,21 +57,21 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def looked(worker: Worker) -> bool:
-    worker.relief.look()
+    worker.relief.check()
     return bool(worker.turned)
 
 
 def test_another_thread_turns_until_the_first_one_is_back() -> None:
     worker = Worker()
-    with worker.relief.wheel:
+    with worker.relief.turn_lock:
         worker.storage.user = "own"
-        with worker.relief.away(TASK, hands_over=True):
+        with worker.relief.running_activity(TASK, releases_lock=True):
             wait_for(lambda: looked(worker))
-            assert (worker.relief.busy, worker.relief.runs(cast("Any", 2))) == (True, True)
+            assert (worker.relief.busy, worker.relief.is_running(cast("Any", 2))) == (True, True)
         assert worker.storage.user == "own"
         helpers = [one for one in threading.enumerate() if one.name == "temporalex-relief"]
         worker.storage.user = None
-    worker.relief.end(seconds=30)
+    worker.relief.join(seconds=30)
     assert not any(one.is_alive() for one in helpers)
     assert not worker.relief.busy
     worker.turned.clear()
@@ -82,26 +82,26 @@ def test_another_thread_turns_until_the_first_one_is_back() -> None:
     ("worker", "hands_over"), [(Worker(most=0), True), (Worker(writer_lock=True), True), (Worker(), False)]
 )
 def test_nobody_takes_a_wheel_that_was_not_let_go(worker: Worker, hands_over: bool) -> None:
-    worker.relief.begin()
-    with worker.relief.wheel:
-        with worker.relief.away(TASK, hands_over=hands_over):
-            assert worker.relief.wheel.locked()
+    worker.relief.register_thread()
+    with worker.relief.turn_lock:
+        with worker.relief.running_activity(TASK, releases_lock=hands_over):
+            assert worker.relief.turn_lock.locked()
             assert not looked(worker)
-        assert worker.relief.wheel.locked()
+        assert worker.relief.turn_lock.locked()
 
 
 def test_an_error_of_the_activity_comes_with_the_wheel() -> None:
     worker = Worker()
-    with worker.relief.wheel:
-        with pytest.raises(KeyError), worker.relief.away(TASK, hands_over=True):
+    with worker.relief.turn_lock:
+        with pytest.raises(KeyError), worker.relief.running_activity(TASK, releases_lock=True):
             raise KeyError("x")
-        assert worker.relief.wheel.locked()
+        assert worker.relief.turn_lock.locked()
 
 
 def test_what_runs_for_long_is_told_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLOW", -1.0)
     worker = Worker(most=0)
-    with worker.relief.wheel, worker.relief.away(TASK, hands_over=True):
-        worker.relief.look()
-        worker.relief.look()
+    with worker.relief.turn_lock, worker.relief.running_activity(TASK, releases_lock=True):
+        worker.relief.check()
+        worker.relief.check()
     assert [record.getMessage()[:33] for record in caplog.records] == ["atomic activity book of run 1 has"]

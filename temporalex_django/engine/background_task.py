@@ -18,13 +18,13 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 
 Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL"]
 #: Of ends that no exception of the task stands for: what an awaiting workflow would get.
-_OURS = "temporalex_django.errors.ActivityFailure"
-_TIMEOUT = "builtins.TimeoutError"
+_FAILURE_CLASS = "temporalex_django.errors.ActivityFailure"
+_TIMEOUT_CLASS = "builtins.TimeoutError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoneTask:
-    """A Django task that was enqueued, as it stands. ``log``: of its attempts, see ``entry``."""
+class BackgroundTask:
+    """A Django task that was enqueued, as it stands. ``log``: of its attempts, see ``log_entry``."""
 
     id: UUID
     path: str
@@ -44,27 +44,27 @@ class LoneTask:
     @property
     def started_at(self) -> datetime | None:
         """When its first attempt began."""
-        return next((moment for moment in self._began), None)
+        return next((moment for moment in self._attempt_times), None)
 
     @property
     def last_attempted_at(self) -> datetime | None:
-        return next((moment for moment in reversed(self._began)), None)
+        return next((moment for moment in reversed(self._attempt_times)), None)
 
     @property
     def worker_ids(self) -> list[str]:
-        return [one["worker"] for one in self.log if one["worker"]]
+        return [attempt["worker"] for attempt in self.log if attempt["worker"]]
 
     @property
     def errors(self) -> list[Mapping[str, str]]:
         """``class`` (its path) and ``traceback`` of each attempt that failed."""
-        return [one["error"] for one in self.log if one["error"]]
+        return [attempt["error"] for attempt in self.log if attempt["error"]]
 
     @property
-    def _began(self) -> list[datetime]:
-        return [datetime.fromisoformat(one["at"]) for one in self.log if one["at"]]
+    def _attempt_times(self) -> list[datetime]:
+        return [datetime.fromisoformat(attempt["at"]) for attempt in self.log if attempt["at"]]
 
 
-def entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
+def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
     """Of an attempt: which worker (the epoch) had it, when it began, and what it raised."""
     return {
         "worker": None if worker is None else str(worker),
@@ -73,38 +73,38 @@ def entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | No
     }
 
 
-def raised(error: BaseException) -> dict[str, str]:
+def error_entry(error: BaseException) -> dict[str, str]:
     """What is kept of an exception."""
     cls = type(error)
     return {"class": f"{cls.__module__}.{exception_name(cls)}", "traceback": clean_traceback(error)}
 
 
-def log_of(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def attempt_log(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The attempts that have ended."""
     return list(options.get("log") or ())
 
 
-def logged(result: TaskResult) -> dict[str, Any]:
+def options_with_log(result: TaskResult) -> dict[str, Any]:
     """The options of a lone activity after this end of an attempt."""
-    task, log = result.task, log_of(result.task.options)
+    task, log = result.task, attempt_log(result.task.options)
     if result.count:
-        log.append(entry(task.owner, task.started_at, _error(result)))
+        log.append(log_entry(task.owner, task.started_at, _attempt_error(result)))
     return {**task.options, "log": log}
 
 
-def _error(result: TaskResult) -> Mapping[str, str] | None:
-    if result.raised is not None:
-        return result.raised
+def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
+    if result.error_entry is not None:
+        return result.error_entry
     if result.failure is not None:
         kind, message = result.failure.type, result.failure.message
     elif result.outcome is not None and result.outcome[0] != "ActivityCompleted":
         kind, message = result.outcome[1]["type"], result.outcome[1]["message"]
     else:
         return None
-    return {"class": _TIMEOUT if kind == "TimeoutError" else _OURS, "traceback": f"{kind}: {message}"}
+    return {"class": _TIMEOUT_CLASS if kind == "TimeoutError" else _FAILURE_CLASS, "traceback": f"{kind}: {message}"}
 
 
-class Ended(NamedTuple):
+class TaskEnd(NamedTuple):
     """What is kept of one that has ended, beside what its row says."""
 
     task: str
@@ -118,54 +118,58 @@ class Ended(NamedTuple):
     keep_until: datetime | None
 
 
-def ended(result: TaskResult, now: datetime) -> Ended:
+def task_end(result: TaskResult, now: datetime) -> TaskEnd:
     """Of the last end of an attempt; ``outcome`` may be encoded already."""
     assert result.outcome is not None
-    task, options, retention = result.task, logged(result), result.task.options.get("retention")
+    task, options, retention = result.task, options_with_log(result), result.task.options.get("retention")
     kind, attributes = result.outcome
-    began = next((datetime.fromisoformat(one["at"]) for one in options["log"] if one["at"]), None)
-    return Ended(
-        task=path_of(task.activity),
+    first_started_at = next(
+        (datetime.fromisoformat(attempt["at"]) for attempt in options["log"] if attempt["at"]), None
+    )
+    return TaskEnd(
+        task=function_path(task.activity),
         backend=str(options.get("backend")),
         options=options,
-        outcome=attributes if result.body is None else result.body,
-        status=status_of(kind),
+        outcome=attributes if result.encoded is None else result.encoded,
+        status=task_status(kind),
         attempts=task.attempt,
-        started_at=began,
+        started_at=first_started_at,
         # the worker reckoned that moment by what the database's clock said a while ago
-        finished_at=now if began is None else max(now, began),
+        finished_at=now if first_started_at is None else max(now, first_started_at),
         keep_until=None if retention is None else now + timedelta(seconds=retention),
     )
 
 
-def status_of(kind: str) -> Status:
+def task_status(kind: str) -> Status:
     """In the words of ``django.tasks``, of the kind of an end."""
     return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
 
 
-def path_of(activity: str) -> str:
+def function_path(activity: str) -> str:
     """The path of the function, of the name of an activity."""
     return activity.partition(":")[2]
 
 
-def as_begun(task: TaskState) -> LoneTask:
+def started_task(task: TaskState) -> BackgroundTask:
     """One whose attempt begins."""
-    return _of(task, status="RUNNING", log=[*log_of(task.options), entry(task.owner, task.started_at, None)])
+    return _from_state(
+        task, status="RUNNING", log=[*attempt_log(task.options), log_entry(task.owner, task.started_at, None)]
+    )
 
 
-def as_over(result: TaskResult, now: datetime) -> LoneTask:
+def finished_task(result: TaskResult, now: datetime) -> BackgroundTask:
     """One that has ended."""
     assert result.outcome is not None
     kind, attributes = result.outcome
-    told: dict[str, Any] = {"status": status_of(kind), "log": logged(result)["log"], "finished_at": now}
-    return _of(result.task, **told, value=attributes.get("result"))
+    changes: dict[str, Any] = {"status": task_status(kind), "log": options_with_log(result)["log"], "finished_at": now}
+    return _from_state(result.task, **changes, value=attributes.get("result"))
 
 
-def _of(task: TaskState, **more: Any) -> LoneTask:
+def _from_state(task: TaskState, **changes: Any) -> BackgroundTask:
     run_after = task.options.get("run_after")
-    return LoneTask(
+    return BackgroundTask(
         id=task.run_id,
-        path=path_of(task.activity),
+        path=function_path(task.activity),
         backend=str(task.options.get("backend")),
         queue=task.queue,
         priority=int(task.options.get("priority") or 0),
@@ -174,10 +178,12 @@ def _of(task: TaskState, **more: Any) -> LoneTask:
         enqueued_at=task.scheduled_at,
         run_after=None if run_after is None else datetime.fromisoformat(run_after),
         attempts=task.attempt,
-        **more,
+        **changes,
     )
 
 
-def killed(task: TaskState, why: str) -> TaskResult:
+def killed_result(task: TaskState, reason: str) -> TaskResult:
     """It ended so many workers that it has failed for good."""
-    return TaskResult(task=task, outcome=("ActivityFailed", activity_policy.worker_lost(task.seq, task.attempt, why)))
+    return TaskResult(
+        task=task, outcome=("ActivityFailed", activity_policy.worker_lost_attributes(task.seq, task.attempt, reason))
+    )

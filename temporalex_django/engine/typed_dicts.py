@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 
-class Blocked(TypedDict):
+class BlockMark(TypedDict):
     """Why a run cannot go on. ``attempt``: failed tries in a row, ``since`` the first; ``waits_for``: what nobody has.
 
     ``place`` is the file and line of the code. Where it parted from the history, ``event`` is the number of the event,
@@ -27,7 +27,7 @@ class Blocked(TypedDict):
     produced: NotRequired[str]
 
 
-class Paused(TypedDict):
+class PauseMark(TypedDict):
     """That somebody paused a run: when, why, and who (None: code)."""
 
     since: str
@@ -45,15 +45,15 @@ class RowChanges(TypedDict, total=False):
     published: Any
     stored: dict[str, Any]
     search_attributes: Mapping[str, Any] | None
-    blocked: Blocked | None
-    paused: Paused | None
+    blocked: BlockMark | None
+    paused: PauseMark | None
     closing: dict[str, Any]
     cause: str | None
     started_at: datetime
     closed_at: datetime
 
 
-class RowAtPresent(TypedDict):
+class CurrentRow(TypedDict):
     """What the row of a run says at present, as far as a turn compares it."""
 
     status: str

@@ -57,14 +57,14 @@ class RunStart:
         """Seconds until the first run times out."""
         return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
 
-    def expires_at(self, started: datetime) -> datetime | None:
+    def expires_at(self, started_at: datetime) -> datetime | None:
         """When the whole chain times out."""
-        return _later(started, self.execution_timeout)
+        return _add_seconds(started_at, self.execution_timeout)
 
-    def deadline(self, started: datetime) -> datetime | None:
+    def deadline(self, started_at: datetime) -> datetime | None:
         """When the first run does."""
-        return _later(started, self.first_timeout)
+        return _add_seconds(started_at, self.first_timeout)
 
 
-def _later(moment: datetime, seconds: float | None) -> datetime | None:
+def _add_seconds(moment: datetime, seconds: float | None) -> datetime | None:
     return None if seconds is None else moment + timedelta(seconds=seconds)

@@ -14,36 +14,41 @@ from uuid import UUID
 from temporalex_django.core import payloads
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.storage import RunState, RunWrite, TaskResult, TaskState
 
 #: Kinds of the events that say which timers are running.
 TIMERS: Final = ("TimerStarted", "TimerFired", "TimerCancelled")
 
 
-def takes_hands(options: Mapping[str, Any]) -> bool:
+def allows_overrides(options: Mapping[str, Any]) -> bool:
     """Whether people may complete or fail an activity with these options, or give it another input."""
     return options.get("by_hand") is not False
 
 
-def input_digests(before: Sequence[Any], kept: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the input that an activity had (``before`` and, by name, ``kept``), and of the one it gets."""
-    old = payloads.digest({"args": [*before], "kwargs": {**kept}})
-    return {"old": old, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
+def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the input that an activity had (``old_args`` and, by name, ``old_kwargs``), and of the one it gets.
+    """
+    old_digest = payloads.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
+    return {"old": old_digest, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 
 
-def retried(task: TaskState, *, now: datetime) -> TaskResult:
+def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
     """Due at once; nothing is counted."""
     return TaskResult(task=task, retry_at=now, count=not (task.atomic and task.owner is None))
 
 
-def edited(task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, by: Sender | None) -> TaskState:
+def with_edited_input(
+    task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
+) -> TaskState:
     """The same with another input: what was done with the old one is not to be taken for it, so the key is another."""
     key = f"{task.run_id}:{task.seq}:{task.fence[1]}"
-    return replace(task, args=args, kwargs=kwargs, options={**task.options, "key": key, "edited": _by(by)})
+    return replace(
+        task, args=args, kwargs=kwargs, options={**task.options, "key": key, "edited": _sender_attribute(sender)}
+    )
 
 
-def tried_again(run: RunState, *, now: datetime) -> RunWrite:
+def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
     """An atomic activity of a locked run is due: that belongs to a turn."""
     if run.atomic_due is not None:
         run.atomic_due = now
@@ -52,51 +57,53 @@ def tried_again(run: RunState, *, now: datetime) -> RunWrite:
     return RunWrite(run=run)
 
 
-def completed(task: TaskState, value: Any, *, by: Sender | None, limit: int = payloads.MAX_BYTES) -> TaskResult:
+def operator_completion(
+    task: TaskState, value: Any, *, sender: Sender | None, limit: int = payloads.MAX_BYTES
+) -> TaskResult:
     """Somebody gave the result in place of the worker. Raises ``PayloadError`` for one that is too large."""
-    return _signed(activity_policy.completed(task, value, limit=limit, attempts=task.fence[1]), by)
+    return _with_sender(activity_policy.completed_result(task, value, limit=limit, attempts=task.fence[1]), sender)
 
 
-def failed(task: TaskState, *, type: str, message: str, by: Sender | None) -> TaskResult:
+def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender | None) -> TaskResult:
     """Somebody said that it failed, for good."""
-    facts = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
-    return _signed(activity_policy.ended(task, "ActivityFailed", facts), by)
+    attributes = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
+    return _with_sender(activity_policy.final_result(task, "ActivityFailed", attributes), sender)
 
 
 def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, datetime]:
     """Numbers of the timers that are running, and when they are due, of kinds and attributes of events in order."""
-    found: dict[int, datetime] = {}
+    due_times: dict[int, datetime] = {}
     for kind, attributes in events:
         if kind == "TimerStarted":
-            found[attributes["seq"]] = datetime.fromisoformat(attributes["due"])
+            due_times[attributes["seq"]] = datetime.fromisoformat(attributes["due"])
         elif kind in TIMERS:
-            found.pop(attributes["seq"], None)
-    return found
+            due_times.pop(attributes["seq"], None)
+    return due_times
 
 
-def skip_id(run_id: UUID, seq: int) -> str:
+def skip_message_id(run_id: UUID, seq: int) -> str:
     """Id of the message by which a timer is skipped: there is one at most."""
     return f"skip:{run_id}:{seq}"
 
 
-def skipped(run: RunState, seq: int, *, by: Sender | None) -> RunWrite:
+def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
     """A timer of a locked run fires with its next activation."""
     message = NewMessage(
         kind="timer",
         name="TimerFired",
-        body={"seq": seq, **_by(by)},
+        payload={"seq": seq, **_sender_attribute(sender)},
         chain_id=run.chain_id,
         run_id=run.run_id,
-        request_id=skip_id(run.run_id, seq),
+        message_id=skip_message_id(run.run_id, seq),
     )
     return RunWrite(run=run, messages=[message])
 
 
-def _signed(result: TaskResult, by: Sender | None) -> TaskResult:
+def _with_sender(result: TaskResult, sender: Sender | None) -> TaskResult:
     assert result.outcome is not None
     kind, attributes = result.outcome
-    return replace(result, outcome=(kind, {**attributes, **_by(by)}))
+    return replace(result, outcome=(kind, {**attributes, **_sender_attribute(sender)}))
 
 
-def _by(by: Sender | None) -> dict[str, Any]:
-    return {"by": None if by is None else by.as_dict()}
+def _sender_attribute(sender: Sender | None) -> dict[str, Any]:
+    return {"by": None if sender is None else sender.as_dict()}

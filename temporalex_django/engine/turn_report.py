@@ -9,7 +9,7 @@ from uuid import UUID
 from temporalex_django.engine.storage import Inbox, RunState
 
 
-class Claimed(list[RunState]):
+class ClaimedRuns(list[RunState]):
     """Runs that a claim has locked. ``now``: the storage's clock after that, where it came with them.
 
     ``inbox(chains)``: what was asked with the locks of runs that were wanted ``first``, as ``RunStorage.inbox`` gives

@@ -12,7 +12,7 @@ from temporalex_django.engine.storage import TaskResult
 from temporalex_django.workers.attempts import Attempt
 
 
-class ThreadLine:
+class FairQueue:
     """Classes of workflows take turns in it, each in its own order: a few of one do not wait for all of another.
 
     Thread-safe.
@@ -30,7 +30,7 @@ class ThreadLine:
             for attempt in attempts:
                 self._by_class.setdefault(attempt.task.workflow, deque()).append(attempt)
 
-    def next(self) -> Attempt | None:
+    def pop(self) -> Attempt | None:
         """Take out the one whose turn it is; None: nobody waits."""
         with self._lock:
             for name in self._by_class:
@@ -41,13 +41,13 @@ class ThreadLine:
                 return attempt
             return None
 
-    def waits_since(self) -> float | None:
+    def waiting_since(self) -> float | None:
         """When the one was taken that waits longest (``time.monotonic``); None: nobody waits."""
         with self._lock:
-            return min((attempts[0].taken_at for attempts in self._by_class.values()), default=None)
+            return min((attempts[0].claimed_at for attempts in self._by_class.values()), default=None)
 
 
-def first_of(results: list[TaskResult], limit: int) -> list[TaskResult]:
+def select_fairly(results: list[TaskResult], limit: int) -> list[TaskResult]:
     """The ends of so many runs, of all classes; with each the others that it has. Those of lone activities besides."""
     if len(results) <= limit:
         return results
@@ -55,11 +55,11 @@ def first_of(results: list[TaskResult], limit: int) -> list[TaskResult]:
     for result in results:
         by_class[result.task.workflow].append(result)
     chains: set[UUID] = set()
-    chosen = []
+    selected = []
     for result in interleave(by_class.values()):
         chain = result.task.chain_id
         if chain is not None and len(chains) < limit:
             chains.add(chain)
         if chain is None or chain in chains:
-            chosen.append(result)
-    return chosen
+            selected.append(result)
+    return selected

@@ -18,17 +18,17 @@ from typing import Any
 from temporalex_django.core.history.tracing import is_user_code
 
 
-def frames_of_users(frame: FrameType | None, until: CodeType) -> list[FrameType]:
+def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
     """The frames of the project's own code from this one down to the one that runs ``until``, innermost first."""
-    found = []
+    frames = []
     while frame is not None and frame.f_code is not until:
         if is_user_code(frame.f_code):
-            found.append(frame)
+            frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
-def is_covered(code: CodeType, offset: int) -> bool:
+def has_handler(code: CodeType, offset: int) -> bool:
     """Whether a handler is around the instruction; what only cleans up raises again."""
     return any(entry.start <= offset < entry.end and not entry.lasti for entry in _parse_exception_table(code))
 
@@ -46,14 +46,14 @@ if sys.version_info >= (3, 12):
             monitoring = sys.monitoring
             self.interruption = error
             frame = sys._current_frames().get(thread)  # noqa: SLF001 - the one way to a thread's stack
-            self._codes = {one.f_code for one in frames_of_users(frame, until)}
+            self._codes = {user_frame.f_code for user_frame in user_frames(frame, until)}
             monitoring.use_tool_id(_TOOL, "temporalex stop")
 
-            def instruction(code: CodeType, offset: int) -> None:
-                if threading.get_ident() == thread and not is_covered(code, offset):
+            def on_instruction(code: CodeType, offset: int) -> None:
+                if threading.get_ident() == thread and not has_handler(code, offset):
                     raise error
 
-            monitoring.register_callback(_TOOL, monitoring.events.INSTRUCTION, instruction)
+            monitoring.register_callback(_TOOL, monitoring.events.INSTRUCTION, on_instruction)
             for code in self._codes:
                 monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
 
@@ -74,30 +74,30 @@ else:
 
         def __init__(self, thread: int, error: type[BaseException], until: CodeType) -> None:
             del thread
-            self._before: Any = None
-            self._traced = False
+            self._previous_trace: Any = None
+            self._is_tracing = False
 
             def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
                 raise error
 
-            def begin(frame: FrameType | None) -> None:
-                if not self._traced:
-                    self._traced, self._before = True, sys.gettrace()
-                for one in frames_of_users(frame, until):
-                    one.f_trace = trace
+            def start_tracing(frame: FrameType | None) -> None:
+                if not self._is_tracing:
+                    self._is_tracing, self._previous_trace = True, sys.gettrace()
+                for user_frame in user_frames(frame, until):
+                    user_frame.f_trace = trace
                 sys.settrace(lambda *_: None)
 
             class Interruption(error):  # type: ignore[misc,valid-type] # it is a class
                 def __init__(self, *args: object) -> None:
                     super().__init__(*args)
-                    begin(sys._getframe(1))  # noqa: SLF001 - the thread that is interrupted makes it
+                    start_tracing(sys._getframe(1))  # noqa: SLF001 - the thread that is interrupted makes it
 
             #: Its instances, which the interrupted thread makes, begin to trace.
             self.interruption: type[BaseException] = Interruption
 
         def end(self) -> None:
             """Trace what was traced before; to be called in the thread itself."""
-            if self._traced:
-                sys.settrace(self._before)
+            if self._is_tracing:
+                sys.settrace(self._previous_trace)
 
     LoopBreaker = _TracingBreaker

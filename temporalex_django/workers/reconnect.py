@@ -19,28 +19,28 @@ _FIRST = 0.1
 _LONGEST = 5.0
 
 
-def pause_after(pause: float) -> float:
+def next_pause(pause: float) -> float:
     """Seconds to wait after a failure, when the pause before it was so long (0.0: it was the first)."""
     return min(max(_FIRST, pause * 2), _LONGEST)
 
 
-def once_there(
-    begin: Callable[[], None], *, storage: DjangoStorage, stop: threading.Event, timeout: float | None = None
+def retry_until_available(
+    callback: Callable[[], None], *, storage: DjangoStorage, stop: threading.Event, timeout: float | None = None
 ) -> bool:
-    """Call ``begin`` as soon as the database answers; False when ``stop`` is set before.
+    """Call ``callback`` as soon as the database answers; False when ``stop`` is set before.
 
-    Raises what ``begin`` raises about anything else, and ``TimeoutError`` after ``timeout`` seconds.
+    Raises what ``callback`` raises about anything else, and ``TimeoutError`` after ``timeout`` seconds.
     """
     pause, deadline = 0.0, None if timeout is None else time.monotonic() + timeout
     while not stop.is_set():
         try:
-            begin()
+            callback()
         except DatabaseError as exc:
-            if not storage.lost(exc):
+            if not storage.is_connection_lost(exc):
                 raise
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s the database does not answer: {exc}") from exc
-            pause = pause_after(pause)
+            pause = next_pause(pause)
             log.warning("the database does not answer, trying again in %.1f s: %s", pause, error_line(exc))
             connections[storage.alias].close()
             stop.wait(pause)

@@ -18,27 +18,29 @@ from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.room import AGAIN
+from temporalex_django.engine.room import RETRY_SECONDS
 from temporalex_django.engine.storage import NewTask, TaskState
 from temporalex_django.errors import WorkflowSwitchedOff
 
 
-class Gates:
+class Admission:
     """Those of one worker. ``switches`` is what it heard last; the maintenance sets it."""
 
     def __init__(self, storage: DjangoStorage, queues: Sequence[str]) -> None:
         self._storage = storage
         self._queues = list(queues)
         self._claims = LimitedClaims(storage)
-        self._next: dict[str, float] = {}  # when it is worth looking again at a queue of which nothing was to be had
-        self._full: set[str] = set()  # those that have no room for what is due
-        self._rated: set[str] = set()  # those of them in which a rate holds something back
-        self._skipped = False  # the last claim did not look everywhere: it had looked a moment before
-        self.short = False  # something might begin, but for the room that others had
+        self._next_look: dict[
+            str, float
+        ] = {}  # when it is worth looking again at a queue of which nothing was to be had
+        self._full_queues: set[str] = set()  # those that have no room for what is due
+        self._rate_limited_queues: set[str] = set()  # those of them in which a rate holds something back
+        self._skipped_queue = False  # the last claim did not look everywhere: it had looked a moment before
+        self.lacks_capacity = False  # something might begin, but for the room that others had
         self.switches = Switches()
 
     @property
-    def in_force(self) -> bool:
+    def is_active(self) -> bool:
         """Whether there may be something that is limited, or off."""
         return bool(queue_limits()) or self._storage.lined or self.switches != Switches()
 
@@ -49,7 +51,7 @@ class Gates:
         return [queue for queue in self._queues if queue not in off] if off else self._queues
 
     @property
-    def open_queues(self) -> Sequence[str]:
+    def unlimited_queues(self) -> Sequence[str]:
         """Those of them whose activities it may take without asking."""
         limits = queue_limits()
         return (
@@ -57,26 +59,26 @@ class Gates:
         )
 
     @property
-    def waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether something is due that a limit holds back, or may have come since somebody looked."""
-        return bool(self._full) or self._skipped
+        return bool(self._full_queues) or self._skipped_queue
 
     @property
-    def rated(self) -> bool:
+    def is_rate_limited(self) -> bool:
         """Whether some of it waits for a rate: that ends by itself, whatever others do."""
-        return bool(self._rated)
+        return bool(self._rate_limited_queues)
 
     @property
-    def wait(self) -> float | None:
+    def wait_seconds(self) -> float | None:
         """Seconds until the next of these may be had."""
-        waits = [self._next[queue] for queue in self._full if queue in self._next]
+        waits = [self._next_look[queue] for queue in self._full_queues if queue in self._next_look]
         return max(0.0, min(waits) - time.monotonic()) if waits else None
 
-    def refuses(self, task: NewTask) -> bool:
+    def is_refused(self, task: NewTask) -> bool:
         """Whether a new activity is to wait until it is judged."""
         if task.activity in self.switches.activities:
             return True
-        return not task.local and task.activity in activity.limits_by_name
+        return not task.is_local and task.activity in activity.limits_by_name
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
         """The class of a run. Raises ``WorkflowSwitchedOff``, and ``UnknownWorkflow``."""
@@ -85,66 +87,71 @@ class Gates:
             raise WorkflowSwitchedOff(f"{name} is switched off")
         return workflow.class_for_run(name, version)
 
-    def sift(self, tasks: list[TaskState]) -> list[TaskState]:
+    def filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
         """Of those that were claimed what may begin; the others are given back, to wait in lines of their own."""
-        apart = self.switches.activities | activity.limits_by_name.keys()
-        wrong = [task for task in tasks if task.activity in apart]
-        if not wrong:
+        limited_names = self.switches.activities | activity.limits_by_name.keys()
+        misplaced = [task for task in tasks if task.activity in limited_names]
+        if not misplaced:
             return tasks
         self._storage.lined = True
-        self._storage.give_back([(task.id, task.attempt, task.owner or 0) for task in wrong])
-        for queue in {task.queue for task in wrong}:
-            self._claims.move_apart(queue, {task.activity for task in wrong if task.queue == queue})
-        return [task for task in tasks if task.activity not in apart]
+        self._storage.release_tasks([(task.id, task.attempt, task.owner or 0) for task in misplaced])
+        for queue in {task.queue for task in misplaced}:
+            self._claims.move_apart(queue, {task.activity for task in misplaced if task.queue == queue})
+        return [task for task in tasks if task.activity not in limited_names]
 
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
         """Take activities that are under limits, each queue in a transaction of its own; and how many were moved.
 
         With ``suspects`` only what a worker died of, whenever it was looked for last.
         """
-        limits, tasks, moved, lines, short = queue_limits(), [], 0, suspects, False
-        lined = self.switches.lines or self._storage.lined
-        chosen = [queue for queue in self.queues if lined or limits.get(queue, NO_LIMITS).is_limited]
+        limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
+        is_partitioned = self.switches.lines or self._storage.lined
+        chosen = [queue for queue in self.queues if is_partitioned or limits.get(queue, NO_LIMITS).is_limited]
         now = time.monotonic()
-        self._skipped = False
+        self._skipped_queue = False
         for queue in self._storage.in_turn(chosen, "limited"):
-            self._skipped = self._skipped or self._next.get(queue, 0.0) > now
-            if not capacity or (not suspects and self._next.get(queue, 0.0) > now):
-                short = short or not capacity or self.short
-                lines = True  # who knows
+            self._skipped_queue = self._skipped_queue or self._next_look.get(queue, 0.0) > now
+            if not capacity or (not suspects and self._next_look.get(queue, 0.0) > now):
+                lacks_capacity = lacks_capacity or not capacity or self.lacks_capacity
+                has_partitions = True  # who knows
                 continue
             common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
             try:
-                found = self._claims.claim(
+                limited_claim = self._claims.claim(
                     queue, capacity=capacity, owner=owner, off=off, common=common, suspects=suspects
                 )
             except DatabaseError as exc:
-                if not self._storage.transient(exc):
+                if not self._storage.is_transient(exc):
                     raise
-                lines = True  # another worker has the limit: the next time
+                has_partitions = True  # another worker has the limit: the next time
                 continue
-            tasks += found.tasks
-            moved += found.moved
-            lines, short = lines or found.lines, short or found.short
+            tasks += limited_claim.tasks
+            moved += limited_claim.moved
+            has_partitions, lacks_capacity = (
+                has_partitions or limited_claim.lines,
+                lacks_capacity or limited_claim.short,
+            )
             if not suspects:
-                self._noted(queue, found, now)
-        self.short = short and not tasks
-        self._storage.lined = self._storage.lined and lines
+                self._schedule_look(queue, limited_claim, now)
+        self.lacks_capacity = lacks_capacity and not tasks
+        self._storage.lined = self._storage.lined and has_partitions
         return tasks, moved
 
-    def _noted(self, queue: str, found: LimitedClaim, now: float) -> None:
+    def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
         """When to look again: at once where something was to be had, or nothing waits."""
-        self._next.pop(queue, None)
-        self._full.discard(queue)
-        self._rated.discard(queue)
-        if found.again is not None:
-            self._full.add(queue)
-        if found.rated:
-            self._rated.add(queue)
-        if found.again is not None or (found.looked and not found.tasks and not found.moved):
-            self._next[queue] = now + (found.again or AGAIN)
+        self._next_look.pop(queue, None)
+        self._full_queues.discard(queue)
+        self._rate_limited_queues.discard(queue)
+        if limited_claim.again is not None:
+            self._full_queues.add(queue)
+        if limited_claim.rated:
+            self._rate_limited_queues.add(queue)
+        if limited_claim.again is not None or (
+            limited_claim.looked and not limited_claim.tasks and not limited_claim.moved
+        ):
+            self._next_look[queue] = now + (limited_claim.again or RETRY_SECONDS)
 
-    def ended(self, queues: Sequence[str]) -> None:
+    def reset_waits(self, queues: Sequence[str]) -> None:
         """Activities of these have ended: there is room."""
         for queue in queues:
-            self._next.pop(queue, None)
+            self._next_look.pop(queue, None)

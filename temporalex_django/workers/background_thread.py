@@ -14,10 +14,10 @@ log = logging.getLogger("temporalex_django.worker")
 #: Between two moments of work, for those who want to write as well.
 _PAUSE = 0.1
 #: How long a worker that ends waits for the item in hand.
-_PATIENCE = 10.0
+_STOP_TIMEOUT = 10.0
 
 
-class Chores:
+class BackgroundThread:
     """They may run code of users: neither the beat of the worker nor its turns wait for them."""
 
     def __init__(self, alias: str) -> None:
@@ -25,7 +25,7 @@ class Chores:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def ensure_running(self) -> None:
         """Go on with what there is, if that is not being done. One statement; raises what the database raises."""
         if (self._thread is None or not self._thread.is_alive()) and chores.waiting(self.alias):
             self._thread = threading.Thread(target=self._run, name="temporalex-chores", daemon=True)
@@ -35,7 +35,7 @@ class Chores:
         """After the item in hand."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
         with worker_session(self.alias):

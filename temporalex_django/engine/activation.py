@@ -18,14 +18,13 @@ from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, sender_attributes
 from temporalex_django.core.stored import stored_fields
 from temporalex_django.core.typed_dicts import AcceptedNames
-from temporalex_django.engine.blocked import cause_of_block, mark_of, next_try
-from temporalex_django.engine.cache import Cached
-from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
-from temporalex_django.engine.in_hand import TaskInHand
-from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.outcomes import update_failed, update_fault
-from temporalex_django.engine.refusals import NotTaken, Refused
-from temporalex_django.engine.shapes import RowAtPresent, RowChanges
+from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
+from temporalex_django.engine.cache import CachedRun
+from temporalex_django.engine.external_messages import NewChild, NewMessage
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out
 from temporalex_django.engine.storage import (
     HumanTaskWrite,
     Inbox,
@@ -34,96 +33,101 @@ from temporalex_django.engine.storage import (
     NewRun,
     NewTask,
     Outcome,
-    RunFacts,
+    RunRecord,
     RunState,
     RunWrite,
 )
+from temporalex_django.engine.typed_dicts import CurrentRow, RowChanges
 from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
 
-_Shown = Literal["waiting_for", "waits", "accepts"]
-_RESULTS = ("activity", "child", "external", "timer")
-_MESSAGES = ("signal", "update", REQUEST)
+_RowField = Literal["waiting_for", "waits", "accepts"]
+_RESULT_KINDS = ("activity", "child", "external", "timer")
+_MESSAGE_KINDS = ("signal", "update", REQUEST)
 
 
-class Advance:
+class ActivationStep:
     """Builds the ``RunWrite`` of one run."""
 
     def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
-        self.left = messages.more  # whether there is more in the inbox than is read, and in the end than was delivered
+        self.has_more_messages = (
+            messages.has_more
+        )  # whether there is more in the inbox than is read, and in the end than was delivered
         self._inline_atomic = inline_atomic
         # updates that waited were here before all others, whatever their ids
         self.messages: Sequence[InboxMessage] = messages
         if len(messages) > 1:
-            self.messages = sorted(messages, key=_waited_first)
+            self.messages = sorted(messages, key=_waiting_first_key)
         self.now = max(now, run.activated_at) if run.activated_at is not None else now
         self.write = RunWrite(run=run)
-        self.in_hand: Sequence[TaskInHand] = ()  # what comes behind the results in the inbox, without being there
-        self.faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
-        self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
+        self.finished_activities: Sequence[
+            FinishedActivity
+        ] = ()  # what comes behind the results in the inbox, without being there
+        self.validator_faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
+        self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
-    def closed(self, facts: RunFacts | None) -> RunWrite:
+    def answer_closed(self, record: RunRecord | None) -> RunWrite:
         """The chain is closed: its messages are answered, never silently dropped.
 
-        ``facts`` are wanted only where some of them are ``redelivered``.
+        ``record`` are wanted only where some of them are ``has_redelivered``.
         """
         for message in self.messages:
-            self._undelivered(message, facts)
+            self._reject_undelivered(message, record)
         self.run.due_at = None
         return self.write
 
     @property
-    def ends(self) -> bool:
+    def must_close(self) -> bool:
         """Whether the run is to be closed without running its code: its parent closed, or its time is over."""
         run = self.run
         if run.closed:
             return False
-        late = run.deadline is not None and run.deadline <= self.now and not run.paused
-        return late or any(message.kind == "terminate" for message in self.messages)
+        is_overdue = run.deadline is not None and run.deadline <= self.now and not run.paused
+        return is_overdue or any(message.kind == "terminate" for message in self.messages)
 
     @property
-    def redelivered(self) -> bool:
+    def has_redelivered(self) -> bool:
         """Whether a reset or fork delivered one of the messages again."""
         return any(message.redelivered for message in self.messages)
 
     @property
-    def asked(self) -> bool:
+    def has_waiting_sender(self) -> bool:
         """Whether somebody waits for the answer to a message."""
         return any(message.kind in ("update", REQUEST) for message in self.messages)
 
-    def ended(self, facts: RunFacts) -> RunWrite:
+    def close(self, record: RunRecord) -> RunWrite:
         """Close it, whatever state it is in."""
-        reasons = [message.body.get("reason", "") for message in self.messages if message.kind == "terminate"]
+        reasons = [message.payload.get("reason", "") for message in self.messages if message.kind == "terminate"]
         if reasons:
-            self.write = terminated(self.run, reason=reasons[0], now=self.now, facts=facts)
+            self.write = terminate(self.run, reason=reasons[0], now=self.now, record=record)
         else:
-            self.write = timed_out(self.run, now=self.now, facts=facts)
+            self.write = time_out(self.run, now=self.now, record=record)
         for message in self.messages:
-            self._undelivered(message, facts)
+            self._reject_undelivered(message, record)
         return self.write
 
-    def parked(self, why: str = "") -> RunWrite:
+    def park(self, reason: str = "") -> RunWrite:
         """The run is blocked or paused and not due: its messages wait without waking anybody.
 
         Updates and requests are refused: whoever sent them waits for an answer. Not those that are delivered again.
-        ``why`` it is blocked.
+        ``reason`` it is blocked.
         """
         for message in self.messages:
             if message.kind not in ("update", REQUEST) or message.redelivered:
                 self.write.parked.append(message.id)
                 continue
-            what = f"{message.kind} {message.name!r}"
+            label = f"{message.kind} {message.name!r}"
             error: RunPaused | RunBlocked
             if self.run.paused:
-                error = RunPaused(f"the run is paused: {what} refused")
+                error = RunPaused(f"the run is paused: {label} refused")
             else:
-                error = RunBlocked(f"the run is blocked: {what} was withdrawn", reason=why)
+                error = RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
             self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
         if self.run.paused:  # whoever set it due did not know
             self.run.due_at = None
         return self.write
 
-    def blocked(
+    def block(
         self, error: BaseException, *, retry: bool = True, waits_for: str | None = None, since: str | None = None
     ) -> RunWrite:
         """The activation failed: nothing of it is written, the run stays open and says why.
@@ -132,16 +136,16 @@ class Advance:
         """
         run = self.run
         run.failed_tries += 1
-        again = next_try(run.failed_tries, self.now) if retry else None
-        run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
-        mark = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
+        retry_at = next_retry_at(run.failed_tries, self.now) if retry else None
+        run.due_at = min((moment for moment in (retry_at, run.deadline) if moment is not None), default=None)
+        mark = block_mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
-        self.write.instance["cause"] = cause_of_block(mark)
-        return self.parked(mark["error"])
+        self.write.instance["cause"] = block_cause(mark)
+        return self.park(mark["error"])
 
     def activate(
         self,
-        entry: Cached,
+        entry: CachedRun,
         *,
         token: int,
         new_run_id: Callable[[], UUID],
@@ -159,117 +163,136 @@ class Advance:
         self._new_run_id = new_run_id
         self.write.executed = True
         run, executor = self.run, entry.executor
-        start, jobs = self._jobs(entry, results)
+        start, jobs = self._build_jobs(entry, results)
         # what killed may come with the next delivery: a rebuild that came through proves nothing
-        activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
-        if activated:
+        was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
+        if was_activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation, is_budget_spent=enough, judge=judge)
-            entry.payloads += sum(message.size for message in self.messages)
-            entry.payloads += sum(len(one.body) for one in self.in_hand if one.body is not None)
+            entry.payload_bytes += sum(message.size for message in self.messages)
+            entry.payload_bytes += sum(
+                len(activity.encoded) for activity in self.finished_activities if activity.encoded is not None
+            )
         else:
             completion = Completion()
         if completion.changed:
-            self._record(completion, entry, start, {"head": token, **limits})
+            self._record_events(completion, entry, start, {"head": token, **limits})
             self.write.commands = completion.commands
             self.write.notes = completion.notes
         if completion.refused:
-            self._refuse(completion, entry)
-        self.write.failed = completion.failed
-        self._settle(completion, entry, token)
-        self._commands(completion, entry)
+            self._reject_signals(completion, entry)
+        self.write.failed_signals = completion.failed
+        self._settle_messages(completion, entry, token)
+        self._apply_commands(completion, entry)
         if (tasks := executor.opened_human_tasks) is not None:
-            self._ask_people(tasks, completion, entry, activated=activated)
+            self._write_human_tasks(tasks, completion, entry, activated=was_activated)
         if run.failed_tries:
             run.failed_tries = 0
             self.write.instance["blocked"] = self.write.instance["cause"] = None
         if completion.closed is not None and completion.changed:
-            self._close(completion, entry)
+            self._write_closing(completion, entry)
         else:
-            self.left = self.left or completion.unapplied > 0 or completion.dispatched is not None
-            moments = (executor.next_timer(), run.atomic_due, run.deadline, self.now if self.left else None)
+            self.has_more_messages = (
+                self.has_more_messages or completion.unapplied > 0 or completion.dispatched is not None
+            )
+            moments = (
+                executor.next_timer(),
+                run.atomic_due,
+                run.deadline,
+                self.now if self.has_more_messages else None,
+            )
             run.due_at = min((moment for moment in moments if moment is not None), default=None)
-            self._show(entry)
+            self._update_row(entry)
         return self.write
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def _jobs(self, entry: Cached, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
+    def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
         """Jobs in the order in which they are applied.
 
         Timers by their time, results, a cancel request, then messages in order of arrival.
         """
         run = self.run
         start = None
-        delivered: list[Job] = []
+        delivered_jobs: list[Job] = []
         jobs = [Job("TimerFired", {"seq": number}) for _, number in entry.executor.due_timers(self.now)]
         jobs += results
-        cancels: list[Job] = []
-        later: list[Job] = []
+        cancel_jobs: list[Job] = []
+        message_jobs: list[Job] = []
         if run.head_token is None:
-            facts = entry.facts
-            start = _beginning(facts)
-            if facts.carried_messages is not None:
-                signals, cancel = facts.carried_messages["signals"], facts.carried_messages["cancel"]
+            record = entry.record
+            start = _start_attributes(record)
+            if record.carried_messages is not None:
+                signals, cancel = record.carried_messages["signals"], record.carried_messages["cancel"]
                 start["carried"] = len(signals)
-                start["failed"] = facts.carried_messages.get("failed", [])
-                later = [Job("SignalReceived", dict(signal)) for signal in signals]
-                cancels += [] if cancel is None else [Job("CancelRequested", cancel)]
+                start["failed"] = record.carried_messages.get("failed", [])
+                message_jobs = [Job("SignalReceived", dict(signal)) for signal in signals]
+                cancel_jobs += [] if cancel is None else [Job("CancelRequested", cancel)]
         for message in self.messages:
-            if message.kind in _RESULTS:
+            if message.kind in _RESULT_KINDS:
                 self.write.consumed.append(message.id)
                 if message.run_id == run.run_id:
-                    (delivered if message.name == DELIVERED else jobs).append(Job(message.name, message.body))
+                    (delivered_jobs if message.name == DELIVERED else jobs).append(Job(message.name, message.payload))
             elif message.kind == "cancel":
                 self.write.consumed.append(message.id)
-                cancels.append(Job("CancelRequested", message.body))
+                cancel_jobs.append(Job("CancelRequested", message.payload))
             elif message.kind == "terminate":
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
-                own_id = {} if message.request_id is None else {"id": message.request_id}
-                signal = {"name": message.name, "payload": message.body, **own_id, **sender_attributes(message.sender)}
-                later.append(Job("SignalReceived", signal))
+                id_attribute = {} if message.message_id is None else {"id": message.message_id}
+                signal = {
+                    "name": message.name,
+                    "payload": message.payload,
+                    **id_attribute,
+                    **sender_attributes(message.sender),
+                }
+                message_jobs.append(Job("SignalReceived", signal))
                 if message.sender is not None:
-                    self._sent.append((later[-1], message))
+                    self._signals_with_sender.append((message_jobs[-1], message))
             elif message.kind == REQUEST:
-                asked = {"id": message.request_id, "request": message.body, **_marks(message)}
-                later.append(Job(REQUESTED, asked))
+                request = {"id": message.message_id, "request": message.payload, **_job_marks(message)}
+                message_jobs.append(Job(REQUESTED, request))
             else:
-                update = {"id": message.request_id, "name": message.name, "args": message.body, "after": message.after}
-                later.append(Job("UpdateRequested", {**update, **_marks(message)}))
-        jobs += [Job(one.kind, one.attributes) for one in self.in_hand]
-        return start, [*delivered, *jobs, *cancels, *later]
+                update = {
+                    "id": message.message_id,
+                    "name": message.name,
+                    "args": message.payload,
+                    "after": message.after,
+                }
+                message_jobs.append(Job("UpdateRequested", {**update, **_job_marks(message)}))
+        jobs += [Job(activity.kind, activity.attributes) for activity in self.finished_activities]
+        return start, [*delivered_jobs, *jobs, *cancel_jobs, *message_jobs]
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _record(
-        self, completion: Completion, entry: Cached, start: dict[str, Any] | None, stamp: dict[str, Any]
+    def _record_events(
+        self, completion: Completion, entry: CachedRun, start: dict[str, Any] | None, stamp: dict[str, Any]
     ) -> None:
         run = self.run
         run.activations += 1
         run.activated_at = self.now
         run.head_token = stamp["head"]
         if start is not None:
-            self._event("WorkflowStarted", started_attributes(entry.facts))
-        if delivered := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
-            stamp["delivered"] = delivered
-        if refused := [refusal.number for refusal in completion.refused if refusal.number is not None]:
-            stamp["refused"] = refused
+            self._append_event("WorkflowStarted", started_attributes(entry.record))
+        if delivered_numbers := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
+            stamp["delivered"] = delivered_numbers
+        if refused_numbers := [refusal.number for refusal in completion.refused if refusal.number is not None]:
+            stamp["refused"] = refused_numbers
         if completion.dispatched is not None:
             stamp["dispatched"] = completion.dispatched
-        self._event("ActivationStarted", stamp)
-        entry.head, entry.head_at = stamp["head"], run.length
-        bodies = {id(one.attributes): one.body for one in self.in_hand}
+        self._append_event("ActivationStarted", stamp)
+        entry.head, entry.head_number = stamp["head"], run.length
+        bodies = {id(activity.attributes): activity.encoded for activity in self.finished_activities}
         for job in completion.jobs:
             if job.kind != DELIVERED:
-                self._event(job.kind, job.attributes, bodies.get(id(job.attributes)))
+                self._append_event(job.kind, job.attributes, bodies.get(id(job.attributes)))
         for failed in completion.failed:
-            self._event(SIGNAL_FAILED, failed.event_attributes())
+            self._append_event(SIGNAL_FAILED, failed.event_attributes())
         for command in completion.commands:
-            self._event(command.event_kind, command.event_attributes())
+            self._append_event(command.event_kind, command.event_attributes())
         entry.length = run.length
 
-    def _event(self, kind: str, attributes: dict[str, Any], body: bytes | None = None) -> None:
+    def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
         run = self.run
         run.length += 1
         self.write.events.append(
@@ -279,102 +302,102 @@ class Advance:
                 kind=kind,
                 at=self.now,
                 attributes=attributes,
-                body=body,
+                encoded=encoded,
             )
         )
 
-    def _refuse(self, completion: Completion, entry: Cached) -> None:
+    def _reject_signals(self, completion: Completion, entry: CachedRun) -> None:
         """Signals whose senders may not send them: settled with the reason, and audited."""
-        facts, by_job = entry.facts, {id(job): message for job, message in self._sent}
+        record, by_job = entry.record, {id(job): message for job, message in self._signals_with_sender}
         for refusal in completion.refused:
-            refused = Refused(
+            refused_signal = RefusedSignal(
                 run_id=self.run.run_id,
-                workflow=facts.workflow,
-                workflow_id=facts.workflow_id,
+                workflow=record.workflow,
+                workflow_id=record.workflow_id,
                 at=self.now,
                 signal=refusal.name,
                 permission=refusal.permission,
                 sender=refusal.sender,
             )
-            self.write.refused.append(refused)
+            self.write.refused_signals.append(refused_signal)
             message = by_job.get(id(refusal.job))
             if message is not None:
-                error = ActionNotPermitted(refused.reason)
+                error = ActionNotPermitted(refused_signal.reason)
                 self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
-    def _settle(self, completion: Completion, entry: Cached, token: int) -> None:
+    def _settle_messages(self, completion: Completion, entry: CachedRun, token: int) -> None:
         """Every message that was read has an end now, or a place to wait.
 
         ``token`` is that of the activation: the reference of a fault is made of it.
         """
         write = self.write
-        outcomes = _outcomes(completion)
+        outcomes = _update_outcomes(completion)
         if not self.messages:
             write.outcomes.update(outcomes)
             return
         rejected = {
             update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
         }
-        rejected |= self._faults(completion, token)
+        rejected |= self._fault_outcomes(completion, token)
         pending = dict(completion.pending)
-        inbox = [message for message in self.messages if message.kind in _MESSAGES]
-        cut = len(inbox) - completion.unapplied
-        for message in inbox[:cut]:
+        inbox = [message for message in self.messages if message.kind in _MESSAGE_KINDS]
+        applied_count = len(inbox) - completion.unapplied
+        for message in inbox[:applied_count]:
             if message.id in write.settled:
                 continue  # a signal that was refused
-            if message.kind == "signal" and message.request_id is None:
+            if message.kind == "signal" and message.message_id is None:
                 write.consumed.append(message.id)
             elif message.kind == "signal":  # its row stays, so that it is not taken twice when it is sent again
                 write.settled[message.id] = Outcome(status="completed")
-            elif message.request_id in outcomes:
-                write.settled[message.id] = outcomes.pop(message.request_id)
-            elif message.request_id in rejected:
-                write.settled[message.id] = rejected[message.request_id]
+            elif message.message_id in outcomes:
+                write.settled[message.id] = outcomes.pop(message.message_id)
+            elif message.message_id in rejected:
+                write.settled[message.id] = rejected[message.message_id]
                 if message.redelivered:
-                    self._refuse_redelivered(message, entry.facts)
-            elif message.request_id in pending:
-                write.waiting[message.id] = pending[message.request_id]
+                    self._audit_refusal(message, entry.record)
+            elif message.message_id in pending:
+                write.waiting[message.id] = pending[message.message_id]
         if completion.closed not in (None, "ContinueAsNew"):  # else the next turn, or run of the chain, reads them
-            for message in inbox[cut:]:
-                self._undelivered(message, entry.facts)
+            for message in inbox[applied_count:]:
+                self._reject_undelivered(message, entry.record)
         write.outcomes.update(outcomes)
 
-    def _faults(self, completion: Completion, token: int) -> dict[str, Outcome]:
+    def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
         """The answers to updates whose validator failed by a fault of the code, by update id."""
-        found: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             reference = f"{token:x}-{number}" if number else f"{token:x}"
-            found[fault.update_id] = update_fault(fault, reference=reference)
-            self.faults.append((reference, fault))
-        return found
+            outcomes[fault.update_id] = fault_outcome(fault, reference=reference)
+            self.validator_faults.append((reference, fault))
+        return outcomes
 
-    def _refuse_redelivered(self, message: InboxMessage, facts: RunFacts) -> None:
+    def _audit_refusal(self, message: InboxMessage, record: RunRecord) -> None:
         """A message that a reset or fork delivered again is refused: its sender may be gone, so the audit says it."""
         outcome = self.write.settled[message.id]
-        not_taken = NotTaken(
+        refused_message = RefusedRedelivery(
             run_id=self.run.run_id,
-            workflow=facts.workflow,
-            workflow_id=facts.workflow_id,
+            workflow=record.workflow,
+            workflow_id=record.workflow_id,
             at=self.now,
             kind=message.kind,
             name=message.name,
             code=outcome.value["code"],
             sender=message.sender,
         )
-        self.write.not_taken.append(not_taken)
+        self.write.refused_redeliveries.append(refused_message)
 
-    def _undelivered(self, message: InboxMessage, facts: RunFacts | None) -> None:
-        if message.kind in _MESSAGES:
+    def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None) -> None:
+        if message.kind in _MESSAGE_KINDS:
             error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
             status = "undelivered" if message.kind == "signal" else "rejected"
             self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
-            if message.redelivered and facts is not None:
-                self._refuse_redelivered(message, facts)
+            if message.redelivered and record is not None:
+                self._audit_refusal(message, record)
         elif message.id not in self.write.consumed:
             self.write.consumed.append(message.id)
 
-    def _commands(self, completion: Completion, entry: Cached) -> None:
-        run, facts, write = self.run, entry.facts, self.write
+    def _apply_commands(self, completion: Completion, entry: CachedRun) -> None:
+        run, record, write = self.run, entry.record, self.write
         cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
         definition = entry.executor.definition
         for command in completion.commands:
@@ -385,8 +408,8 @@ class Advance:
                 task = NewTask(
                     run_id=run.run_id,
                     chain_id=run.chain_id,
-                    workflow_id=facts.workflow_id,
-                    workflow=facts.workflow,
+                    workflow_id=record.workflow_id,
+                    workflow=record.workflow,
                     seq=command.seq,
                     activity=attributes["activity"],
                     args=attributes["args"],
@@ -402,41 +425,43 @@ class Advance:
                 if atomic and self._inline_atomic:  # else whoever claims tasks runs it
                     run.atomic_due = self.now
             elif command.kind == "StartChild":
-                write.children.append(self._child(command, entry))
+                write.children.append(self._new_child(command, entry))
             elif command.kind in ("SignalExternal", "CancelExternal"):
-                write.messages.append(self._message(command, facts))
+                write.messages.append(self._new_message(command, record))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
-    def _ask_people(self, tasks: HumanTasks, completion: Completion, entry: Cached, *, activated: bool) -> None:
+    def _write_human_tasks(
+        self, tasks: HumanTasks, completion: Completion, entry: CachedRun, *, activated: bool
+    ) -> None:
         """Rows of human tasks: those that changed; all that are open, where it is not known what the rows say."""
-        changes = {key: (one.changes, one.task) for key, one in tasks.changes.items()} if activated else {}
+        changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()} if activated else {}
         for key, task in tasks.open_tasks.items():
             if completion.closed is not None and completion.changed:
                 changes[key] = ("closed",), task.as_closed("run_closed", self.now)
-            elif entry.shown is None:
+            elif entry.row is None:
                 changes.setdefault(key, ((), task))
-        run, facts = self.run, entry.facts
+        run, record = self.run, entry.record
         self.write.human_tasks += [
             HumanTaskWrite(
                 run_id=run.run_id,
                 chain_id=run.chain_id,
-                workflow=facts.workflow,
-                workflow_id=facts.workflow_id,
-                changes=changed,
+                workflow=record.workflow,
+                workflow_id=record.workflow_id,
+                changes=change_kinds,
                 task=task,
             )
-            for changed, task in changes.values()
+            for change_kinds, task in changes.values()
         ]
 
-    def _child(self, command: Command, entry: Cached) -> NewChild:
-        attributes, facts = command.attributes, entry.facts
+    def _new_child(self, command: Command, entry: CachedRun) -> NewChild:
+        attributes, record = command.attributes, entry.record
         assert command.seq is not None
         options = {name: value for name, value in attributes.items() if name != "id"}
         return NewChild(
             workflow_id=attributes["id"],
             seed=uuid5(self.run.run_id, str(command.seq)).int >> 66,
             at=self.now,
-            parent=facts.workflow_id,
+            parent=record.workflow_id,
             parent_chain=self.run.chain_id,
             parent_run=self.run.run_id,
             parent_seq=command.seq,
@@ -444,7 +469,7 @@ class Advance:
             **options,
         )
 
-    def _message(self, command: Command, facts: RunFacts) -> NewMessage:
+    def _new_message(self, command: Command, record: RunRecord) -> NewMessage:
         attributes, run = command.attributes, self.run
         assert command.seq is not None
         signal = command.kind == "SignalExternal"
@@ -452,13 +477,13 @@ class Advance:
         return NewMessage(
             kind="signal" if signal else "cancel",
             name=attributes["name"] if signal else "",
-            body=attributes["payload"] if signal else {"reason": f"asked by {facts.workflow_id}"},
+            payload=attributes["payload"] if signal else {"reason": f"asked by {record.workflow_id}"},
             workflow_id=attributes["id"],
             child=None if child is None else (run.run_id, child),
             ask=(run.chain_id, run.run_id, command.seq),
         )
 
-    def _close(self, completion: Completion, entry: Cached) -> None:
+    def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
         run, write = self.run, self.write
         event = write.events[-1]
         status = CLOSING[event.kind]
@@ -475,18 +500,18 @@ class Advance:
         )
         if status == "failed":
             write.instance["cause"] = run_failure_cause(event.attributes)
-        before = entry.shown
-        if self._said(before, "waiting_for"):
+        previous_row = entry.row
+        if self._has_row_content(previous_row, "waiting_for"):
             write.instance["waiting_for"] = []
-        if self._said(before, "waits"):
+        if self._has_row_content(previous_row, "waits"):
             write.instance["waits"] = []
-        if self._said(before, "accepts"):
+        if self._has_row_content(previous_row, "accepts"):
             write.instance["accepts"] = {"signals": [], "updates": []}
         if run.activations == 1:
             write.instance["started_at"] = self.now
-        if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
-            _publish(write.instance, entry.executor)
-        _set_attributes(write.instance, entry.executor, entry.shown)
+        if entry.row is None or entry.row.get("publications") != entry.executor.publications:
+            _write_published(write.instance, entry.executor)
+        _write_attributes(write.instance, entry.executor, entry.row)
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
@@ -496,23 +521,23 @@ class Advance:
                 snapshot=entry.executor.four_eyes_snapshot(child=False),
                 search_attributes=entry.executor.search_attributes or None,
             )
-            facts = entry.facts
+            record = entry.record
             run.due_at = self.now
-            run.deadline = facts.deadline(self.now)
+            run.deadline = record.deadline(self.now)
             return
         run.closed = True
         run.due_at = None
         run.deadline = None
-        write.messages += ending(entry.facts, status, event.attributes)
+        write.messages += parent_messages(entry.record, status, event.attributes)
         error = WorkflowClosed(
-            f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done"
+            f"{entry.record.workflow} {entry.record.workflow_id} closed ({status}) before the update was done"
         )
         write.closing = Outcome(status="failed", value=error_data(error))
 
-    def _show(self, entry: Cached) -> None:
+    def _update_row(self, entry: CachedRun) -> None:
         """Columns of the run's row that differ from what they say now."""
         executor = entry.executor
-        shown: RowAtPresent = {
+        current_row: CurrentRow = {
             "status": "running" if executor.is_busy else "waiting",
             "waiting_for": executor.waiting_for,
             "waits": executor.wait_infos,
@@ -520,77 +545,77 @@ class Advance:
             "publications": executor.publications,
             "search_attributes": executor.search_attributes,
         }
-        before, entry.shown = entry.shown, shown
+        previous_row, entry.row = entry.row, current_row
         changes = self.write.instance
-        if before is None or before["status"] != shown["status"]:
-            changes["status"] = shown["status"]
-        if self._differs(before, shown, "waiting_for"):
-            changes["waiting_for"] = shown["waiting_for"]
-        if self._differs(before, shown, "waits"):
-            changes["waits"] = shown["waits"]
-        if self._differs(before, shown, "accepts"):
-            changes["accepts"] = shown["accepts"]
-        if before is None or before["publications"] != shown["publications"]:
-            _publish(changes, executor)
-        _set_attributes(changes, executor, before)
+        if previous_row is None or previous_row["status"] != current_row["status"]:
+            changes["status"] = current_row["status"]
+        if self._has_changed(previous_row, current_row, "waiting_for"):
+            changes["waiting_for"] = current_row["waiting_for"]
+        if self._has_changed(previous_row, current_row, "waits"):
+            changes["waits"] = current_row["waits"]
+        if self._has_changed(previous_row, current_row, "accepts"):
+            changes["accepts"] = current_row["accepts"]
+        if previous_row is None or previous_row["publications"] != current_row["publications"]:
+            _write_published(changes, executor)
+        _write_attributes(changes, executor, previous_row)
         if self.run.activations == 1 and self.write.events:
             changes["started_at"] = self.now
 
-    def _said(self, shown: RowAtPresent | None, name: _Shown) -> bool:
+    def _has_row_content(self, row: CurrentRow | None, name: _RowField) -> bool:
         """Whether the row may say something of that. That of a new run says nothing, and is not written to say so."""
-        return _says(shown[name]) if shown is not None else self.run.activations != 1
+        return _is_nonempty(row[name]) if row is not None else self.run.activations != 1
 
-    def _differs(self, before: RowAtPresent | None, shown: RowAtPresent, name: _Shown) -> bool:
-        if before is not None:
-            return before[name] != shown[name]
-        return self.run.activations != 1 or _says(shown[name])
+    def _has_changed(self, previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField) -> bool:
+        if previous_row is not None:
+            return previous_row[name] != current_row[name]
+        return self.run.activations != 1 or _is_nonempty(current_row[name])
 
 
-def _waited_first(message: InboxMessage) -> bool:
+def _waiting_first_key(message: InboxMessage) -> bool:
     return message.after is None
 
 
-def _marks(message: InboxMessage) -> dict[str, Any]:
+def _job_marks(message: InboxMessage) -> dict[str, Any]:
     """The marks that a job has of an update or a request, beside the message itself."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **sender_attributes(message.sender)}
 
 
-def _says(value: Sequence[Any] | AcceptedNames) -> bool:
+def _is_nonempty(value: Sequence[Any] | AcceptedNames) -> bool:
     return any(value.values()) if isinstance(value, dict) else bool(value)
 
 
-def _beginning(facts: RunFacts) -> dict[str, Any]:
+def _start_attributes(record: RunRecord) -> dict[str, Any]:
     """What a run begins with, but for what it carries."""
-    begin: dict[str, Any] = {"args": facts.args, "seed": facts.seed}
-    beside = {"snapshot": facts.snapshot, "search_attributes": facts.search_attributes or None}
-    return begin | {name: value for name, value in beside.items() if value is not None}
+    attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
+    optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
+    return attributes | {name: value for name, value in optional.items() if value is not None}
 
 
-def _publish(changes: RowChanges, executor: Executor) -> None:
+def _write_published(changes: RowChanges, executor: Executor) -> None:
     changes["published"] = executor.published
     if declared := executor.definition.stored:
         changes["stored"] = stored_fields(executor.published, declared)
 
 
-def _set_attributes(changes: RowChanges, executor: Executor, shown: RowAtPresent | None) -> None:
+def _write_attributes(changes: RowChanges, executor: Executor, row: CurrentRow | None) -> None:
     """What the row of a rebuilt run says is not known; of one that never set any it is what it began with."""
-    differ = executor.sets_attributes if shown is None else shown["search_attributes"] != executor.search_attributes
-    if differ:
+    has_changed = executor.sets_attributes if row is None else row["search_attributes"] != executor.search_attributes
+    if has_changed:
         changes["search_attributes"] = executor.search_attributes or None
 
 
-def _outcomes(completion: Completion) -> dict[str, Outcome]:
+def _update_outcomes(completion: Completion) -> dict[str, Outcome]:
     """What the updates and requests that ended, or were accepted, get for an answer."""
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for command in completion.commands:
         attributes = command.attributes
         match command.kind:
             case "AcceptUpdate":
-                found[attributes["id"]] = Outcome(status="accepted")
+                outcomes[attributes["id"]] = Outcome(status="accepted")
             case "CompleteUpdate":
-                found[attributes["id"]] = Outcome(status="completed", value=attributes["result"])
+                outcomes[attributes["id"]] = Outcome(status="completed", value=attributes["result"])
             case "FailUpdate":
-                found[attributes["id"]] = update_failed(attributes)
-    found.update((request, Outcome(status="completed")) for request in completion.granted)
-    return found
+                outcomes[attributes["id"]] = failed_outcome(attributes)
+    outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
+    return outcomes

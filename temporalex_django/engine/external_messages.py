@@ -9,7 +9,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.workflow import find_version, require_signal
 from temporalex_django.core.history.events import DELIVERED
-from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
 
 
@@ -25,56 +25,60 @@ class NewMessage:
 
     kind: str
     name: str
-    body: Any
+    payload: Any
     chain_id: UUID | None = None
     workflow_id: str | None = None
     run_id: UUID | None = None
-    request_id: str | None = None
+    message_id: str | None = None
     child: tuple[UUID, int] | None = None
     ask: tuple[UUID, UUID, int] | None = None
 
-    def judged(self, reached: Reached) -> Reached:
+    def check_delivery(self, delivery: Delivery) -> Delivery:
         """Where it goes, if the run there can take it.
 
         Not a signal that is none of those which its class declares, as far as this process has it.
         """
-        asked = self.kind == "signal" and self.ask is not None and reached.chain_id is not None
-        code = find_version(reached.workflow, reached.version) if asked and reached.workflow is not None else None
+        checks_signal = self.kind == "signal" and self.ask is not None and delivery.chain_id is not None
+        code = (
+            find_version(delivery.workflow, delivery.version)
+            if checks_signal and delivery.workflow is not None
+            else None
+        )
         if code is not None:
             try:
                 require_signal(code, self.name)
             except UnknownSignal as exc:
-                return reached._replace(chain_id=None, error=exc)
-        return reached
+                return delivery._replace(chain_id=None, error=exc)
+        return delivery
 
-    def answer(self, reached: Reached) -> tuple[str, dict[str, Any]]:
+    def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
         """Name and body of what the sender that asked hears."""
         assert self.ask is not None
-        body: dict[str, Any] = {"seq": self.ask[2]}
-        if reached.chain_id is not None:
-            return DELIVERED, body
-        if isinstance(error := reached.error, AmbiguousId):
-            body |= {"type": "AmbiguousId", "message": str(error), "candidates": error.candidates}
+        payload: dict[str, Any] = {"seq": self.ask[2]}
+        if delivery.chain_id is not None:
+            return DELIVERED, payload
+        if isinstance(error := delivery.error, AmbiguousId):
+            payload |= {"type": "AmbiguousId", "message": str(error), "candidates": error.candidates}
         elif isinstance(error, UnknownSignal):
-            body |= {"type": "UnknownSignal", "message": str(error), "known": error.known}
-        elif reached.known:
-            body |= {"type": "WorkflowClosed", "message": f"the run {self.workflow_id!r} is closed"}
+            payload |= {"type": "UnknownSignal", "message": str(error), "known": error.known}
+        elif delivery.exists:
+            payload |= {"type": "WorkflowClosed", "message": f"the run {self.workflow_id!r} is closed"}
         else:
-            body |= {
+            payload |= {
                 "type": "WorkflowNotFound",
                 "message": f"no run with the id {self.workflow_id!r} was ever started",
             }
-        return "ExternalFailed", body
+        return "ExternalFailed", payload
 
 
-class Reached(NamedTuple):
-    """Where a message to an id goes: an open chain, or none; ``known``: there was a run of it.
+class Delivery(NamedTuple):
+    """Where a message to an id goes: an open chain, or none; ``exists``: there was a run of it.
 
     ``error``: several could be meant, or the one does not take it. ``workflow`` and ``version`` are its class.
     """
 
     chain_id: UUID | None
-    known: bool = True
+    exists: bool = True
     error: AmbiguousId | UnknownSignal | None = None
     workflow: str | None = None
     version: int = 0
@@ -99,10 +103,10 @@ class NewChild(RunStart):
     parent_seq: int
     parent_close: str
 
-    def refusal(self, error: TemporalexError | None = None) -> NewMessage:
+    def refusal_message(self, error: TemporalexError | None = None) -> NewMessage:
         """What the parent hears when the id is taken, or cannot be had for another reason."""
         error = error or AlreadyRunning(f"{self.workflow} {self.workflow_id!r} is open already")
-        body = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
+        payload = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
         return NewMessage(
-            kind="child", name="ChildFailed", body=body, chain_id=self.parent_chain, run_id=self.parent_run
+            kind="child", name="ChildFailed", payload=payload, chain_id=self.parent_chain, run_id=self.parent_run
         )

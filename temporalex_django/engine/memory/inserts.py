@@ -1,0 +1,204 @@
+"""What clients write, in memory: starts and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+from temporalex_django.core.aliases import all_names
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
+from temporalex_django.core.process import REQUEST
+from temporalex_django.core.senders import Sender
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.lookup import run_id_taken_error
+from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.storage import InboxMessage, Outcome, RunRecord, RunState
+from temporalex_django.errors import AlreadyRunning
+
+
+class MemoryInserts(MemoryTables):
+    """New chains and messages."""
+
+    def start(self, start: RunStart) -> UUID:
+        """A new chain, due now.
+
+        Raises ``AlreadyRunning`` when an open run in its scope has the id, ``InvalidId`` for a run's.
+        """
+        chain_id = self._new_chain(start)
+        if chain_id is None:
+            raise AlreadyRunning(
+                f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id"
+            )
+        return chain_id
+
+    def _new_chain(self, start: RunStart) -> UUID | None:
+        """A chain with its first run; None when its id is taken in its scope. Raises ``InvalidId`` for a run's."""
+        workflow_id, key = start.workflow_id, start.open_key
+        if self._chain_by_run_id(workflow_id) is not None:
+            raise run_id_taken_error(workflow_id)
+        if key is not None and self._is_key_in_use(key, start):
+            return None
+        chain_id = uuid7()
+        record = RunRecord.from_start(
+            replace(start, args=deep_copy(start.args), snapshot=deep_copy(start.snapshot)),
+            run_id=uuid7(),
+            started_at=self.clock,
+        )
+        self._add_run(chain_id, record, tags=start.tags)
+        self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
+        self.queues.add(start.queue)
+        if key is not None:
+            self._open_keys[chain_id] = key
+        self.chains[chain_id] = RunState(
+            chain_id=chain_id,
+            run_id=record.run_id,
+            queue=start.queue,
+            head_token=None,
+            length=0,
+            activations=0,
+            activated_at=None,
+            due_at=self.clock,
+            deadline=start.deadline(self.clock),
+        )
+        return chain_id
+
+    def _is_key_in_use(self, key: str, start: RunStart) -> bool:
+        """Whether an open run keeps a start out: one of its own key, or one that a wider scope sees."""
+        for chain_id in self._chains_of.get(start.workflow_id, ()):
+            if (existing_key := self._open_keys.get(chain_id)) is None:
+                continue
+            record, names = self.current_run(chain_id).facts, all_names(start.workflow)
+            renamed = len(names) > 1 and start.scope == "version" and record.version == start.version
+            same_workflow = record.workflow in names and (start.scope == "workflow" or renamed)
+            if existing_key == key or start.scope == "global" or same_workflow:
+                return True
+        return False
+
+    def reopen(self, chain_id: UUID, start: RunStart) -> bool:
+        """Make the id of a closed chain its own again; False when another open run keeps it out."""
+        key = start.open_key
+        if key is not None and self._is_key_in_use(key, start):
+            return False
+        if key is not None:
+            self._open_keys[chain_id] = key
+        return True
+
+    def message_number(self, chain_id: UUID, message_id: str) -> int | None:
+        """The message of a chain that has this id."""
+        return self._message_numbers[chain_id].get(message_id)
+
+    def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
+        """See ``RunStorage``."""
+        inbox, ids = self._inboxes[chain], self._message_numbers[chain]
+        unread_messages = [self.messages[number].message for number in sorted(inbox)]
+        unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
+        for message in unread_messages:
+            self._delete_message(chain, message.id, message.message_id)
+        unread_ids = {message.message_id for message in unread_messages}
+        for pending in messages:
+            if pending.message_id is not None and pending.message_id in unread_ids:
+                continue
+            if pending.message_id is not None and (existing_number := ids.get(pending.message_id)) is not None:
+                self._delete_message(chain, existing_number, pending.message_id)
+            message_id = str(uuid4()) if pending.kind == REQUEST else pending.message_id
+            self._add_message(
+                chain,
+                pending.kind,
+                pending.name,
+                pending.payload,
+                message_id=message_id,
+                sender=pending.sender,
+                redelivered=pending.kind != "signal",  # signals wait in any case
+            )
+        for message in unread_messages:
+            number = self._add_message(
+                chain,
+                message.kind,
+                message.name,
+                message.payload,
+                message_id=message.message_id,
+                sender=message.sender,
+                redelivered=message.redelivered,
+            )
+            if message.after is not None and message.after <= received:
+                message_row = self.messages[number]
+                self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
+
+    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
+        """See ``RunStorage``."""
+        numbers, inbox, statuses = self._message_numbers[chain], self._inboxes[chain], {}
+        for message_id in ids:
+            if (number := numbers.get(message_id)) is not None:
+                outcome = self.messages[number].outcome
+                statuses[message_id] = "unread" if number in inbox else outcome.status if outcome is not None else ""
+        return statuses
+
+    def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
+        """See ``RunStorage``."""
+        numbers = sorted(
+            number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
+        )
+        for row in [self.messages[number] for number in numbers if self.messages[number].is_failed]:
+            number = next(self._ids)
+            message = replace(row.message, id=number)
+            self.messages[number] = replace(row, message=message, chain_id=target_chain)
+            self._message_numbers[target_chain][str(message.message_id)] = number
+
+    def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
+        """See ``RunStorage``."""
+        for message, outcome in messages:
+            number = next(self._ids)
+            inbox_message = InboxMessage(
+                id=number,
+                kind=message.kind,
+                name=message.name,
+                payload=deep_copy(message.payload),
+                message_id=message.message_id,
+                sender=message.sender,
+            )
+            self.messages[number] = MemoryMessage(
+                message=inbox_message, chain_id=chain, fresh=False, outcome=deep_copy(outcome)
+            )
+            if message.message_id is not None:
+                self._message_numbers[chain][message.message_id] = number
+
+    def _delete_message(self, chain: UUID, number: int, message_id: str | None) -> None:
+        self._inboxes[chain].discard(number)
+        self.messages.discard(number)
+        if message_id is not None:
+            self._message_numbers[chain].discard(message_id)
+
+    def send(
+        self,
+        chain_id: UUID,
+        kind: str,
+        name: str,
+        payload: Any,
+        *,
+        message_id: str | None = None,
+        sender: Sender | None = None,
+    ) -> int:
+        """Put a message into the inbox of a chain; sent again, it gives the one that is there.
+
+        A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken``.
+        """
+        if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
+            message_row = self.messages[existing_number]
+            existing = message_row.message
+            is_same = (existing.kind, existing.name, existing.sender and existing.sender.key) == (
+                kind,
+                name,
+                sender and sender.key,
+            )
+            if message_row.is_id_free or (message_row.is_failed and is_same):
+                self._delete_message(chain_id, existing_number, message_id)
+                return self._add_message(chain_id, kind, name, payload, message_id=message_id, sender=sender)
+            MessageFingerprint(existing.kind, existing.name, existing.payload, existing.sender).require_same(
+                message_id, MessageFingerprint(kind, name, payload, sender), exact=False
+            )
+        return self._add_message(chain_id, kind, name, payload, message_id=message_id, sender=sender)

@@ -1,0 +1,170 @@
+"""How runs begin and end in their history: ``WorkflowStarted``, closing from outside, and what a parent hears of it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.failures import child_result, error_data
+from temporalex_django.core.history.events import CLOSING, ENGINE_VERSION, FORMAT
+from temporalex_django.engine.external_messages import NewMessage
+from temporalex_django.engine.storage import NewEvent, NewRun, Outcome, RunRecord, RunState, RunWrite
+from temporalex_django.engine.typed_dicts import RowChanges
+from temporalex_django.errors import WorkflowClosed
+
+
+def started_attributes(record: RunRecord) -> dict[str, Any]:
+    """Attributes of ``WorkflowStarted``."""
+    attributes: dict[str, Any] = {
+        "workflow": record.workflow,
+        "id": record.workflow_id,
+        "run_id": str(record.run_id),
+        "version": record.version,
+        "args": record.args,
+        "seed": record.seed,
+        "engine": ENGINE_VERSION,
+        "format": FORMAT,
+        "attempt": record.attempt,
+        "parent": record.parent,
+    }
+    if record.carried_messages is not None:
+        attributes["carried"] = len(record.carried_messages["signals"])
+        if failed := record.carried_messages.get("failed"):
+            attributes["failed"] = failed
+    if record.snapshot is not None:
+        attributes["snapshot"] = record.snapshot
+    if record.search_attributes:
+        attributes["search_attributes"] = record.search_attributes
+    return attributes
+
+
+def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
+    """What the parent of a chain that closed hears."""
+    if record.parent_chain is None or record.parent_seq is None:
+        return []
+    kind, attributes = child_result(status, closing)
+    payload = {"seq": record.parent_seq, **attributes}
+    return [
+        NewMessage(kind="child", name=kind, payload=payload, chain_id=record.parent_chain, run_id=record.parent_run)
+    ]
+
+
+def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
+    """Close a locked run from outside, at once; none of its code runs any more."""
+    message = f"the run was terminated: {reason}" if reason else "the run was terminated"
+    return _close_externally(run, "WorkflowTerminated", {"reason": reason}, message, now=now, record=record)
+
+
+def cancel(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
+    """Cancel a locked run from outside, at once; none of its code runs any more."""
+    return _close_externally(
+        run, "WorkflowCancelled", {"reason": reason, "outside": True}, "the run was cancelled", now=now, record=record
+    )
+
+
+#: How somebody outside ends a run, by the status that it has then.
+CLOSERS = {"terminated": terminate, "cancelled": cancel}
+
+
+def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, record: RunRecord) -> RunWrite:
+    """Close a locked run as continued as new, from outside: its chain goes on with another class, its messages stay."""
+    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    run.activated_at = run.due_at = stamp
+    run.atomic_due = None
+    run.failed_tries = 0
+    kind, attributes = "WorkflowContinuedAsNew", {"args": record.args, "outside": True}
+    return RunWrite(
+        run=run,
+        events=_closing_events(run, kind, attributes, stamp, record),
+        drop_tasks=True,
+        next_run=NewRun(run_id=run_id, args=record.args, seed=seed, search_attributes=record.search_attributes),
+        instance=_closed_row(kind, attributes, stamp),
+    )
+
+
+def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRecord) -> RunWrite:
+    """Close a locked run, if it is open, for another one of its chain that takes it up.
+
+    The parent hears nothing: the chain goes on. What the run left open in its inbox is the other one's.
+    """
+    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    was_open, run.closed = not run.closed, False
+    run.paused = False
+    run.activated_at = run.due_at = stamp
+    run.deadline = record.deadline(stamp)
+    if not was_open:
+        return RunWrite(run=run, next_run=new)
+    kind, attributes = "WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}
+    return RunWrite(
+        run=run,
+        events=_closing_events(run, kind, attributes, stamp, record),
+        drop_tasks=True,
+        close_children=True,
+        next_run=new,
+        instance={**_closed_row(kind, attributes, stamp), "paused": None},
+    )
+
+
+def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
+    """Close a locked run whose deadline has passed; none of its code runs any more."""
+    is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
+    timeout_name = "execution_timeout" if is_whole_chain else "run_timeout"
+    message = f"the run ran into its {timeout_name}"
+    return _close_externally(run, "WorkflowTimedOut", {"timeout": timeout_name}, message, now=now, record=record)
+
+
+def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
+    """What the row of a run says that somebody outside closed."""
+    return {
+        "status": CLOSING[kind],
+        "waiting_for": [],
+        "waits": [],
+        "accepts": {"signals": [], "updates": []},
+        "closed_at": at,
+        "closing": attributes,
+        "blocked": None,
+        "cause": None,
+    }
+
+
+def _closing_events(
+    run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
+) -> list[NewEvent]:
+    """The closing event; behind ``WorkflowStarted`` in the history of a run that never had a turn."""
+    entries = (
+        [(kind, attributes)] if run.length else [("WorkflowStarted", started_attributes(record)), (kind, attributes)]
+    )
+    events = []
+    for name, event_attributes in entries:
+        run.length += 1
+        event = NewEvent(
+            number=run.length, activation=max(run.activations, 1), kind=name, at=at, attributes=event_attributes
+        )
+        events.append(event)
+    return events
+
+
+def _close_externally(
+    run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
+) -> RunWrite:
+    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    run.activated_at = stamp
+    run.closed = True
+    run.paused = False
+    run.crashes = 0
+    run.due_at = run.deadline = run.atomic_due = None
+    events = _closing_events(run, kind, attributes, stamp, record)
+    error = WorkflowClosed(message)
+    return RunWrite(
+        run=run,
+        events=events,
+        drop_tasks=True,
+        close_children=True,
+        messages=parent_messages(record, CLOSING[kind], attributes),
+        instance={**_closed_row(kind, attributes, stamp), "paused": None},
+        closing=Outcome(status="failed", value=error_data(error)),
+    )

@@ -1,0 +1,156 @@
+"""A turn as a worker takes it: ends of activities go in, runs advance, new activities are taken, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.conf import get_settings
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.engine.taker import EagerClaim
+
+if TYPE_CHECKING:
+    from temporalex_django.db.storage import DjangoStorage
+    from temporalex_django.engine.turn import WorkflowEngine
+    from temporalex_django.liveness.leases import WorkerRow
+    from temporalex_django.workers.admission import Admission
+    from temporalex_django.workers.quarantine import Quarantine
+
+#: It claims as many runs as its turns get done of late, and these at least.
+FEWEST_RUNS = 20
+#: A turn takes up as many runs that are due as there is room for beside those that have an activity in hand, which is
+#: for two fifths of the cache: of more that go on at a time each step would begin with the history of its run. Others
+#: are not to wait for them, so up to twice as many a few come to each turn, the fewer the more there are.
+_BUSY_SHARE = 2 / 5
+_OTHERS_SHARE = 1 / 25
+_MIN_OTHERS = 2
+#: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
+_MAX_LOCK_SECONDS = 0.008
+
+
+class TurnRunner:
+    """Takes the turns of one worker; what becomes of one that fails is for its loop."""
+
+    def __init__(
+        self,
+        *,
+        storage: DjangoStorage,
+        engine: WorkflowEngine,
+        admission: Admission,
+        row: WorkerRow,
+        quarantine: Quarantine,
+    ) -> None:
+        self.storage = storage
+        self.engine = engine
+        self.admission = admission
+        self._row = row
+        self._quarantine = quarantine
+        # so many runs the last turns came to: more are not worth claiming
+        self._reachable_runs = FEWEST_RUNS if storage.sql.writer_lock else storage.turn_size
+
+    @property
+    def result_limit(self) -> int:
+        """Of so many runs ends of activities are taken into a turn; where time is short, some of it is for others."""
+        limit = min(self.storage.turn_size, self._reachable_runs)
+        return limit if limit == self.storage.turn_size else limit - limit // 4
+
+    def turn(
+        self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
+    ) -> tuple[list[int], list[TaskState]]:
+        """One turn, committed: which of ``results`` count, and the activities that were taken.
+
+        Raises what the storage raises: nothing was done then, and ``report`` says which runs were claimed.
+        """
+        with self.storage.transaction("turn"):
+            started_at = time.monotonic()
+            # those that wait come before those that this turn makes, where these are taken while they are written
+            valid, tasks = self._advance_runs(results, capacity, report)
+            if not self.storage.sql.claims_on_insert:
+                tasks += self.claim_tasks(capacity)
+            if self.storage.sql.writer_lock and (lock_seconds := time.monotonic() - started_at) > _MAX_LOCK_SECONDS:
+                self._reachable_runs = max(
+                    int(len(report.claimed_chains) * _MAX_LOCK_SECONDS / lock_seconds), FEWEST_RUNS
+                )
+        return valid, tasks + report.claimed_tasks()
+
+    def _advance_runs(
+        self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
+    ) -> tuple[list[int], list[TaskState]]:
+        """Advance runs: which of ``results`` count, and activities that were waiting, where they are taken before.
+
+        One wait for ends, runs and activities: a run whose end does not count any more is locked in vain.
+        """
+        admission = self.admission
+        is_refused = admission.is_refused if activity.limits_by_name or admission.is_active else None
+        eager_claim = EagerClaim(
+            owner=self._row.epoch, capacity=capacity, queues=admission.unlimited_queues, is_refused=is_refused
+        )
+        limit, reserved = min(self.storage.turn_size, self._reachable_runs), capacity.reserve()
+        result_chains = {
+            end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None
+        }
+        with self.storage.sql.together():
+            self.storage.sql.prefer_indexes()
+            finish_results = self.storage.ask_ends(results)
+            claim_waiting = self._submit_claim(capacity) if self.storage.sql.claims_on_insert else list
+            claim = self.storage.ask_claim(
+                limit=limit, queues=admission.queues, first=result_chains, due=self._due_run_limit(capacity.busy_runs)
+            )
+        valid, finished_activities = finish_results()
+        by_chain: dict[UUID, list[FinishedActivity]] = {}
+        for finished_activity in finished_activities:
+            by_chain.setdefault(finished_activity.chain_id, []).append(finished_activity)
+        tasks = self._filter_claimed(claim_waiting())
+        capacity.prefetch_limit = (
+            (capacity.prefetch_limit or 0)
+            + reserved
+            + (capacity.eager_limit if self.storage.sql.claims_on_insert else 0)
+        )
+        claim_runs = partial(claim, by_chain.keys())
+        self.engine.advance(
+            limit=limit,
+            queues=admission.queues,
+            eager_claim=eager_claim,
+            report=report,
+            finished_activities=by_chain,
+            claim_runs=claim_runs,
+            is_last=self.storage.sql.claims_on_insert,
+        )
+        if report.unstarted_count:
+            self._reachable_runs = max(report.run_count + report.run_count // 8, FEWEST_RUNS)
+        elif len(report.claimed_chains) >= limit:
+            self._reachable_runs = min(limit + limit // 4, self.storage.turn_size)
+        return valid, tasks
+
+    def _due_run_limit(self, busy_runs: int) -> int:
+        """How many runs that are due a turn takes up, beside so many that have an activity in hand."""
+        run_limit = int(get_settings().CACHE_SIZE * _BUSY_SHARE)
+        return max(run_limit - busy_runs, int(_OTHERS_SHARE * (2 * run_limit - busy_runs)), _MIN_OTHERS)
+
+    def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
+        """Take activities that wait, inside a transaction that is open, or in one of their own."""
+        with self.storage.joined():
+            with self.storage.sql.together():
+                get_tasks = self._submit_claim(capacity)
+            return self._filter_claimed(get_tasks())
+
+    def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
+        """In two halves, as ``TaskStatements.ask_tasks``."""
+        suspects = self._quarantine.has_suspects
+        if suspects and self._quarantine.is_ready:
+            capacity = Capacity(threads=1)
+        if not capacity:
+            return list
+        return self.storage.ask_tasks(
+            capacity=capacity, queues=self.admission.unlimited_queues, owner=self._row.epoch, suspects=suspects
+        )
+
+    def _filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
+        return self.admission.filter_claimed(tasks) if activity.limits_by_name or self.admission.is_active else tasks

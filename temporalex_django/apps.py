@@ -16,8 +16,8 @@ from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
-from temporalex_django.db import chores
-from temporalex_django.db.chores import CHORES, Chore
+from temporalex_django.db import background_hooks
+from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class TemporalexConfig(AppConfig):
         django_tasks.bind(_task_host)
         guarded_orm.install()
         guarded_services.install()
-        CHORES[:] = [
-            Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
+        BACKGROUND_HOOKS[:] = [
+            BackgroundHook(has_work=_bulk_jobs_wait, run=_bulk_jobs),
             *(_forgetting(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
         ]
-        chores.bind_burst(_burst)
+        background_hooks.bind_run_due(_burst)
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -130,14 +130,14 @@ def _bulk_jobs(alias: str) -> bool:
     return work(alias)
 
 
-def _forgetting(kind: str) -> Chore:
+def _forgetting(kind: str) -> BackgroundHook:
     def of() -> Forgetting:
         from temporalex_django.actions import forgetting  # noqa: PLC0415 - it needs the models
 
         found: Forgetting = getattr(forgetting, kind)
         return found
 
-    return Chore(waiting=lambda alias: of().waiting(alias), work=lambda alias: of().work(alias))
+    return BackgroundHook(has_work=lambda alias: of().waiting(alias), run=lambda alias: of().work(alias))
 
 
 def _run_locally() -> None:

@@ -24,7 +24,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from temporalex_django import conf
 from temporalex_django.authoring.lint import Finding, lint
 from temporalex_django.core.determinism.rules import is_project_file
-from temporalex_django.db.dialects.checks import problems_of
+from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import WorkflowDefinitionError
 
 TAG = "temporalex"
@@ -59,7 +59,7 @@ def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
         connection = connections[conf.read()[0].DATABASE]
     except ConnectionDoesNotExist:
         return []
-    return list(problems_of(connection))
+    return list(check_connection(connection))
 
 
 @register(Tags.database)

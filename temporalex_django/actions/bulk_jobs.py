@@ -29,7 +29,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
-from temporalex_django.liveness.verdicts import MOST_CRASHES
+from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 from temporalex_django.models import BulkItem, BulkJob
 
 logger = logging.getLogger("temporalex_django.actions")

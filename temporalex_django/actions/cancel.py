@@ -13,7 +13,7 @@ from temporalex_django.actions.steering import Steering, Text
 from temporalex_django.actions.terminate import end
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
-from temporalex_django.db.starts import insert_message, ring_on_commit
+from temporalex_django.db.inserts import insert_message, notify_on_commit
 from temporalex_django.models import Instance
 
 
@@ -71,4 +71,4 @@ class Cancel(Steering[None]):
         with self.together():
             insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
             self.tell(target.subject, reason=self.reason)
-        ring_on_commit(alias=self.storage.alias, queues=[target.queue])
+        notify_on_commit(alias=self.storage.alias, queues=[target.queue])

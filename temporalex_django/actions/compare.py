@@ -74,7 +74,7 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
         limit = replay_limit(len(events), most=get_settings().LEASE_SECONDS)
         bounded = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:
-            with inline.marker(self.storage).noted("run", run_id):
+            with inline.marker(self.storage).record_work("run", run_id):
                 differences = replay.replay(code.definition, events, run=bounded)
         except NondeterminismError as exc:
             raise ActionNotPossible(f"the history does not fit the code: {view.redact_text(exc.message)}") from exc

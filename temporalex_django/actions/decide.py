@@ -21,7 +21,7 @@ from temporalex_django.authoring.human_tasks import base_key, clean_form_data
 from temporalex_django.core.payloads import check_text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.human_tasks import question_of
-from temporalex_django.db.starts import Inserted, sent_before
+from temporalex_django.db.inserts import InsertedMessage, find_message
 from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
 
@@ -79,7 +79,7 @@ class Decide(JudgedMessage):
     def _counted(self) -> Any:
         """The body of what he has sent before under this id, unless it was refused: that is judged anew."""
         chain, mine = self.target.chain_id, self.by.sender
-        before = sent_before(chain, self.id, storage=self.storage)
+        before = find_message(chain, self.id, storage=self.storage)
         if before is None or mine is None or before[1].sender is None or before[1].sender.key != mine.key:
             return None
         found = standing(chain, self.id, storage=self.storage)
@@ -116,7 +116,7 @@ class Decide(JudgedMessage):
             raise FormChanged(f"the form of {what(task)} has changed since you opened it")
         self.body |= clean_form_data(task.form, self.body["data"], title=task.title)
 
-    def _insert(self) -> Inserted:
+    def _insert(self) -> InsertedMessage:
         """Under the lock of its run, or where a worker is to judge it: what stood in its way then stands there now."""
         if not self._again:
             require_unclaimed(self.user, held(self.task, storage=self.storage), storage=self.storage)

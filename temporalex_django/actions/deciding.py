@@ -14,7 +14,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.db.deciders import without_deciders
+from temporalex_django.db.deciders import undecidable_tasks
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
 from temporalex_django.present.human_tasks import TaskNow, asked
@@ -55,7 +55,7 @@ def about(run: Instance) -> str:
 
 def with_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
     """The tasks, each with whether nobody is left who may decide it; see ``db.deciders`` for what that reads."""
-    found = without_deciders(tasks, alias=storage().alias)
+    found = undecidable_tasks(tasks, alias=storage().alias)
     for task in tasks:
         task.nobody_left = task.pk in found
     return tasks

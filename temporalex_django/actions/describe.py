@@ -23,7 +23,7 @@ from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.db.failed_messages import failed_count, failed_messages
 from temporalex_django.db.graph_instances import instance_of
-from temporalex_django.db.hearing import hearing
+from temporalex_django.db.listen import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.outcomes import run_result
@@ -41,7 +41,7 @@ def describe(
     Four reads, seven when something is due (and one more of what is switched off), two when it is closed; one less when
     ``run``, its row, is there already.
     """
-    now, parameters = storage.sql.instant(storage.clock)
+    now, parameters = storage.sql.now_expression(storage.clock)
     run = run or _run(target, storage=storage)
     waiting = list(run.waiting_for or [])
     if run.status not in CLOSED_STATUSES and not run.blocked:
@@ -176,7 +176,7 @@ class Result:
     def get(self) -> Any:
         if inside_transaction(self.storage.alias):
             return self.value(self.look())
-        ear = partial(hearing, self.target.chain_id, alias=self.storage.alias)
+        ear = partial(listen, self.target.chain_id, alias=self.storage.alias)
         return self.value(wait_for(self.look, self.deadline, seat=self.seat, ear=ear))
 
     async def aget(self) -> Any:
@@ -223,7 +223,7 @@ def version_of(target: RunTarget, *, storage: DjangoStorage) -> int:
 def instance(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNREDACTED) -> Any:
     """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
     version = version_of(target, storage=storage)
-    with inline.marker(storage).noted("run", target.shown):
+    with inline.marker(storage).record_work("run", target.shown):
         found = instance_of(target.shown, name=target.workflow, version=version)
     return found if view is UNREDACTED else snapshot.redact_instance(found, view)
 

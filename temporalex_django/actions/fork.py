@@ -18,7 +18,7 @@ from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.workflow import fork_options
 from temporalex_django.core.four_eyes import fork_snapshot
-from temporalex_django.db.starts import NewStart, copy_subject, insert_start
+from temporalex_django.db.inserts import NewStart, copy_subject, insert_start
 from temporalex_django.engine import anew
 from temporalex_django.engine.points import fork_id
 from temporalex_django.errors import AlreadyRunning

@@ -20,16 +20,16 @@ from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.conf import get_settings
 from temporalex_django.db import notify
-from temporalex_django.db.atomic_activities import perform
+from temporalex_django.db.atomic_activities import run_atomic_activity
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.permissions import DatabaseJudge
-from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import RunRecord, RunState, RunWrite
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NestingError, OutsideWorkflow
 from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
-from temporalex_django.liveness.recovery import judge_abandoned
+from temporalex_django.liveness.recovery import judge_abandoned_markers
 from temporalex_django.models import ActivityTask
 
 _engines: dict[tuple[Any, ...], WorkflowEngine] = {}
@@ -49,7 +49,7 @@ def engine(alias: str) -> WorkflowEngine:
         if key not in _engines:
             storage = DjangoStorage(alias)
             if not connections[alias].in_atomic_block:  # else a worker, or another process like this one, does it
-                judge_abandoned(storage)
+                judge_abandoned_markers(storage)
             _engines[key] = WorkflowEngine(
                 storage,
                 storage,
@@ -59,9 +59,9 @@ def engine(alias: str) -> WorkflowEngine:
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
                 unexpected_error=settings.UNEXPECTED_ERROR,
                 strict_replay=settings.STRICT_REPLAY,
-                on_activate=marker(storage).note,
+                on_activate=marker(storage).record_chain,
                 make_judge=partial(DatabaseJudge, alias),
-                perform=perform,
+                perform=run_atomic_activity,
             )
         return _engines[key]
 
@@ -149,17 +149,17 @@ def taken_up(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoSt
     for write in writes:
         forget(write.run.run_id, storage=storage)
     _follow_up(TurnReport(run_count=len(writes), writes=list(writes)), storage=storage)
-    ring_on_commit(alias=storage.alias, queues=[target.queue])
+    notify_on_commit(alias=storage.alias, queues=[target.queue])
 
 
 def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
     if not report.writes:
         return
-    storage.on_commit(partial(notify.announce, report))
+    storage.on_commit(partial(notify.send_turn_signals, report))
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {write.run.queue for write in report.writes if _due_at_once(write)}
     if queues:
-        ring_on_commit(alias=storage.alias, queues=queues)
+        notify_on_commit(alias=storage.alias, queues=queues)
 
 
 def _due_at_once(write: RunWrite) -> bool:

@@ -13,8 +13,8 @@ from temporalex_django.actions.base import plain, storage
 from temporalex_django.authoring import django_tasks
 from temporalex_django.conf import codec
 from temporalex_django.core import current
-from temporalex_django.db.lone_tasks import NewLone, insert, queues
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.background_tasks import NewBackgroundTask, backend_queues, insert_task
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import background_task
 from temporalex_django.engine.background_task import BackgroundTask, Status
 from temporalex_django.engine.storage import TaskResult, TaskState
@@ -27,7 +27,7 @@ STATUSES: tuple[Status, ...] = ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
 
 def named_queues() -> list[str]:
     """Queues that the project's backends for tasks name, and the usual one."""
-    return sorted({"default", *(queues() or ())})
+    return sorted({"default", *(backend_queues() or ())})
 
 
 def enqueue(
@@ -52,7 +52,7 @@ def enqueue(
     plain([args, kwargs], what=f"the arguments of {path}")
     deferred = None if run_after is None else run_after.isoformat()
     said = {**options, "run_after": deferred, "priority": priority or None}
-    new = NewLone(
+    new = NewBackgroundTask(
         activity=f"{django_tasks.KIND}:{path}",
         args=args,
         kwargs=kwargs,
@@ -62,8 +62,8 @@ def enqueue(
         run_after=run_after,
     )
     store = storage()
-    found = insert(new, storage=store)
-    ring_on_commit(alias=store.alias, queues=[queue])
+    found = insert_task(new, storage=store)
+    notify_on_commit(alias=store.alias, queues=[queue])
     return found
 
 

@@ -17,7 +17,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move
 from temporalex_django.engine.run_start import RunStart
@@ -157,4 +157,4 @@ class Move(ActionOnRun[MoveOutcome]):
 
     def _ring(self, run: RunState) -> None:
         Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.to.task_queue)
-        ring_on_commit(alias=self.storage.alias, queues=[self.to.task_queue])
+        notify_on_commit(alias=self.storage.alias, queues=[self.to.task_queue])

@@ -24,10 +24,10 @@ from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.authoring.listing import WAIT_PREFIXES
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.db.among import among
+from temporalex_django.db.semi_join import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
-from temporalex_django.models.instance import ENDED
+from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
 from temporalex_django.present.facts import LATE
 
 Runs = QuerySet[Instance]
@@ -43,14 +43,14 @@ _SURROGATES, _AFTER_SURROGATES = 0xD800, 0xE000
 def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     """Runs of one of these statuses. Those of runs that ended without a result are in an index."""
     wanted = sorted(statuses)
-    if ENDED.issuperset(wanted):
+    if UNSUCCESSFUL_STATUSES.issuperset(wanted):
         return runs.filter(ended=wanted[0]) if len(wanted) == 1 else runs.filter(ended__in=wanted)
     found = runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
     alias = runs.db
     if wanted == ["running"]:
-        return among(found, _stopped(alias).union(_with_activities(alias), _with_children(alias)))
+        return semi_join(found, _stopped(alias).union(_with_activities(alias), _with_children(alias)))
     if wanted == ["pending"]:
-        return among(found, _stopped(alias).union(_due(alias)))
+        return semi_join(found, _stopped(alias).union(_due(alias)))
     return found
 
 
@@ -68,7 +68,7 @@ def stuck(runs: Runs) -> Runs:
     untaken = untaken.exclude(queue__in=_off("queue", alias)).exclude(activity__in=_off("activity", alias))
     due = Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False)
     blocked = Instance.objects.using(alias).filter(blocked__isnull=False)
-    return among(
+    return semi_join(
         runs,
         blocked.exclude(blocked__code=WorkflowSwitchedOff.code)
         .order_by()
@@ -86,7 +86,9 @@ def caused_by(runs: Runs, cause: str) -> Runs:
     """Runs that failed or are blocked with this cause, or that have an activity that fails with it; by indexes."""
     alias = runs.db
     of_runs = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
-    return among(runs, of_runs.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id")))
+    return semi_join(
+        runs, of_runs.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id"))
+    )
 
 
 def _off(kind: str, alias: str) -> QuerySet[Any]:
@@ -103,11 +105,11 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
     alias = runs.db
     match kind:
         case "activity":
-            found = among(found, _with_activities(alias))
+            found = semi_join(found, _with_activities(alias))
         case "child":
-            found = among(found, _stopped(alias).union(_with_children(alias)))
+            found = semi_join(found, _stopped(alias).union(_with_children(alias)))
         case "timer":
-            found = among(found, _stopped(alias).union(_due(alias)))
+            found = semi_join(found, _stopped(alias).union(_due(alias)))
     return found.exclude(status__in=CLOSED_STATUSES)
 
 

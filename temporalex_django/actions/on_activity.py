@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound
@@ -116,4 +116,4 @@ class OnActivity(Steering[None]):
             self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
         about = {"seq": self.seq, "activity": result.task.activity, **digests}
         self.tell(self.target.subject, reason=self.reason, **about)
-        ring_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))
+        notify_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))

@@ -17,7 +17,7 @@ from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
-from temporalex_django.liveness.verdicts import MOST_CRASHES
+from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 
 BUILT_IN = ("__accepts", "__describe")
 
@@ -79,7 +79,7 @@ class Query(ActionOnRun[Any]):
                 f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
                 "code. Terminate it, or put its code right and move it"
             )
-        with inline.marker(self.storage).noted("run", self.target.run_id):
+        with inline.marker(self.storage).record_work("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
 
     def _row(self) -> tuple[str, bytes | None, bool, bool, int]:

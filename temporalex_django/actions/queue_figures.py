@@ -55,7 +55,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
     named = sorted(known_names(SwitchedOff.Switchable.QUEUE, alias=where.alias) if queues is None else queues)
     if not named:
         return []
-    now, moment = sql.instant(None)
+    now, moment = sql.now_expression(None)
     parts = [_RUNS.format(now=now), _TASKS.format(which="null", now=now), _TASKS.format(which="not null", now=now)]
     columns = [f"(select min(due_at) {part})" for part in parts]
     columns += [f"(select count(*) from (select 1 {part} limit {MOST}) x{n})" for n, part in enumerate(parts)]  # noqa: S608 - constants

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.failed_message import FailedMessageAction
 from temporalex_django.db.failed_messages import HandledMessage, redeliver
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.models import Instance
 
 
@@ -35,4 +35,4 @@ class Redeliver(FailedMessageAction):
         return redeliver(chain, message, alias=self.storage.alias)
 
     def finish(self, queue: str) -> None:
-        ring_on_commit(alias=self.storage.alias, queues=[queue])
+        notify_on_commit(alias=self.storage.alias, queues=[queue])

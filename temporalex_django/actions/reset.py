@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions import inline
 from temporalex_django.actions.taking_up import TakingUp, details
 from temporalex_django.authoring.workflow import Workflow, start_options
-from temporalex_django.db.starts import reopen
+from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.engine import anew
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.points import ResetPlan
@@ -63,5 +63,5 @@ class Reset(TakingUp[str]):
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=facts.workflow_id, args=None, **start_options(code))
-        if run.closed and not reopen(run.chain_id, start, storage=storage):
+        if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
             self.refuse(_("another open run has its id by now"), closed=False)

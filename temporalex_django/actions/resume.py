@@ -13,7 +13,7 @@ from temporalex_django.actions.update import JudgedMessage
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.db.starts import Inserted
+from temporalex_django.db.inserts import InsertedMessage
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef, decider_words
@@ -68,7 +68,7 @@ class Resume(JudgedMessage):
         asked = super().asked
         return asked if self.permitted or not self.may else replace(asked, permission=None)
 
-    def _insert(self) -> Inserted:
+    def _insert(self) -> InsertedMessage:
         """Under the lock of its run, where that is had: what people have claimed is theirs to decide."""
         if self.by.user is not None and (self.may or self.target.code is None):
             require_claims_kept(

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
 from temporalex_django.core.payloads import check_text
-from temporalex_django.db.chores import burst
+from temporalex_django.db.background_hooks import run_due
 from temporalex_django.errors import ActionNotPossible
 
 
@@ -35,4 +35,4 @@ class RunDue(Action[int]):
             )
         with self.storage.transaction():
             self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason)
-        return burst(self.timeout)
+        return run_due(self.timeout)

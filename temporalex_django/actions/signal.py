@@ -10,7 +10,7 @@ from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.core import payloads
 from temporalex_django.core.names import check_message_id, check_name
-from temporalex_django.db.starts import insert_message, ring_on_commit, sent_before, update_outcome
+from temporalex_django.db.inserts import find_message, insert_message, notify_on_commit, update_outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
 
 
@@ -91,11 +91,11 @@ class SendSignal(ActionOnRun[None]):
                 )
             elif inserted.new:
                 self.tell(target.subject, signal=name)
-        ring_on_commit(alias=self.storage.alias, queues=[target.queue])
+        notify_on_commit(alias=self.storage.alias, queues=[target.queue])
 
     def _was_read(self, request_id: str, sent: MessageFingerprint) -> bool:
         """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
-        if (before := sent_before(self.target.chain_id, request_id, storage=self.storage)) is None:
+        if (before := find_message(self.target.chain_id, request_id, storage=self.storage)) is None:
             return False
         before[1].require_same(request_id, sent, exact=self.exact)
         outcome = update_outcome(self.target.chain_id, request_id, storage=self.storage)

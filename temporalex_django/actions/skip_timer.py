@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.on_activity import batches
 from temporalex_django.actions.steering import Steering
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.operator_overrides import TIMERS, pending_timers, skip_message_id, skip_timer
 from temporalex_django.models import HistoryEvent, Instance, Message
 
@@ -68,4 +68,4 @@ class SkipTimer(Steering[None]):
             run = self.held()
             self.storage.write([skip_timer(run, self.seq, sender=self.by.sender)])
             self.tell(self.target.subject, reason=self.reason, seq=self.seq)
-            ring_on_commit(alias=self.storage.alias, queues=[run.queue])
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -18,7 +18,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.handing_over import warn_lossy_value
-from temporalex_django.db.starts import NewStart, insert_start
+from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
 from temporalex_django.graph.snapshot import start_snapshot

@@ -40,7 +40,7 @@ from temporalex_django.core import aliases
 from temporalex_django.db.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
-from temporalex_django.models.fields import Payload, decoded
+from temporalex_django.models.fields import UnreadablePayload, decode_payload
 from temporalex_django.present.facts import (
     PATIENCE,
     ActivityNow,
@@ -251,7 +251,7 @@ class Reading:
         if not all(hasattr(run, "ended_with") for run in runs):
             runs = [*with_ends(Instance.objects.using(self.alias).filter(pk__in=[run.pk for run in runs]).only("pk"))]
         return {
-            run.pk: _Ended(closing=decoded(run.ended_with), who=run.ended_by or "", reason=run.ended_why or "")
+            run.pk: _Ended(closing=decode_payload(run.ended_with), who=run.ended_by or "", reason=run.ended_why or "")
             for run in runs
         }
 
@@ -411,7 +411,7 @@ class Reading:
         if ended is None:
             return EndNow()
         closing = ended.closing if isinstance(ended.closing, dict) else {}
-        if isinstance(ended.closing, Payload):
+        if isinstance(ended.closing, UnreadablePayload):
             return EndNow(who=ended.who, error=repr(ended.closing) if view.shows_payloads else "")
         if run.status == "completed":
             return EndNow(summary=_told(view.redact_payload(closing.get("result")), _fields(run)))

@@ -12,7 +12,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import check_text
-from temporalex_django.db import lone_tasks
+from temporalex_django.db import background_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
@@ -115,7 +115,7 @@ def known_names(kind: str, *, alias: str) -> set[str]:
     else:
         classes = (cls.task_queue for cls in workflows.concrete_classes())
         own = (one.options_set.queue or "default" for one in activity.registry.values())
-        tasks = lone_tasks.queues() or ()
+        tasks = background_tasks.backend_queues() or ()
         found = [*classes, *own, *tasks, *queue_limits(), *(name for row in rows for name in row.queues)]
         found += waiting_queues(alias=alias)
     return set(found)

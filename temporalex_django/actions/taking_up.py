@@ -85,7 +85,7 @@ class TakingUp(Steering[T]):
         code = None if facts is None else code_here(facts.workflow, facts.version)
         if code is None or self._rehearsal is not None:
             return
-        with inline.marker(storage).noted("run", of):
+        with inline.marker(storage).record_work("run", of):
             self._rehearsal = check_replay(
                 storage.histories({of: 0})[of],
                 of,

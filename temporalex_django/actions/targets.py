@@ -22,7 +22,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
 from temporalex_django.core.names import quoted
-from temporalex_django.db.rows import CHAINS, RUNS
+from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run
@@ -34,10 +34,10 @@ T = TypeVar("T")
 Runs = QuerySet[Instance] | None
 Ids = tuple[str, list[Any]]
 
-_CHAIN = CHAINS.pick("id", "run_id", "queue", "closed", "paused")
-_RUN = RUNS.pick("workflow_id", "workflow", "version", "status")
+_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "closed", "paused")
+_RUN = RUNS.pick_columns("workflow_id", "workflow", "version", "status")
 _OFF = "exists (select 1 from temporalex_switched_off s where s.kind = 'workflow' and s.name = i.workflow)"
-_COLUMNS = f"{_CHAIN.of('c')}, {_RUN.of('i')}, {_OFF}"
+_COLUMNS = f"{_CHAIN.with_alias('c')}, {_RUN.with_alias('i')}, {_OFF}"
 _TYPES = (*_CHAIN.types, *_RUN.types, "bool")
 _WORKFLOW = 6
 _PAGE = 500

@@ -18,7 +18,7 @@ from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import DONE_AGAIN, TimelineRow, about, beginning, begins, ending, ends, rows
 
 #: Events that are read at first, and at a time: fewer when they are large.
@@ -90,7 +90,7 @@ def of_run(run: UUID, *, view: Redactor, storage: DjangoStorage) -> list[Timelin
 def shown(event: HistoryEvent, view: Redactor) -> Event:
     """The event as ``view`` shows it; without attributes where the codec cannot read them."""
     data = event.data
-    attributes = {} if isinstance(data, Payload) or not isinstance(data, dict) else data
+    attributes = {} if isinstance(data, UnreadablePayload) or not isinstance(data, dict) else data
     return view.redact_event(
         Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
     )

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Steering
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.blocked import retry_immediately
 from temporalex_django.engine.fates import is_due
 from temporalex_django.models import Instance
@@ -47,4 +47,4 @@ class TryAgain(Steering[None]):
                 self.refuse(_("it is due already: the next worker that takes its queue tries it"), closed=False)
             self.storage.write([retry_immediately(run, now=now)])
             self.tell(self.target.subject, reason=self.reason)
-            ring_on_commit(alias=self.storage.alias, queues=[run.queue])
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

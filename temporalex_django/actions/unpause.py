@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Steering, Text
-from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.pausing import unpause_run
 from temporalex_django.models import Instance
@@ -55,4 +55,4 @@ class Unpause(Steering[None]):
             self._stays_blocked = blocked is not None and blocked["code"] == CRASH
             self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
             self.tell(self.target.subject, reason=self.reason)
-            ring_on_commit(alias=self.storage.alias, queues=[run.queue])
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

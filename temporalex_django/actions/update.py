@@ -26,8 +26,8 @@ from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_wait
 from temporalex_django.core.names import check_message_id, check_name, quoted
-from temporalex_django.db.hearing import hearing
-from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
+from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
+from temporalex_django.db.listen import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.outcomes import FAULT, update_result
@@ -115,7 +115,7 @@ class JudgedMessage(ActionOnRun[Any]):
         first = self._begin()
         if first.ended:
             return self._value(first)
-        ear = partial(hearing, self.target.chain_id, alias=self.storage.alias)
+        ear = partial(listen, self.target.chain_id, alias=self.storage.alias)
         return self._value(wait_for(self._look, self.deadline, seat=self.seat, ear=ear))
 
     async def aexecute(self) -> Any:
@@ -262,7 +262,7 @@ class JudgedMessage(ActionOnRun[Any]):
             raise UpdateTimeout(
                 f"{self._what}: the database is busy; ask again with the same id", update_id=self.id
             ) from exc
-        ring_on_commit(alias=alias, queues=[self.target.queue])
+        notify_on_commit(alias=alias, queues=[self.target.queue])
         return self._standing()
 
     def _look(self) -> UpdateStatus | None:
@@ -297,10 +297,10 @@ class JudgedMessage(ActionOnRun[Any]):
         if outcome is None and inserted.new:
             self._require_room()
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
-            ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
+            notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return UpdateStatus(outcome=outcome)
 
-    def _activated(self, inserted: Inserted, run: RunState | None) -> tuple[Outcome | None, bool]:
+    def _activated(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
         """Activate until the message was read: an activation leaves what does not fit its budget.
 
         Its outcome, if it has one, and whether something else was written.
@@ -332,14 +332,14 @@ class JudgedMessage(ActionOnRun[Any]):
         if rows[0][0] > most:
             raise TooManyUpdates(f"{self._what}: {most} wait for this run already, it takes no more for now")
 
-    def _leave_nothing(self, inserted: Inserted, *, wrote: bool) -> None:
+    def _leave_nothing(self, inserted: InsertedMessage, *, wrote: bool) -> None:
         """A rejected update: when the turn did nothing else, nothing at all is written."""
         if wrote:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:
             transaction.set_rollback(True, using=self.storage.alias)
 
-    def _insert(self) -> Inserted:
+    def _insert(self) -> InsertedMessage:
         inserted = insert_message(
             self.target.chain_id,
             kind=self.kind,
@@ -355,7 +355,7 @@ class JudgedMessage(ActionOnRun[Any]):
 
     def _of_closed(self) -> UpdateStatus:
         """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
-        before = sent_before(self.target.chain_id, self.id, storage=self.storage)
+        before = find_message(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and found.outcome is not None and found.outcome.status in _DONE:
             before[1].require_same(
@@ -371,7 +371,7 @@ class JudgedMessage(ActionOnRun[Any]):
 
         Raises ``RunPaused`` for everything else, or ``WorkflowSwitchedOff``.
         """
-        before = sent_before(self.target.chain_id, self.id, storage=self.storage)
+        before = find_message(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and (found.outcome is None or found.outcome.status != "rejected"):
             before[1].require_same(
@@ -493,7 +493,7 @@ def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: Djang
 
     Whoever sent it is told in any case, others when they may see payloads.
     """
-    before = sent_before(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
+    before = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
     found = standing(target.chain_id, update_id, storage=storage)
     if found is None or before is None or before[1][:2] != ("update", update):
         raise WorkflowNotFound(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from temporalex_django.db.hearing import Rest
+from temporalex_django.db.listen import WaitFunction
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ Seat = Callable[[], AbstractContextManager[bool]]
 
 
 #: Listens for as long as somebody waits, and gives what he rests with, which ends earlier when there may be something.
-Ear = Callable[[], AbstractContextManager[Rest]]
+Ear = Callable[[], AbstractContextManager[WaitFunction]]
 
 
 def free_seat() -> AbstractContextManager[bool]:
@@ -72,7 +72,7 @@ def free_seat() -> AbstractContextManager[bool]:
     return nullcontext(enter_result=True)
 
 
-def deaf() -> AbstractContextManager[Rest]:
+def deaf() -> AbstractContextManager[WaitFunction]:
     """Nothing tells."""
     return nullcontext(time.sleep)
 

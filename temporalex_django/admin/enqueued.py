@@ -17,7 +17,7 @@ from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, Task
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, moment, value
 from temporalex_django.models import EndedTask, EnqueuedTask
-from temporalex_django.models.fields import decoded
+from temporalex_django.models.fields import decode_payload
 
 _PAYLOADS = ("given", "came_of_it", "tried")
 
@@ -64,7 +64,7 @@ class _TaskAdmin(ReadOnlyAdmin[M]):
 
     @admin.display(description=_("attempts"))
     def tried(self, task: Any) -> str:
-        options = decoded(task.options)
+        options = decode_payload(task.options)
         return value(options.get("log") or [] if isinstance(options, dict) else options).text
 
 
@@ -132,5 +132,5 @@ class EndedTaskAdmin(_TaskAdmin[EndedTask]):
 
     @admin.display(description=_("result, or why it failed"))
     def came_of_it(self, task: EndedTask) -> str:
-        found = decoded(task.outcome)
+        found = decode_payload(task.outcome)
         return value(found.get("result") if isinstance(found, dict) and "result" in found else found).text

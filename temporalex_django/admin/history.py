@@ -17,7 +17,7 @@ from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent, Instance
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present import timeline
 
 EVENTS_A_PAGE = 100
@@ -145,7 +145,11 @@ def read(
 def _shown_data(event: HistoryEvent, view: Redactor) -> Any:
     """What cannot be read says so, to whoever may read it."""
     data = event.data
-    return data if isinstance(data, Payload) and view.shows_payloads else view.redact_attributes(data, kind=event.kind)
+    return (
+        data
+        if isinstance(data, UnreadablePayload) and view.shows_payloads
+        else view.redact_attributes(data, kind=event.kind)
+    )
 
 
 def _event(event: HistoryEvent, data: Any) -> Event:

@@ -28,7 +28,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
 from temporalex_django.present.human_tasks import people_of, step_of
 
@@ -217,7 +217,7 @@ def _inbox(chain: Chain, *, alias: str) -> list[Message]:
 
 def _shown(payload: Any, show: Callable[[Any], Any], view: Redactor) -> Any:
     """What cannot be read says so, to whoever may read it."""
-    return payload if isinstance(payload, Payload) and view.shows_payloads else show(payload)
+    return payload if isinstance(payload, UnreadablePayload) and view.shows_payloads else show(payload)
 
 
 def _blocked(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
@@ -261,7 +261,7 @@ def _payloads(run: Instance, view: Redactor) -> list[tuple[str, Value]]:
     if run.published is not None:
         found.append((_("Published state"), shown(run.published_state)))
     closing = run.closing_value
-    if isinstance(closing, Payload):
+    if isinstance(closing, UnreadablePayload):
         found.append((_("Result"), shown(closing)))
     elif isinstance(closing, dict):
         if run.status == "completed":

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from temporalex_django.models import Status
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 
 #: Characters of a payload that a page shows; REST has all of it.
 MOST = 20_000
@@ -94,7 +94,7 @@ class Value:
 
 def value(payload: Any) -> Value:
     """``payload`` as JSON, at most ``MOST`` characters of it. Never raises."""
-    if isinstance(payload, Payload):
+    if isinstance(payload, UnreadablePayload):
         return Value(preview=repr(payload), text=repr(payload))
     line = _json(payload, indent=None)
     if len(line) <= _PREVIEW:

@@ -17,7 +17,7 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
 
-def perform(task: TaskState) -> TaskResult:
+def run_atomic_activity(task: TaskState) -> TaskResult:
     """An atomic activity, inside the turn's transaction.
 
     Raises what the function raises, ``PayloadError`` and ``activity_policy.ActivityUnavailable``.
@@ -27,36 +27,36 @@ def perform(task: TaskState) -> TaskResult:
         fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))
     except activity_policy.UNAVAILABLE_ERRORS as exc:
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
-    announce("activity_started", task, attempt=task.attempt)
+    send_activity_signal("activity_started", task, attempt=task.attempt)
     with use_context(activity_policy.activity_context(task)):
         crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
         crash_points.reached("atomic effect: after")
     try:
-        return completed(task, act.encode_result(value, task.args, TaskSource(task)), act)
+        return completed_result(task, act.encode_result(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # nothing that it did is committed
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
 
 
-def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
+def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
     result = activity_policy.completed_result(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, activity=act)
     assert result.outcome is not None
-    result.encoded = encoded(result.outcome[1], what=f"the result of {task.activity}")
+    result.encoded = encode_payload(result.outcome[1], description=f"the result of {task.activity}")
     return result
 
 
-def encoded(value: Any, *, what: str) -> bytes:
+def encode_payload(value: Any, *, description: str) -> bytes:
     """Encode plain data with the codec. Raises ``PayloadError`` for whatever the codec raises."""
     try:
         return codec().encode(value)
     except KeyMissing:
         raise
     except Exception as exc:
-        raise PayloadError(f"{what} cannot be stored: {error_reason(exc)}") from exc
+        raise PayloadError(f"{description} cannot be stored: {error_reason(exc)}") from exc
 
 
-def announce(name: str, task: TaskState, **facts: Any) -> None:
+def send_activity_signal(name: str, task: TaskState, **facts: Any) -> None:
     """Send a Django signal about an activity, if anybody listens."""
     signal = signals.ALL[name]
     if not signal.receivers:

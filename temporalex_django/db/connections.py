@@ -18,12 +18,12 @@ from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.dialects.base import get_dialect
 
 _thread = threading.local()
 
 #: Seconds that a thread of a worker keeps a connection; an idle one lets go of it after as many.
-KEPT_FOR = 60.0
+KEEP_OPEN_SECONDS = 60.0
 #: The server ends the session of a worker that froze inside a transaction; its locks go with it.
 IDLE_IN_TRANSACTION = "15s"
 #: About 100 ms, and different in every session: of two workers that wait for each other's rows one gives up first.
@@ -42,7 +42,7 @@ def worker_session(alias: str) -> Iterator[None]:
     _thread.pooled = get_settings().POOLED
     try:
         if connections[alias].in_atomic_block:
-            _prepare(alias)
+            _configure_session(alias)
         else:
             connections[alias].close()
         yield
@@ -52,7 +52,7 @@ def worker_session(alias: str) -> Iterator[None]:
             connections[alias].close()
 
 
-def keep_open(seconds: float = KEPT_FOR) -> None:
+def keep_open(seconds: float = KEEP_OPEN_SECONDS) -> None:
     """Connections that this thread opens from now on stay so long, whatever ``CONN_MAX_AGE`` says, unless they break.
 
     One that broke meanwhile is replaced when it is used (``CONN_HEALTH_CHECKS``): a restart of the database costs an
@@ -63,23 +63,23 @@ def keep_open(seconds: float = KEPT_FOR) -> None:
 
 
 @receiver(connection_created)
-def _set_up(sender: Any, connection: Any, **_: Any) -> None:
+def _configure_connection(sender: Any, connection: Any, **_: Any) -> None:
     kept_for = getattr(_thread, "kept_for", None)
     if kept_for is not None:
         connection.health_check_enabled = True
         if connection.close_at is not None:
             connection.close_at = max(connection.close_at, time.monotonic() + kept_for)
     if getattr(_thread, "alias", None) == connection.alias:
-        _prepare(connection.alias)
+        _configure_session(connection.alias)
 
 
-def limit_transaction(alias: str) -> None:
+def set_transaction_limits(alias: str) -> None:
     """At the beginning of a transaction: a worker behind a pooler sets its limits for this one.
 
     No statement anywhere else.
     """
     if getattr(_thread, "pooled", False) and _thread.alias == alias:
-        dialect_for(alias).set_up_transaction(_limits())
+        get_dialect(alias).set_up_transaction(_session_limits())
 
 
 def worker_statement_timeout(alias: str) -> str | None:
@@ -90,15 +90,15 @@ def worker_statement_timeout(alias: str) -> str | None:
     return STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
 
 
-def _prepare(alias: str) -> None:
+def _configure_session(alias: str) -> None:
     if not _thread.pooled:
-        dialect_for(alias).set_up_session(_limits())
+        get_dialect(alias).set_up_session(_session_limits())
 
 
-def _limits() -> dict[str, str]:
-    wait = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
+def _session_limits() -> dict[str, str]:
+    lock_timeout = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
     return {
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,
-        "lock_timeout": f"{wait}ms",
+        "lock_timeout": f"{lock_timeout}ms",
         "statement_timeout": STATEMENT_TIMEOUT,
     }

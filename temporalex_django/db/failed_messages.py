@@ -28,7 +28,7 @@ class HandledMessage:
     digest: str
 
 
-def write_failed(writes: Iterable[RunWrite], *, alias: str) -> None:
+def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
     """Store the signals that failed in these turns, in the open transaction. Their chains are locked."""
     for write in writes:
         for failed in write.failed_signals:
@@ -78,13 +78,13 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
         return None
-    taken = _taken(row)
+    message = _handled_message(row)
     row.delete()
     row.pk, row.fresh, row.settled = None, True, False
     row.outcome_status = row.outcome = row.answered_at = row.after = None
     row.queue = Chain.objects.using(alias).values_list("queue", flat=True).get(pk=chain)
     row.save(force_insert=True, using=alias)
-    return taken
+    return message
 
 
 def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
@@ -94,8 +94,8 @@ def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | Non
         return None
     row.outcome_status = "discarded"
     row.save(update_fields=["outcome_status"])
-    return _taken(row)
+    return _handled_message(row)
 
 
-def _taken(row: Message) -> HandledMessage:
+def _handled_message(row: Message) -> HandledMessage:
     return HandledMessage(id=str(row.request_id), name=row.name, digest=digest(codec().decode(bytes(row.body))))

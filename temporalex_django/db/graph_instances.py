@@ -40,20 +40,20 @@ class TaskSource:
 
     def instance(self, version: int) -> Any:
         projection = _projections(get_settings().DATABASE).get(self.task.run_id, self.workflow(version))
-        begun = projection.activity_instances.get(self.task.seq)
-        if begun is None:
+        instance = projection.activity_instances.get(self.task.seq)
+        if instance is None:
             raise TemporalexError(
                 f"{self.task.activity} of {self.task.workflow_id} is over: nobody waits for it any more"
             )
-        return begun
+        return instance
 
 
 def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
     """The instance that the history of a run comes to. Raises ``UnknownWorkflow`` for what is no graph here."""
-    return _projections(get_settings().DATABASE).get(run_id, _class(name, version)).instance
+    return _projections(get_settings().DATABASE).get(run_id, _graph_class(name, version)).instance
 
 
-def _class(name: str, version: int) -> type[GraphWorkflow]:
+def _graph_class(name: str, version: int) -> type[GraphWorkflow]:
     cls = workflow.class_for_run(name, version)
     if not issubclass(cls, GraphWorkflow):
         raise UnknownWorkflow(f"{name} is no graph workflow: it has no instance")

@@ -16,8 +16,8 @@ from django.db.models import F
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import codec
-from temporalex_django.db.paging import in_pages
-from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
+from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
@@ -56,8 +56,8 @@ class TableStorage:
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
         """Of the newest chain of that id. Locks nothing. Raises ``UnknownWorkflow`` where its class is gone."""
         storage = self._storage
-        wanted = {"id": id, "workflow": workflow, "version": version}
-        for row in self._rows(checked(wanted), storage, of_any_class=True):
+        conditions = {"id": id, "workflow": workflow, "version": version}
+        for row in self._rows(checked(conditions), storage, of_any_class=True):
             is_graph = issubclass(workflows.class_for_run(row.workflow, row.version), GraphWorkflow)
             if is_graph and (instance := self._instance(row, storage)) is not None:
                 return instance
@@ -67,27 +67,27 @@ class TableStorage:
     def query(self, **filters: Any) -> list[GraphInstance]:
         """Of each identity the newest chain. One read, and one for each instance found. Locks nothing."""
         storage = self._storage
-        wanted = checked(filters)
-        statuses = wanted.pop("status", None)
+        conditions = checked(filters)
+        statuses = conditions.pop("status", None)
         newest: dict[Any, Instance] = {}
-        for row in self._rows(wanted, storage):
+        for row in self._rows(conditions, storage):
             newest.setdefault(_identity(row), row)
         if statuses is not None:  # the row of an open run may be behind its history
-            newest = {key: row for key, row in newest.items() if row.is_open or _status(row) in statuses}
-        known = [self._instance(row, storage) for row in newest.values()]
-        return [i for i in known if i is not None and (statuses is None or i.status in statuses)]
+            newest = {key: row for key, row in newest.items() if row.is_open or _instance_status(row) in statuses}
+        instances = [self._instance(row, storage) for row in newest.values()]
+        return [i for i in instances if i is not None and (statuses is None or i.status in statuses)]
 
     def _rows(
-        self, wanted: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
+        self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
         """Current runs of graphs that this process has (else of whatever there is), newest chain first."""
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
-            runs = runs.filter(workflow__in=_names())
+            runs = runs.filter(workflow__in=_graph_names())
         for column, name in (("workflow_id", "id"), ("workflow", "workflow"), ("version", "version")):
-            if name in wanted:
-                runs = runs.filter(**{column: wanted[name]})
-        yield from in_pages(runs, by="-chain_id")
+            if name in conditions:
+                runs = runs.filter(**{column: conditions[name]})
+        yield from iterate_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
         """None when it was deleted since the row was read.
@@ -123,9 +123,11 @@ class TableStorage:
                 with storage.transaction():
                     chain = self._open_chain(instance, storage)
                     run_id = (
-                        self._insert(instance, storage) if chain is None else self._hand_on(chain, instance, storage)
+                        self._insert_run(instance, storage)
+                        if chain is None
+                        else self._replace_run(chain, instance, storage)
                     )
-                    self._begin_there(run_id, instance, storage)
+                    self._store_instance(run_id, instance, storage)
                 return
             except AlreadyRunning as exc:  # inserted or closed since this looked: the next look sees that
                 if exc.pending or attempt == _TRIES:
@@ -136,7 +138,7 @@ class TableStorage:
         rows = self._rows(checked({"id": name, "workflow": workflow, "version": version}), storage)
         return next((row.chain_id for row in rows if row.is_open), None)
 
-    def _insert(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+    def _insert_run(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
         cls: type[Workflow] = instance.workflow
         options = start_options(cls)
         options["version"] = instance.version
@@ -145,25 +147,25 @@ class TableStorage:
         new = NewStart(workflow_id=instance.id, args=thaw(instance.initial), **options)
         return insert_start(new, storage=storage).run_id
 
-    def _hand_on(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
-        run = self._locked(chain, storage)
+    def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        run = self._lock_run(chain, storage)
         if run is None or run.closed:  # one that was closed meanwhile is looked for again
-            what = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
-            raise AlreadyRunning(what, pending=run is None)
+            message = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
+            raise AlreadyRunning(message, pending=run is None)
         facts = storage.run_records([run.run_id])[run.run_id]
         write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), record=facts)
         if instance.closed:
-            write.messages += parent_messages(facts, instance.status, _closing(instance))
+            write.messages += parent_messages(facts, instance.status, _closing_attributes(instance))
         storage.write([write])
         assert write.next_run is not None
         return write.next_run.run_id
 
-    def _locked(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
+    def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
         if not storage.lock_chain(chain, wait=_LOCK_WAIT):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 
-    def _begin_there(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
+    def _store_instance(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
         cls: type[Workflow] = instance.workflow
         changes: dict[str, Any] = {
             "version": instance.version,
@@ -177,16 +179,16 @@ class TableStorage:
             changes["started_at"] = instance.telemetry_start_time
         chain = Chain.objects.using(storage.alias).filter(run_id=run_id)
         if instance.closed:
-            ended = [entry.timestamp for entry in instance.execution_history if entry.timestamp is not None]
+            timestamps = [entry.timestamp for entry in instance.execution_history if entry.timestamp is not None]
             changes |= {
-                "closed_at": ended[-1] if ended else storage.now(),
-                "closing": codec().encode(_closing(instance)),
+                "closed_at": timestamps[-1] if timestamps else storage.now(),
+                "closing": codec().encode(_closing_attributes(instance)),
                 "waiting_for": [],
             }
             chain.update(closed=True, due_at=None, deadline=None, atomic_due=None, open_key=None)
         else:
             chain.update(queue=cls.task_queue)
-            ring_on_commit(alias=storage.alias, queues=[cls.task_queue])
+            notify_on_commit(alias=storage.alias, queues=[cls.task_queue])
         Instance.objects.using(storage.alias).filter(pk=run_id).update(**changes)
 
     def delete(self, id: str) -> None:
@@ -196,11 +198,11 @@ class TableStorage:
         """
         storage = self._storage
         with storage.transaction():
-            rows = Instance.objects.using(storage.alias).filter(workflow_id=id, workflow__in=_names())
+            rows = Instance.objects.using(storage.alias).filter(workflow_id=id, workflow__in=_graph_names())
             chains = sorted(set(rows.values_list("chain_id", flat=True)))
             if not chains:
                 return
-            test, chosen = storage.sql.among(chains, "uuid")
+            test, chosen = storage.sql.in_array(chains, "uuid")
             runs = f"(select id from temporalex_instance where chain_id {test})"
             storage.sql.execute(
                 f"delete from temporalex_chain where id {test}", [chosen]
@@ -212,7 +214,7 @@ class TableStorage:
                 storage.sql.execute(f"delete from temporalex_{table} where chain_id {test}", [chosen])
 
 
-def _names() -> list[str]:
+def _graph_names() -> list[str]:
     """Of the graphs that this process has."""
     return sorted({cls.name for cls in workflows.concrete_classes() if issubclass(cls, GraphWorkflow)})
 
@@ -223,12 +225,12 @@ def _identity(row: Instance) -> tuple[str, str, int | None]:
     return row.workflow_id, row.workflow, row.version if own else None
 
 
-def _status(row: Instance) -> str:
+def _instance_status(row: Instance) -> str:
     """That of the instance of a closed run."""
     return "cancelled" if row.status in _AS_CANCELLED else row.status
 
 
-def _closing(instance: GraphInstance) -> dict[str, Any]:
+def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
     """What the closing event of such a run would hold."""
     if instance.status == "completed":
         return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}

@@ -20,14 +20,14 @@ from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core.determinism import guard
-from temporalex_django.db.missing_tables import found_missing
+from temporalex_django.db.missing_tables import missing_tables_error
 
 
 def install() -> None:
     """Set the guard up as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
     guard.configure(get_settings().GUARD)
     for connection in connections.all(initialized_only=True):
-        _wrap(connection)
+        _guard_connection(connection)
 
 
 def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
@@ -39,32 +39,32 @@ def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool,
     try:
         return execute(sql, params, many, context)
     except (OperationalError, ProgrammingError) as exc:
-        if (missing := found_missing(exc, context["connection"].alias)) is not None:
+        if (missing := missing_tables_error(exc, context["connection"].alias)) is not None:
             raise missing from exc
         raise
 
 
 @receiver(connection_created)
-def _opened(sender: Any, connection: Any, **_: Any) -> None:
-    _wrap(connection)
+def _on_connection_created(sender: Any, connection: Any, **_: Any) -> None:
+    _guard_connection(connection)
 
 
 @receiver(setting_changed)
-def _changed(sender: Any, setting: str, **_: Any) -> None:
+def _on_setting_changed(sender: Any, setting: str, **_: Any) -> None:
     if setting == SETTING:  # a wrong one raises where it is used, not in whoever changes it
         guard.configure(read()[0].GUARD)
 
 
-def _wrap(connection: Any) -> None:
+def _guard_connection(connection: Any) -> None:
     if refuse_query not in connection.execute_wrappers:
         # first, since `with connection.execute_wrapper(...)` takes away the last one when it is left
         connection.execute_wrappers.insert(0, refuse_query)
     if "close" not in vars(connection):
         # not by itself: a thread that ends leaves its connection to nobody, and that closes it
-        connection.close = partial(_close, weakref.ref(connection))
+        connection.close = partial(_guarded_close, weakref.ref(connection))
 
 
-def _close(wrapped: weakref.ref[Any]) -> None:
+def _guarded_close(wrapped: weakref.ref[Any]) -> None:
     """Workflow code that closes the connection would end the transaction of its turn, and of all runs in it."""
     guard.refuse_in_step(guard.ORM)
     if (connection := wrapped()) is not None:

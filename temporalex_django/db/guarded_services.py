@@ -31,10 +31,10 @@ def install() -> None:
     for cls, name, rule in _GUARDED:
         original = getattr(cls, name)
         if not hasattr(original, "temporalex_guard"):
-            setattr(cls, name, _guarded(original, rule))
+            setattr(cls, name, _guard_method(original, rule))
 
 
-def _guarded(original: Any, rule: Rule) -> Any:
+def _guard_method(original: Any, rule: Rule) -> Any:
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         guard.refuse_in_step(rule)

@@ -38,25 +38,39 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     """
     for write in writes:
         if write.is_closed_externally:
-            write.human_tasks += _open_of(write, alias=alias)
-    found = [one for write in writes for one in write.human_tasks]
-    if not found:
+            write.human_tasks += _close_open_tasks(write, alias=alias)
+    task_writes = [task_write for write in writes for task_write in write.human_tasks]
+    if not task_writes:
         return
-    _let_claims_lapse([one for one in found if not one.task.ending and "opened" not in one.changes], alias=alias)
+    _expire_claims(
+        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
+        alias=alias,
+    )
     HumanTask.objects.using(alias).bulk_create(
-        [_row(one) for one in found], update_conflicts=True, unique_fields=["id"], update_fields=_CHANGES
+        [_task_row(task_write) for task_write in task_writes],
+        update_conflicts=True,
+        unique_fields=["id"],
+        update_fields=_CHANGES,
     )
     candidates = Candidate.objects.using(alias)
-    if closed := [one.id for one in found if one.task.ending]:
+    if closed := [task_write.id for task_write in task_writes if task_write.task.ending]:
         candidates.filter(task__in=closed).delete()
-    _forget_others([one for one in found if not one.task.ending and "opened" not in one.changes], alias=alias)
-    new = [candidate for one in found if not one.task.ending for candidate in _candidates(one.id, one.task)]
+    _delete_stale_candidates(
+        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
+        alias=alias,
+    )
+    new = [
+        candidate
+        for task_write in task_writes
+        if not task_write.task.ending
+        for candidate in _candidate_rows(task_write.id, task_write.task)
+    ]
     candidates.bulk_create(new, ignore_conflicts=True)
 
 
-def _let_claims_lapse(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
+def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
     """End claims and delegations of open tasks whose question has changed: they were made for the old one."""
-    questions = {one.id: one.task.spec.question for one in found}
+    questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:
         return
     rows = HumanTask.objects.using(alias).filter(pk__in=questions)
@@ -72,15 +86,17 @@ def question_of(row: HumanTask) -> dict[str, Any]:
     return question(row.title, candidates=row.declared, outcomes=row.outcomes, form=form, shows=shows)
 
 
-def _forget_others(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
+def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
     """Of open tasks that were there before: whom the code asked then and does not ask now. Handed on, they stay."""
-    tasks = {one.id: one.task for one in found}
+    tasks = {entry.id: entry.task for entry in task_writes}
     if not tasks:
         return
-    handed_on = HumanTask.objects.using(alias).filter(pk__in=tasks).values_list("pk", "delegated")
-    for pk, delegated in handed_on:
-        kept = {one.who for one in _candidates(pk, tasks[pk])} | {f"user:{one['to']}" for one in delegated}
-        Candidate.objects.using(alias).filter(task=pk).exclude(who__in=kept).delete()
+    delegations = HumanTask.objects.using(alias).filter(pk__in=tasks).values_list("pk", "delegated")
+    for pk, delegated in delegations:
+        principals = {entry.who for entry in _candidate_rows(pk, tasks[pk])} | {
+            f"user:{entry['to']}" for entry in delegated
+        }
+        Candidate.objects.using(alias).filter(task=pk).exclude(who__in=principals).delete()
 
 
 def delete_human_tasks(run: UUID, *, alias: str) -> None:
@@ -88,14 +104,14 @@ def delete_human_tasks(run: UUID, *, alias: str) -> None:
     HumanTask.objects.using(alias).filter(run_id=run).delete()
 
 
-def _row(one: HumanTaskWrite) -> HumanTask:
-    task, asking = one.task, one.task.spec
+def _task_row(task_write: HumanTaskWrite) -> HumanTask:
+    task, asking = task_write.task, task_write.task.spec
     return HumanTask(
-        id=one.id,
-        run_id=one.run_id,
-        chain_id=one.chain_id,
-        workflow=one.workflow,
-        workflow_id=one.workflow_id,
+        id=task_write.id,
+        run_id=task_write.run_id,
+        chain_id=task_write.chain_id,
+        workflow=task_write.workflow,
+        workflow_id=task_write.workflow_id,
         key=task.key,
         title=asking.title,
         outcomes=[*asking.outcomes],
@@ -115,26 +131,26 @@ def _row(one: HumanTaskWrite) -> HumanTask:
         ending=task.ending,
         outcome=task.outcome,
         decided_by_key="" if task.decided_by is None else task.decided_by.key,
-        decided_by_name="" if task.decided_by is None else _line(task.decided_by.name),
-        decided_for=_line(task.decided_for),
+        decided_by_name="" if task.decided_by is None else _column_name(task.decided_by.name),
+        decided_for=_column_name(task.decided_for),
         comment=task.comment,
     )
 
 
-def _line(name: str) -> str:
+def _column_name(name: str) -> str:
     """A name as the column has it; code may call people what it likes."""
     return name[:MAX_LENGTH].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def _candidates(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
+def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
     may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 
 
-def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
+def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
     """The open human tasks of a run that is closed now, as closed."""
-    known: Collection[UUID] = {one.id for one in write.human_tasks}
-    rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=known)
+    written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
+    rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
     at = write.events[-1].at
     return [
         HumanTaskWrite(
@@ -143,13 +159,13 @@ def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
             workflow=row.workflow,
             workflow_id=row.workflow_id,
             changes=("closed",),
-            task=_state(row).as_closed(Ending.RUN_CLOSED.value, at),
+            task=_task_state(row).as_closed(Ending.RUN_CLOSED.value, at),
         )
         for row in rows
     ]
 
 
-def _state(row: HumanTask) -> HumanTaskState:
+def _task_state(row: HumanTask) -> HumanTaskState:
     """As far as it is stored."""
     form = None if row.form is None else FormSpec(**row.form)
     outcomes = tuple(row.outcomes)

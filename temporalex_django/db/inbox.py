@@ -12,22 +12,22 @@ from uuid import UUID
 from temporalex_django.conf import codec
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Dialect
-from temporalex_django.db.rows import MESSAGES
+from temporalex_django.db.sql_columns import MESSAGES
 from temporalex_django.engine.storage import Inbox, InboxMessage
 from temporalex_django.errors import KeyMissing, PayloadError
 
 #: New messages that a turn reads of all its runs together, and at least of each that has so many: a long inbox is
 #: worked off in many turns, and others are served in between.
-_INBOX = 2_000
+_PAGE_SIZE = 2_000
 _SMALLEST_PAGE = 100
 #: Bodies above the first size are read by themselves, up to the second one in a turn.
 _LARGE = 8_192
 _MOST_BYTES = 8_000_000
-_HEAD = MESSAGES.pick(
+_HEAD = MESSAGES.pick_columns(
     "chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"
 )
-_MESSAGE = f"{_HEAD.of('m')}, m.body"
-_READ = f"{_HEAD.of('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
+_MESSAGE = f"{_HEAD.with_alias('m')}, m.body"
+_READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
 _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
@@ -35,7 +35,7 @@ class InboxStatements(ABC):
     """``RunStorage.inbox``. Locks nothing: the chains are locked."""
 
     sql: Dialect
-    inbox_page = _INBOX
+    inbox_page = _PAGE_SIZE
 
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
@@ -44,62 +44,64 @@ class InboxStatements(ABC):
 
         A statement of its own after the lock: it sees what was committed until then.
         """
-        return self.ask_inbox(chains, waiting=waiting, page=page)(chains)
+        return self.submit_inbox(chains, waiting=waiting, page=page)(chains)
 
-    def ask_inbox(
+    def submit_inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> Callable[[Collection[UUID]], dict[UUID, Inbox]]:
-        """``inbox`` in two halves, as ``Dialect.ask``.
+        """``fetch_inboxes`` in two halves, as ``Dialect.submit``.
 
         The answer is told which of them count: of others nothing is decoded, whatever cannot be read there.
         """
-        found = {chain: Inbox() for chain in chains}
+        inboxes = {chain: Inbox() for chain in chains}
         if not chains:
             return lambda _: {}
-        page = min(self.inbox_page // len(found), page or self.inbox_page)
+        page = min(self.inbox_page // len(inboxes), page or self.inbox_page)
         page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
-        test, parameter = self.sql.among(chains, "uuid")
-        which, parameters = "not m.settled", []
+        test, parameter = self.sql.in_array(chains, "uuid")
+        condition, parameters = "not m.settled", []
         if waiting:
-            still, parked = self.sql.among(waiting, "uuid")
-            which, parameters = f"{which} and (m.fresh or not (m.chain_id {still}))", [parked]
+            still, parked = self.sql.in_array(waiting, "uuid")
+            condition, parameters = f"{condition} and (m.fresh or not (m.chain_id {still}))", [parked]
         if not self.sql.lateral:
             numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
-            source = f"(select {_MESSAGE}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
+            source = (
+                f"(select {_MESSAGE}, {numbered} from temporalex_message m where {condition} and m.chain_id {test}) m"
+            )
             source += f" where m.number <= {page}"
         else:
             # One scan of the index a chain, which ends at the limit. The planner is not to know how many chains
             # there are: if few, it finds a plan of its own cheaper than the prepared one and plans each time (0.17 ms).
             source = (
                 f"temporalex_chain c cross join lateral (select {_MESSAGE} from temporalex_message m"
-                f" where m.chain_id = c.id and {which} order by m.id limit {page}) m"
+                f" where m.chain_id = c.id and {condition} order by m.id limit {page}) m"
                 " where c.id = any(array(select unnest(%s::uuid[])))"
             )
-        rows = self.sql.ask(
+        rows = self.sql.submit(
             f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES
         )
 
-        def inbox(counts: Collection[UUID]) -> dict[UUID, Inbox]:
-            by_chain: dict[UUID, list[tuple[Any, ...]]] = {chain: [] for chain in counts if chain in found}
+        def fetch_inboxes(counts: Collection[UUID]) -> dict[UUID, Inbox]:
+            by_chain: dict[UUID, list[tuple[Any, ...]]] = {chain: [] for chain in counts if chain in inboxes}
             for row in rows():
                 if row[0] in by_chain:
                     by_chain[row[0]].append(row)
             for chain, of_chain in by_chain.items():
                 if len(of_chain) == page:  # a backlog
-                    which = "m.fresh" if chain in waiting else "true"
-                    by_chain[chain], found[chain].has_more = self._backlog(chain, page, which=which)
-            self._fill(found, by_chain)
-            return {chain: found[chain] for chain in by_chain}
+                    condition = "m.fresh" if chain in waiting else "true"
+                    by_chain[chain], inboxes[chain].has_more = self._read_backlog(chain, page, condition=condition)
+            self._fill_inboxes(inboxes, by_chain)
+            return {chain: inboxes[chain] for chain in by_chain}
 
-        return inbox
+        return fetch_inboxes
 
-    def _backlog(self, chain: UUID, page: int, *, which: str) -> tuple[list[tuple[Any, ...]], bool]:
+    def _read_backlog(self, chain: UUID, page: int, *, condition: str) -> tuple[list[tuple[Any, ...]], bool]:
         """Read the oldest new messages of a long inbox, and whether there may be more of them.
 
         Wherever they stand, results and messages that wait are read, too: those bring it on. Neither hides the others,
         and a turn that finds nothing else leaves no more to do.
         """
-        of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {which}"
+        of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
         new, waiting, results = (
             self.sql.select(f"select {_READ} {of_chain} and {test} order by m.id limit {most}", [chain], _MESSAGE_TYPES)
@@ -111,37 +113,37 @@ class InboxStatements(ABC):
         )
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
-    def _fill(self, found: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
+    def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
         """Decode what was read.
 
         Of large bodies, which come by a read of their own, a turn takes so many bytes, and one a chain.
         """
-        room, wanted = _MOST_BYTES, set()
+        byte_budget, large_ids = _MOST_BYTES, set()
         for chain, rows in by_chain.items():
             first = True
             for number, (_, message, *_, body, size) in enumerate(rows):
                 if body is not None:
                     continue
-                if size > room and not first:
+                if size > byte_budget and not first:
                     by_chain[chain][number:] = []
-                    found[chain].has_more = True
+                    inboxes[chain].has_more = True
                     break
-                wanted.add(message)
-                room, first = room - size, False
+                large_ids.add(message)
+                byte_budget, first = byte_budget - size, False
         large: dict[int, Any] = {}
-        if wanted:
-            test, parameter = self.sql.among(wanted, "int8")
+        if large_ids:
+            test, parameter = self.sql.in_array(large_ids, "int8")
             sql = f"select m.id, m.body from temporalex_message m where m.id {test}"
             large = dict(self.sql.select(sql, [parameter], ("int8", "bytea")))
         decode = codec().decode
         for chain, rows in by_chain.items():
-            for _, message, kind, name, request_id, run, after, redelivered, key, who, body, size in rows:
+            for _, message, kind, name, request_id, run, after, redelivered, key, sender_name, body, size in rows:
                 try:
                     plain = decode(large[message] if body is None else body)
                 except Exception:
-                    with reading(f"message {message} ({kind} {name})", chain=chain):
+                    with report_unreadable(f"message {message} ({kind} {name})", chain=chain):
                         raise
-                found[chain].append(
+                inboxes[chain].append(
                     InboxMessage(
                         id=message,
                         kind=kind,
@@ -152,13 +154,13 @@ class InboxStatements(ABC):
                         after=after,
                         redelivered=redelivered,
                         size=size,
-                        sender=None if key is None else Sender(key, who or ""),
+                        sender=None if key is None else Sender(key, sender_name or ""),
                     )
                 )
 
 
 @contextmanager
-def reading(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
+def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
     """Say of which run a payload cannot be read; to be entered with what was raised.
 
     The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
@@ -169,6 +171,6 @@ def reading(what: str, *, run: UUID | None = None, chain: UUID | None = None) ->
         exc.run_id, exc.chain_id = run, chain  # type: ignore[attr-defined] # as below
         raise
     except Exception as exc:
-        error = PayloadError(f"{what} cannot be read: {exc}")
+        error = PayloadError(f"{description} cannot be read: {exc}")
         error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
         raise error from exc

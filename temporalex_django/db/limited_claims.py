@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
-from temporalex_django.db.rows import LIMITS
+from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.room import LimitUsage, activity_limit_name, queue_limit_name
 from temporalex_django.engine.storage import TaskState
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from temporalex_django.db.storage import DjangoStorage
 
 #: Lines of a queue that one claim looks at, the next claim at the next ones.
-_LINES = 100
+_PARTITION_PAGE = 100
 #: Activities that are moved from one line to another at a time.
-_MOVED = 1000
+_MOVE_PAGE = 1000
 _FREE = "from temporalex_activity_task where queue = %s and owner is null and not atomic"
-_STARTS = LIMITS.pick("name", "starts")
+_STARTS = LIMITS.pick_columns("name", "starts")
 
 
 @dataclass(slots=True)
 class LimitedClaim:
     """What a claim took; ``moved`` others to their line.
 
-    ``looked``: something is due. ``lines``: some wait in lines of their own. ``again``: there is no room for what is
-    due, and may be after so many seconds; ``rated``: for some of it by a rate. ``short``: the worker has no room for
-    some that may begin.
+    ``has_due``: something is due. ``has_partitions``: some wait in lines of their own. ``retry_after``: there is no
+    room for what is due, and may be after so many seconds; ``is_rate_limited``: for some of it by a rate.
+    ``lacks_capacity``: the worker has no room for some that may begin.
     """
 
     tasks: list[TaskState] = field(default_factory=list)
     moved: int = 0
-    looked: bool = False
-    lines: bool = False
-    again: float | None = None
-    rated: bool = False
-    short: bool = False
+    has_due: bool = False
+    has_partitions: bool = False
+    retry_after: float | None = None
+    is_rate_limited: bool = False
+    lacks_capacity: bool = False
 
 
 class LimitedClaims:
@@ -66,202 +66,228 @@ class LimitedClaims:
         capacity: Capacity,
         owner: int,
         off: Collection[str],
-        common: bool,
+        unpartitioned: bool,
         suspects: bool = False,
     ) -> LimitedClaim:
-        """Take what may begin; of its ``common`` line, too. Nothing is locked where nothing waits.
+        """Take what may begin; of its ``unpartitioned`` line, too. Nothing is locked where nothing waits.
 
         With ``suspects`` only what a worker died of.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
-        if not self._waits(queue, common=common):
+        if not self._has_due(queue, unpartitioned=unpartitioned):
             return LimitedClaim()
         with self._storage.transaction("limited"):
-            names = self._lines(queue)
-            found = LimitedClaim(looked=True, lines=bool(names))
-            lines = [line for name in names if (line := self._judged(queue, name, limits, off, found))]
-            groups = [self._of_common(queue, off, capacity.total, found)] if common else []
-            own = {line.activity: activity.limits_by_name[line.activity] for line in lines if line.activity}
-            if not lines and not any(groups):
-                return found
-            locks = {*([queue_limit_name(queue)] if limits.is_limited else []), *map(activity_limit_name, own)}
-            starts = locked_starts(self._sql, sorted(locks))
-            groups += self._of_lines(queue, lines, capacity.total)
-            self._choose(queue, limits, own, starts, groups, capacity, owner, found)
-        return found
+            names = self._next_partitions(queue)
+            claim = LimitedClaim(has_due=True, has_partitions=bool(names))
+            partitions = [
+                partition for name in names if (partition := self._usable_partition(queue, name, limits, off, claim))
+            ]
+            groups = [self._common_candidates(queue, off, capacity.total, claim)] if unpartitioned else []
+            activity_limits = {
+                partition.activity: activity.limits_by_name[partition.activity]
+                for partition in partitions
+                if partition.activity
+            }
+            if not partitions and not any(groups):
+                return claim
+            locks = {
+                *([queue_limit_name(queue)] if limits.is_limited else []),
+                *map(activity_limit_name, activity_limits),
+            }
+            starts = lock_recent_starts(self._sql, sorted(locks))
+            groups += self._partition_candidates(queue, partitions, capacity.total)
+            self._choose_tasks(queue, limits, activity_limits, starts, groups, capacity, owner, claim)
+        return claim
 
     @property
-    def _free(self) -> str:
+    def _free_condition(self) -> str:
         return f"{_FREE} and crashes > 0" if self._suspects else _FREE
 
-    def _waits(self, queue: str, *, common: bool) -> bool:
-        now, moment = self._sql.instant(None)
-        tests = [f"exists (select 1 {self._free} and line is not null and due_at <= {now})"]
-        if common:
-            tests.append(f"exists (select 1 {self._free} and line is null and due_at <= {now})")
+    def _has_due(self, queue: str, *, unpartitioned: bool) -> bool:
+        now, moment = self._sql.now_expression(None)
+        tests = [f"exists (select 1 {self._free_condition} and line is not null and due_at <= {now})"]
+        if unpartitioned:
+            tests.append(f"exists (select 1 {self._free_condition} and line is null and due_at <= {now})")
         return bool(self._sql.select(f"select {' or '.join(tests)}", [queue, *moment] * len(tests), ("bool",))[0][0])
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
-    def _lines(self, queue: str) -> list[str]:
+    def _next_partitions(self, queue: str) -> list[str]:
         """The next ones of those in which somebody waits: one probe of the index each."""
-        found = self._after(queue, self._cursors.get(queue, ""), _LINES)
-        if len(found) < _LINES and self._cursors.pop(queue, None) is not None:
-            found += [name for name in self._after(queue, "", _LINES - len(found)) if name not in found]
-        elif len(found) >= _LINES:
-            self._cursors[queue] = found[-1]
-        return found
+        names = self._partitions_after(queue, self._cursors.get(queue, ""), _PARTITION_PAGE)
+        if len(names) < _PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
+            names += [
+                name for name in self._partitions_after(queue, "", _PARTITION_PAGE - len(names)) if name not in names
+            ]
+        elif len(names) >= _PARTITION_PAGE:
+            self._cursors[queue] = names[-1]
+        return names
 
-    def _after(self, queue: str, cursor: str, most: int) -> list[str]:
-        first = f"select line {self._free} and line is not null and line > %s order by line limit 1"
+    def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
+        first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
         then = first.replace("line > %s", "line > r.line")
         rows = self._sql.select(
             f"with recursive r(line) as (select ({first}) union all select ({then}) from r where r.line is not null)"
             " select line from r where line is not null limit %s",
-            [queue, cursor, queue, most],
+            [queue, cursor, queue, limit],
             ("text",),
         )
         return [row[0] for row in rows]
 
-    def _judged(
-        self, queue: str, name: str, limits: Limits, off: Collection[str], found: LimitedClaim
+    def _usable_partition(
+        self, queue: str, name: str, limits: Limits, off: Collection[str], claim: LimitedClaim
     ) -> QueuePartition | None:
         """The line, if something may be taken of it here. One that nothing asks for any more is dissolved."""
-        line = QueuePartition.from_name(name)
-        if line.activity is None:
+        partition = QueuePartition.from_name(name)
+        if partition.activity is None:
             if limits.concurrency_per_key is not None:
-                return line
-            found.moved += self._move(queue, "line = %s", [name], None)
+                return partition
+            claim.moved += self._move_tasks(queue, "line = %s", [name], None)
             return None
-        if line.activity in off or not activity.is_available(line.activity):
+        if partition.activity in off or not activity.is_available(partition.activity):
             return None
-        if line.activity not in activity.limits_by_name:
-            found.moved += self._move(queue, "line = %s", [name], QueuePartition(None, line.key).name)
+        if partition.activity not in activity.limits_by_name:
+            claim.moved += self._move_tasks(queue, "line = %s", [name], QueuePartition(None, partition.key).name)
             return None
-        return line
+        return partition
 
-    def _move(self, queue: str, which: str, parameters: Sequence[Any], to: str | None) -> int:
-        some = f"select id {_FREE} and {which} order by due_at limit {self._sql.few}{self._sql.skip_locked()}"
-        ids = [row[0] for row in self._sql.select(some, [queue, *parameters, _MOVED], ("int8",))]
-        among, parameter = self._sql.among(ids, "int8")
+    def _move_tasks(self, queue: str, condition: str, parameters: Sequence[Any], partition: str | None) -> int:
+        free_tasks = (
+            f"select id {_FREE} and {condition} order by due_at limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
+        )
+        ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, _MOVE_PAGE], ("int8",))]
+        membership, parameter = self._sql.in_array(ids, "int8")
         return (
-            self._sql.execute(f"update temporalex_activity_task set line = %s where id {among}", [to, parameter])
+            self._sql.execute(
+                f"update temporalex_activity_task set line = %s where id {membership}", [partition, parameter]
+            )
             if ids
             else 0
         )
 
-    def move_apart(self, queue: str, names: Collection[str]) -> int:
+    def repartition(self, queue: str, names: Collection[str]) -> int:
         """Move what waits of these activities in the common line to lines of their own. The number of those."""
         return sum(
-            self._move(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
+            self._move_tasks(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
             for name in names
         )
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
-    def _of_common(self, queue: str, off: Collection[str], most: int, found: LimitedClaim) -> list[_Candidate]:
-        here, absent = self._storage.here()
-        which = f"{here} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
-        ranked = self._storage.ranks(queue)
-        rows = self._storage.near(queue, max(most, _LINES), which, absent, ranked=ranked)
-        apart = {name for _, name in rows if name in off or name in activity.limits_by_name}
-        found.moved += self.move_apart(queue, apart)
-        return [(task, name, None) for task, name in rows if name not in apart]
+    def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
+        availability, absent = self._storage.availability_filter()
+        condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
+        ranked = self._storage.has_priorities(queue)
+        rows = self._storage.due_candidates(queue, max(limit, _PARTITION_PAGE), condition, absent, ranked=ranked)
+        limited_names = {name for _, name in rows if name in off or name in activity.limits_by_name}
+        claim.moved += self.repartition(queue, limited_names)
+        return [(task, name, None) for task, name in rows if name not in limited_names]
 
-    def _of_lines(self, queue: str, lines: Sequence[QueuePartition], most: int) -> list[list[_Candidate]]:
+    def _partition_candidates(
+        self, queue: str, partitions: Sequence[QueuePartition], limit: int
+    ) -> list[list[_Candidate]]:
         """The first of each line that are due."""
-        if not lines:
+        if not partitions:
             return []
-        now, moment = self._sql.instant(None)
-        one = f"select * from (select id, activity, line {self._free} and line = %s and due_at <= {now} order by due_at limit {self._sql.few}) x"
-        parameters = [value for line in lines for value in (queue, line.name, *moment, most)]
-        rows = self._sql.select(" union all ".join([one] * len(lines)), parameters, ("int8", "text", "text"))
+        now, moment = self._sql.now_expression(None)
+        query = f"select * from (select id, activity, line {self._free_condition} and line = %s and due_at <= {now} order by due_at limit {self._sql.hidden_limit}) x"
+        parameters = [value for partition in partitions for value in (queue, partition.name, *moment, limit)]
+        rows = self._sql.select(" union all ".join([query] * len(partitions)), parameters, ("int8", "text", "text"))
         groups: dict[str, list[_Candidate]] = {}
-        for task, name, line in rows:
-            groups.setdefault(line, []).append((task, name, QueuePartition.from_name(line).key))
+        for task, name, partition in rows:
+            groups.setdefault(partition, []).append((task, name, QueuePartition.from_name(partition).key))
         return list(groups.values())
 
-    def _choose(
+    def _choose_tasks(
         self,
         queue: str,
         limits: Limits,
-        own: Mapping[str, Limits],
+        activity_limits: Mapping[str, Limits],
         starts: Mapping[str, StartSlices],
         groups: Sequence[Sequence[_Candidate]],
         capacity: Capacity,
         owner: int,
-        found: LimitedClaim,
+        claim: LimitedClaim,
     ) -> None:
         """One of each line, then another one of each, as far as room and capacity go."""
-        rates = {name: one.rate for name, one in self._rated(queue, limits, own)}
+        rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = self._storage.now().timestamp() if rates else 0.0
         live = self._sql.select(
             "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3",
             [],
             ("text", "text", "text", "int8"),
         )
-        room = LimitUsage(queue, limits, own, live, starts, now)
-        chosen = []
+        usage = LimitUsage(queue, limits, activity_limits, live, starts, now)
+        task_ids = []
         for task, name, key in interleave(groups):
-            if (wait := room.wait_seconds(name, key)) is not None:
-                found.again = wait if found.again is None else min(found.again, wait)
-                found.rated = found.rated or room.is_rate_limited(name)
+            if (wait := usage.wait_seconds(name, key)) is not None:
+                claim.retry_after = wait if claim.retry_after is None else min(claim.retry_after, wait)
+                claim.is_rate_limited = claim.is_rate_limited or usage.is_rate_limited(name)
             elif capacity.acquire(name):
-                room.acquire(name, key)
-                chosen.append(task)
+                usage.acquire(name, key)
+                task_ids.append(task)
             else:
-                found.short = True
-        found.tasks = self._storage.mine(self._storage.readable(self._storage.take_these(chosen, owner)))
-        begun = Counter(
-            name for task in found.tasks for name in (queue_limit_name(queue), activity_limit_name(task.activity))
+                claim.lacks_capacity = True
+        claim.tasks = self._storage.filter_runnable(
+            self._storage.decode_tasks(self._storage.claim_by_ids(task_ids, owner))
+        )
+        start_counts = Counter(
+            name for task in claim.tasks for name in (queue_limit_name(queue), activity_limit_name(task.activity))
         )
         for name, rate in rates.items():
-            if rate is not None and begun[name]:
-                _keep(self._sql, name, rate.with_starts(starts[name], now, begun[name]))
+            if rate is not None and start_counts[name]:
+                _store_starts(self._sql, name, rate.with_starts(starts[name], now, start_counts[name]))
 
     @staticmethod
-    def _rated(queue: str, limits: Limits, own: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
-        named = [(queue_limit_name(queue), limits), *((activity_limit_name(name), one) for name, one in own.items())]
-        return [(name, one) for name, one in named if one.rate is not None]
+    def _rate_limits(queue: str, limits: Limits, activity_limits: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
+        limits_by_name = [
+            (queue_limit_name(queue), limits),
+            *((activity_limit_name(name), limit) for name, limit in activity_limits.items()),
+        ]
+        return [(name, limit) for name, limit in limits_by_name if limit.rate is not None]
 
 
-def locked_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
+def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
     """The limits of these names under their locks, with what began of late. There is a row of each from now on."""
-    found: dict[str, StartSlices] = {}
-    while len(found) < len(names):
-        among, parameter = sql.among(names, "text")
+    starts: dict[str, StartSlices] = {}
+    while len(starts) < len(names):
+        membership, parameter = sql.in_array(names, "text")
         lock = "" if sql.writer_lock else " for no key update"
-        rows = sql.select(_STARTS.select(f"where name {among} order by name{lock}"), [parameter], _STARTS.types)
-        found = {name: json.loads(text) for name, text in rows}
-        for name in [name for name in names if name not in found]:
-            statement = _STARTS.insert_marked(sql.mark, "where 1 = 1")
-            sql.execute(f"{statement} on conflict do nothing", _STARTS.stored((name, [])))
-    return found
+        rows = sql.select(_STARTS.select(f"where name {membership} order by name{lock}"), [parameter], _STARTS.types)
+        starts = {name: json.loads(text) for name, text in rows}
+        for name in [name for name in names if name not in starts]:
+            statement = _STARTS.insert_parameters(sql.placeholder, "where 1 = 1")
+            sql.execute(f"{statement} on conflict do nothing", _STARTS.encode_row((name, [])))
+    return starts
 
 
-def give_back(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
+def release_unstarted(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
     """``TaskStorage.give_back`` of what was taken to begin, and did not: it does not count for a rate, either.
 
     A statement where nothing has a rate. Else the locks of these rates, in the order of their names, too.
     """
-    rated = {queue_limit_name(name): one.rate for name, one in queue_limits().items() if one.rate is not None}
+    rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
     rated |= {
-        activity_limit_name(name): one.rate for name, one in activity.limits_by_name.items() if one.rate is not None
+        activity_limit_name(name): limit.rate
+        for name, limit in activity.limits_by_name.items()
+        if limit.rate is not None
     }
     if not keys or not rated:
         storage.release_tasks(keys)
         return
-    with storage.joined():
-        begun: Counter[str] = Counter()
-        for queue, name in storage.given_back(keys):
-            begun.update(one for one in (queue_limit_name(queue), activity_limit_name(name)) if one in rated)
-        for name, starts in locked_starts(storage.sql, sorted(begun)).items():
-            _keep(storage.sql, name, rated[name].without_starts(starts, begun[name]))
+    with storage.join_transaction():
+        counts: Counter[str] = Counter()
+        for queue, name in storage.release_with_names(keys):
+            counts.update(limit for limit in (queue_limit_name(queue), activity_limit_name(name)) if limit in rated)
+        for name, starts in lock_recent_starts(storage.sql, sorted(counts)).items():
+            _store_starts(storage.sql, name, rated[name].without_starts(starts, counts[name]))
 
 
-def _keep(sql: Dialect, name: str, starts: StartSlices) -> None:
-    sql.execute(f"update temporalex_limit set starts = {sql.mark('jsonb')} where name = %s", [json.dumps(starts), name])
+def _store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:
+    sql.execute(
+        f"update temporalex_limit set starts = {sql.placeholder('jsonb')} where name = %s", [json.dumps(starts), name]
+    )
 
 
 #: Id, activity and key of one that waits.

@@ -19,7 +19,7 @@ class TablesMissing(NotConfigured, DatabaseError):
     next_step = "Run that with the settings of the process that said so, and try again."
 
 
-def found_missing(error: DatabaseError, alias: str) -> TablesMissing | None:
+def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | None:
     """The same error in words, if it is that."""
     undefined = getattr(error.__cause__, "sqlstate", None) == _UNDEFINED_TABLE and '"temporalex_' in str(error)
     if not undefined and not _NO_SUCH_TABLE.search(str(error)):

@@ -16,9 +16,9 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.events import CLOSING
-from temporalex_django.db.deciders import without_deciders
-from temporalex_django.db.dialects.base import dialect_for
-from temporalex_django.db.starts import CHANNEL, NOTIFY
+from temporalex_django.db.deciders import undecidable_tasks
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.inserts import CHANNEL, NOTIFY
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import HumanTaskWrite, RunRecord, RunWrite
 from temporalex_django.models import HumanTask
@@ -47,90 +47,96 @@ _BY_KIND = {
 }
 
 
-def announce(report: TurnReport) -> None:
+def send_turn_signals(report: TurnReport) -> None:
     """Send the signals of a committed turn; nothing is built for signals that nobody listens to."""
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:
-        facts = report.records.get(write.run.run_id)
-        if facts is None:
+        record = report.records.get(write.run.run_id)
+        if record is None:
             continue
         try:
-            _announce_run(write, facts)
+            _send_run_signals(write, record)
         except Exception as exc:  # noqa: BLE001 - what is committed stays so, whatever becomes of the news of it
-            logger.error("signals about run %s were not sent: %s", facts.run_id, error_line(exc))
+            logger.error("signals about run %s were not sent: %s", record.run_id, error_line(exc))
 
 
-def _announce_run(write: RunWrite, facts: RunRecord) -> None:
-    sender: Any = workflow.signal_sender(facts.workflow, facts.version)
-    who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
-    _announce_events(write, facts, sender, who)
-    for one in write.human_tasks:
-        _announce_task(one, sender, who)
+def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
+    sender: Any = workflow.signal_sender(record.workflow, record.version)
+    run_fields = {"workflow": record.workflow, "workflow_id": record.workflow_id, "run_id": str(record.run_id)}
+    _send_event_signals(write, record, sender, run_fields)
+    for task_write in write.human_tasks:
+        _send_task_signals(task_write, sender, run_fields)
     if signals.human_task_nobody_left.receivers:
-        _announce_nobody_left(write.human_tasks, sender, who)
+        _send_nobody_left(write.human_tasks, sender, run_fields)
     if "published" in write.instance:
-        signals.send("state_published", sender, **who, state=write.instance["published"])
+        signals.send("state_published", sender, **run_fields, state=write.instance["published"])
     if blocked := write.instance.get("blocked"):
-        signals.send("instance_blocked", sender, **who, code=blocked["code"], error=blocked["error"])
+        signals.send("instance_blocked", sender, **run_fields, code=blocked["code"], error=blocked["error"])
     for outcome in write.settled.values():
         if outcome.status == "undelivered":
-            signals.send("message_received", sender, **who, kind="undelivered", name="")
+            signals.send("message_received", sender, **run_fields, kind="undelivered", name="")
 
 
-def _announce_events(write: RunWrite, facts: RunRecord, sender: Any, who: dict[str, str]) -> None:
+def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
     """What is in the history now."""
     for event in write.events:
         if event.kind == "WorkflowStarted":
-            signals.send("instance_started", sender, **who, version=facts.version)
+            signals.send("instance_started", sender, **run_fields, version=record.version)
         elif (rule := _BY_KIND.get(event.kind)) is not None:
-            name, fixed, wanted = rule
-            renamed = {"id": "update_id"} if name == "update_completed" else {}
-            more: dict[str, Any] = {renamed.get(key, key): event.attributes.get(key) for key in wanted}
+            name, fixed, attribute_names = rule
+            argument_names = {"id": "update_id"} if name == "update_completed" else {}
+            attributes: dict[str, Any] = {
+                argument_names.get(key, key): event.attributes.get(key) for key in attribute_names
+            }
             if name == "instance_failed":
-                more["failure"] = event.attributes
-            signals.send(name, sender, **who, **fixed, **more)
-    for name, facts_of in write.notes:
-        signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
+                attributes["failure"] = event.attributes
+            signals.send(name, sender, **run_fields, **fixed, **attributes)
+    for name, note_fields in write.notes:
+        signals.send(name, sender, **{**note_fields, **run_fields, "workflow_version": record.version})
     if write.is_closed_externally and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
-        ended = write.events[-1]
-        notes = sender._external_close_signals(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
-        for name, facts_of in notes:
-            signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
+        last_event = write.events[-1]
+        notes = sender._external_close_signals(CLOSING[last_event.kind], record.started_at, last_event.at)  # noqa: SLF001 - a hook for us alone
+        for name, note_fields in notes:
+            signals.send(name, sender, **{**note_fields, **run_fields, "workflow_version": record.version})
 
 
-def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> None:
+def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
     """What happened to a human task."""
-    task = one.task
-    about = {**who, "task": str(one.id), "title": task.spec.title, "key": task.key}
-    for change in one.changes:
+    task = task_write.task
+    task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
+    for change in task_write.changes:
         match change:
             case "opened":
-                signals.send("human_task_opened", sender, **about, asked=task.candidates, due_at=task.due_at)
+                signals.send("human_task_opened", sender, **task_fields, asked=task.candidates, due_at=task.due_at)
             case "reminded":
-                signals.send("human_task_reminded", sender, **about, reminders=task.reminders)
+                signals.send("human_task_reminded", sender, **task_fields, reminders=task.reminders)
             case "escalated":
-                signals.send("human_task_escalated", sender, **about, asked=task.candidates)
+                signals.send("human_task_escalated", sender, **task_fields, asked=task.candidates)
             case "closed":
                 if task.ending == "decided":
                     by = task.decided_by.name if task.decided_by is not None else ""
-                    signals.send("human_task_decided", sender, **about, outcome=task.outcome, decided_by=by)
-                signals.send("human_task_closed", sender, **about, ending=task.ending)
+                    signals.send("human_task_decided", sender, **task_fields, outcome=task.outcome, decided_by=by)
+                signals.send("human_task_closed", sender, **task_fields, ending=task.ending)
 
 
-def _announce_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, who: dict[str, str]) -> None:
+def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
     """The tasks under four eyes that nobody may decide any more since this turn."""
-    changed = {one.id: one.task for one in tasks if one.task.spec.four_eyes and not _NEW_PEOPLE.isdisjoint(one.changes)}
+    changed = {
+        task_write.id: task_write.task
+        for task_write in tasks
+        if task_write.task.spec.four_eyes and not _NEW_PEOPLE.isdisjoint(task_write.changes)
+    }
     if not changed:
         return
     alias = get_settings().DATABASE
-    for pk in without_deciders(HumanTask.objects.using(alias).filter(pk__in=changed), alias=alias):
+    for pk in undecidable_tasks(HumanTask.objects.using(alias).filter(pk__in=changed), alias=alias):
         task = changed[pk]
-        about = {**who, "task": str(pk), "title": task.spec.title, "key": task.key}
-        signals.send("human_task_nobody_left", sender, **about, asked=task.candidates)
+        task_fields = {**run_fields, "task": str(pk), "title": task.spec.title, "key": task.key}
+        signals.send("human_task_nobody_left", sender, **task_fields, asked=task.candidates)
 
 
-def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
+def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
     """What to tell of a committed turn, as channel and payload.
 
     Which queues have new activities or runs, and which chains have something that a caller may wait for.
@@ -138,24 +144,24 @@ def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}
     queues.difference_update(own_queues)
-    found = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
+    payloads = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
     done = [
         w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed
     ]
-    found += [(DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])) for i in range(0, len(done), _PAYLOAD_IDS)]
-    return found
+    payloads += [(DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])) for i in range(0, len(done), _PAYLOAD_IDS)]
+    return payloads
 
 
-def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
+def send_notifications(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
     """Send the notices of a turn on Django's own connection.
 
     Nothing on SQLite, in a transaction, or behind a pooler.
     """
-    dialect = dialect_for(alias)
+    dialect = get_dialect(alias)
     if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:
         return
     try:
-        for channel, payload in notices(report, own_queues=own_queues):
+        for channel, payload in notify_payloads(report, own_queues=own_queues):
             dialect.execute(NOTIFY, [channel, payload])
     except DatabaseError:
         return

@@ -39,45 +39,47 @@ class DatabaseJudge:
         del message
         if (key, permission) not in self._verdicts:
             with transaction.atomic(using=self._alias):
-                self._verdicts[key, permission] = self._permits(key, permission)
+                self._verdicts[key, permission] = self._has_permission(key, permission)
         return self._verdicts[key, permission]
 
-    def _permits(self, key: str, permission: str) -> bool:
+    def _has_permission(self, key: str, permission: str) -> bool:
         if key not in self._users:
             pk = _primary_key(key)
             users = get_user_model()._default_manager  # noqa: SLF001 - as authentication backends do
             self._users[key] = None if pk is None else users.filter(pk=pk).first()
-        user, asked = self._users[key], policy()
+        user, access_policy = self._users[key], policy()
         if user is None:
             return False
         if permission.startswith(_STANDS_IN):
-            principals = asked.stands_in_for(user) if getattr(user, "is_active", True) else ()
-            return any(authorization.sender_key(one) == permission.removeprefix(_STANDS_IN) for one in principals)
-        return authorization.is_authorized(user, permission, permits=asked.permits)
+            principals = access_policy.stands_in_for(user) if getattr(user, "is_active", True) else ()
+            return any(
+                authorization.sender_key(principal) == permission.removeprefix(_STANDS_IN) for principal in principals
+            )
+        return authorization.is_authorized(user, permission, permits=access_policy.permits)
 
 
-def audit_refused(refused: Sequence[RefusedSignal], *, alias: str) -> None:
+def audit_refused_signals(refused: Sequence[RefusedSignal], *, alias: str) -> None:
     """Write a row for each signal that was refused, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
-            at=one.at,
+            at=refusal.at,
             action="signal",
-            actor_id=_primary_key(one.sender.key),
-            actor_name=one.sender.name,
-            run_id=one.run_id,
-            workflow=one.workflow,
-            workflow_id=one.workflow_id,
-            reason=one.reason,
+            actor_id=_primary_key(refusal.sender.key),
+            actor_name=refusal.sender.name,
+            run_id=refusal.run_id,
+            workflow=refusal.workflow,
+            workflow_id=refusal.workflow_id,
+            reason=refusal.reason,
             source="turn",
             automatic=True,
             denied=True,
-            details={"signal": one.signal, "refused": one.permission},
+            details={"signal": refusal.signal, "refused": refusal.permission},
         )
-        for one in refused
+        for refusal in refused
     )
 
 
-def audit_not_taken(messages: Sequence[RefusedRedelivery], *, alias: str) -> None:
+def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: str) -> None:
     """Write a row for each redelivered message that was refused, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(

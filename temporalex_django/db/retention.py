@@ -22,8 +22,8 @@ from uuid import UUID
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.durations import to_seconds
 from temporalex_django.db.human_tasks import delete_human_tasks
-from temporalex_django.db.rows import RUNS
-from temporalex_django.db.searched import delete_searched
+from temporalex_django.db.search_attributes import delete_search_attributes
+from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
 
 log = logging.getLogger("temporalex_django.worker")
@@ -37,7 +37,7 @@ _SETTLED = ("request_id is not null", "request_id is null and settled")
 _PARTS = (*_SETTLED, "request_id is null and not settled")
 
 
-class Kept(NamedTuple):
+class RetentionPolicy(NamedTuple):
     """Seconds that runs are kept: those of closed chains, and earlier ones of a chain that goes on. None: for ever."""
 
     closed: float | None
@@ -45,26 +45,31 @@ class Kept(NamedTuple):
 
     @property
     def shortest(self) -> float:
-        return min(one for one in self if one is not None)
+        return min(duration for duration in self if duration is not None)
 
 
-def declared() -> dict[str, dict[int | None, Kept]]:
+def retention_policies() -> dict[str, dict[int | None, RetentionPolicy]]:
     """By class and version, of the classes that this process has; the version None means all."""
-    found: dict[str, dict[int | None, Kept]] = {}
+    policies: dict[str, dict[int | None, RetentionPolicy]] = {}
     for name, cls in workflows.named_classes():
         versions = {None: cls} if issubclass(cls, workflows.Workflow) else cls.versions
-        kept = {number: Kept(_of(one.retention), _of(one.chain_retention)) for number, one in versions.items()}
-        kept = {number: one for number, one in kept.items() if any(limit is not None for limit in one)}
-        if kept:
-            found[name] = kept
-    return found
+        version_policies = {
+            number: RetentionPolicy(_to_seconds(policy.retention), _to_seconds(policy.chain_retention))
+            for number, policy in versions.items()
+        }
+        version_policies = {
+            number: policy for number, policy in version_policies.items() if any(limit is not None for limit in policy)
+        }
+        if version_policies:
+            policies[name] = version_policies
+    return policies
 
 
-def _of(declared: timedelta | float | None) -> float | None:
-    return None if declared is None else to_seconds(declared)
+def _to_seconds(duration: timedelta | float | None) -> float | None:
+    return None if duration is None else to_seconds(duration)
 
 
-_ROW = RUNS.pick("id", "chain_id", "version", "closed_at")
+_ROW = RUNS.pick_columns("id", "chain_id", "version", "closed_at")
 
 
 class Retention:
@@ -72,54 +77,54 @@ class Retention:
 
     def __init__(self, storage: DjangoStorage) -> None:
         self.storage = storage
-        self._after: dict[str, UUID] = {}  # by class: the last run that was looked at
-        self._gone: list[UUID] = []  # chains of the last sweep: a message may have been on its way to them
+        self._cursors: dict[str, UUID] = {}  # by class: the last run that was looked at
+        self._deleted_chains: list[UUID] = []  # chains of the last sweep: a message may have been on its way to them
 
     def sweep(self) -> bool:
         """Delete what is due, for a fraction of a second.
 
         Whether there may be more. No query where no class declares anything.
         """
-        kept = declared()
-        if not kept and not self._gone:
+        policies = retention_policies()
+        if not policies and not self._deleted_chains:
             return False
         until = time.monotonic() + _BUDGET
-        gone, self._gone = self._gone, []
-        if gone:
-            _delete_messages(gone, storage=self.storage)
+        chains, self._deleted_chains = self._deleted_chains, []
+        if chains:
+            _delete_messages(chains, storage=self.storage)
         now = self.storage.now()
-        more = [self._sweep_class(name, versions, now, until) for name, versions in kept.items()]
-        return any(more)
+        unfinished = [self._sweep_class(name, versions, now, until) for name, versions in policies.items()]
+        return any(unfinished)
 
-    def _sweep_class(self, name: str, versions: dict[int | None, Kept], now: datetime, until: float) -> bool:
-        shortest = now - timedelta(seconds=min(kept.shortest for kept in versions.values()))
+    def _sweep_class(self, name: str, versions: dict[int | None, RetentionPolicy], now: datetime, until: float) -> bool:
+        shortest = now - timedelta(seconds=min(policy.shortest for policy in versions.values()))
         while time.monotonic() < until:
-            page = self._page(name)
+            page = self._next_page(name)
             for run, chain, version, closed_at, chain_closed in page:
-                kept = versions.get(version) or versions.get(None)
-                limit = None if kept is None else kept.closed if chain_closed else kept.earlier
+                policy = versions.get(version) or versions.get(None)
+                limit = None if policy is None else policy.closed if chain_closed else policy.earlier
                 if limit is not None and closed_at is not None and closed_at <= now - timedelta(seconds=limit):
                     before = now - timedelta(seconds=limit)
                     if chain_closed:
-                        self._delete(chain, closed_before=before)
+                        self._delete_closed_chain(chain, closed_before=before)
                     else:
-                        self._prune(chain, run, answered_before=before)
+                        self._delete_earlier_run(chain, run, answered_before=before)
                     log.debug("run %s of %s was kept long enough", run, name)
                 if time.monotonic() >= until:
-                    self._after[name] = run
+                    self._cursors[name] = run
                     return True
-            if len(page) < _PAGE or _began(page[-1][0]) > shortest.timestamp():
-                self._after.pop(name, None)
+            if len(page) < _PAGE or _start_timestamp(page[-1][0]) > shortest.timestamp():
+                self._cursors.pop(name, None)
                 return False
-            self._after[name] = page[-1][0]
+            self._cursors[name] = page[-1][0]
         return True
 
-    def _page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
+    def _next_page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
         """Runs in order, and whether their chain is closed.
 
         When it closed stands with the last run of a closed chain, and with those of an open one that others followed.
         """
-        after = self._after.get(name)
+        after = self._cursors.get(name)
         rows = self.storage.sql.select(
             "select i.id, i.chain_id, i.version,"
             " case when c.closed = (c.run_id = i.id) then i.closed_at else null end, c.closed"
@@ -131,15 +136,15 @@ class Retention:
         )
         return [(run, chain, version, closed_at, bool(closed)) for run, chain, version, closed_at, closed in rows]
 
-    def _prune(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
+    def _delete_earlier_run(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
         """An earlier run of a chain that goes on, and answers as old. A chain that a turn has locked waits."""
         with self.storage.transaction("earlier"):
-            found = self.storage.sql.select(
+            rows = self.storage.sql.select(
                 f"select run_id from temporalex_chain where id = %s and not closed{self.storage.sql.skip_locked()}",
                 [chain],
                 ("uuid",),
             )
-            if not found or found[0][0] == run:
+            if not rows or rows[0][0] == run:
                 return
             _delete_run(run, None, storage=self.storage)
             for part in _SETTLED:
@@ -151,45 +156,45 @@ class Retention:
                     [chain, answered_before],
                 )
 
-    def _delete(self, chain: UUID, *, closed_before: datetime) -> None:
+    def _delete_closed_chain(self, chain: UUID, *, closed_before: datetime) -> None:
         """Run by run; the chain with the last one. Another worker's is left to it."""
-        runs = _runs(chain, storage=self.storage)
+        runs = _run_ids(chain, storage=self.storage)
         for number, run in enumerate(runs, 1):
             with self.storage.transaction("retention"):
-                if not self._locked(chain, closed_before):
+                if not self._lock_closed_chain(chain, closed_before):
                     return
                 _delete_run(run, chain if number == len(runs) else None, storage=self.storage)
-        self._gone.append(chain)
+        self._deleted_chains.append(chain)
 
-    def _locked(self, chain: UUID, closed_before: datetime) -> bool:
+    def _lock_closed_chain(self, chain: UUID, closed_before: datetime) -> bool:
         """Whether the chain is ours for the open transaction, and still what it was when it was looked at."""
-        found = self.storage.sql.select(
+        rows = self.storage.sql.select(
             f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
             [chain],
             ("uuid",),
         )
-        if not found:
+        if not rows:
             return False
         closed = self.storage.sql.select(
-            "select closed_at from temporalex_instance where id = %s", [found[0][0]], ("timestamptz",)
+            "select closed_at from temporalex_instance where id = %s", [rows[0][0]], ("timestamptz",)
         )
         return bool(closed) and closed[0][0] is not None and closed[0][0] <= closed_before
 
 
 def delete_chain(chain: UUID, *, storage: DjangoStorage) -> None:
     """Delete a locked, closed chain with all that the tables have of it, in the open transaction. The audit stays."""
-    runs = _runs(chain, storage=storage)
+    runs = _run_ids(chain, storage=storage)
     for run in runs:
         _delete_run(run, chain if run == runs[-1] else None, storage=storage)
 
 
-def _runs(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
+def _run_ids(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
     rows = storage.sql.select("select id from temporalex_instance where chain_id = %s order by id", [chain], ("uuid",))
     return [row[0] for row in rows]
 
 
 def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
-    test, parameter = storage.sql.among(chains, "uuid")
+    test, parameter = storage.sql.in_array(chains, "uuid")
     for part in _PARTS:
         storage.sql.execute(f"delete from temporalex_message where chain_id {test} and {part}", [parameter])
 
@@ -199,13 +204,13 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     delete_human_tasks(run, alias=storage.alias)
-    delete_searched(storage.sql, [run])
+    delete_search_attributes(storage.sql, [run])
     if last_of is not None:
         storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
         _delete_messages([last_of], storage=storage)
     storage.sql.execute("delete from temporalex_instance where id = %s", [run])
 
 
-def _began(run: UUID) -> float:
+def _start_timestamp(run: UUID) -> float:
     """When a run was started, by its id; of an id of another kind nothing is known."""
     return (run.int >> 80) / 1000 if run.version == _UUID7 else 0.0

@@ -24,9 +24,9 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.limits import interleave
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.dialects.base import Answer
-from temporalex_django.db.inbox import InboxStatements, reading
-from temporalex_django.db.inbox_order import InboxOrder
-from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
+from temporalex_django.db.inbox import InboxStatements, report_unreadable
+from temporalex_django.db.inbox_insert import InboxInserts
+from temporalex_django.db.sql_columns import CHAINS, EVENTS, RUNS
 from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
@@ -42,21 +42,21 @@ _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
 #: One of so many of a turn at least goes to runs that have been due longest, one to the newest of them, and one to runs
 #: with messages.
-_FEW_OF = 12
+_MIN_SHARE = 12
 #: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
-_LIVING_FOR = 1.0
+_LIVE_CACHE_SECONDS = 1.0
 #: How long a caller waits for a chain at a time, and until he looks for whoever stands in line for it.
 _SLICE = 0.8
-_GIVING_WAY = 0.1
+_YIELD_SLICE = 0.1
 
-_STATE = CHAINS.pick_for(RunState, chain_id="id")
-_BLOCKED = RUNS.pick("blocked")
-_FACTS = RUNS.pick_for(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
-_BEHIND = EVENTS.pick("run_id", "seq")
-_EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
+_STATE = CHAINS.pick_fields(RunState, chain_id="id")
+_BLOCKED = RUNS.pick_columns("blocked")
+_FACTS = RUNS.pick_fields(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
+_RUN_SEQ = EVENTS.pick_columns("run_id", "seq")
+_EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
 
 
-class _Look:
+class _QueueScan:
     """What a claim remembers of a queue from one call to the next."""
 
     __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
@@ -69,7 +69,7 @@ class _Look:
         self.full_at = 0.0
 
 
-class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, TurnStatements, WorkerStorage):
+class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements, TurnStatements, WorkerStorage):
     """``WorkerStorage`` on one database alias.
 
     ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
@@ -82,21 +82,21 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
     ) -> None:
         super().__init__(alias or get_settings().DATABASE, worker=worker)
         self.clock = clock
-        self._looks: dict[str, _Look] = {}
+        self._scans: dict[str, _QueueScan] = {}
         self._deferred: dict[UUID, float] = {}
-        self.absent: set[str] = set()
+        self.missing_activities: set[str] = set()
         self.switched_off: Collection[str] = ()
-        self.prioritised: Collection[str] = ()
+        self.priority_queues: Collection[str] = ()
         # until when it is believed, and what live workers have
-        self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
+        self._live_versions: tuple[float, set[tuple[str, int]]] = (0.0, set())
         self.backlogs: defaultdict[str, NewestAndOldest] = defaultdict(NewestAndOldest)
         self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
 
     @property
     def domain(self) -> str:
         """Tells this database from others, in names of files."""
-        found = connections[self.alias].settings_dict
-        which = "|".join([self.sql.name, *(str(found.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
+        database = connections[self.alias].settings_dict
+        which = "|".join([self.sql.name, *(str(database.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
         return blake2s(which.encode(), digest_size=8).hexdigest()
 
     @property
@@ -115,150 +115,156 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         A run whose code ended a process comes by its name only to workers.
         """
         if chains:
-            return ClaimedRuns(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
-        with self.sql.together():
-            claimed = self.ask_claim(limit=limit, queues=queues, first=first)
+            return ClaimedRuns(s for s in map(_run_state, self._submit_lock(chains)()) if self.worker or not s.crashes)
+        with self.sql.pipeline():
+            claimed = self.submit_claim(limit=limit, queues=queues, first=first)
         return claimed(first)
 
-    def ask_claim(
+    def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
+        """``claim`` in two halves, as ``Dialect.submit``: the second one behind ``together()``.
 
         ``due``: no more than so many of those of a queue that nothing but their due time asks for.
 
         The first queue is asked at once, the others for what it leaves. The answer is told which of ``first`` count:
         the others are locked, no more. Inboxes of all of ``first`` are asked behind their locks.
         """
-        order = self.in_turn(queues, "runs")
+        order = self.queue_order(queues, "runs")
         if not order:
             return lambda _: ClaimedRuns()
-        wanted = [chain for chain in first if not self.is_deferred(chain)]
-        locked = self._ask_lock(wanted)
-        asked = self._ask_queue_of_runs(order[0], limit, room=limit - len(wanted), due=due)
-        inboxes = self.ask_inbox(wanted)
+        chain_ids = [chain for chain in first if not self.is_deferred(chain)]
+        fetch_locked = self._submit_lock(chain_ids)
+        fetch_first = self._submit_run_queue(order[0], limit, capacity=limit - len(chain_ids), due=due)
+        inboxes = self.submit_inbox(chain_ids)
 
-        def answer(counts: Collection[UUID]) -> ClaimedRuns:
+        def fetch_claimed(counts: Collection[UUID]) -> ClaimedRuns:
             claimed: dict[UUID, RunState] = {}
-            held = [*map(_state, locked())]
-            ended = [state for state in held if state.queue in queues and state.chain_id in counts]
-            moment = asked(claimed, ended)
+            locked_states = [*map(_run_state, fetch_locked())]
+            finished_states = [state for state in locked_states if state.queue in queues and state.chain_id in counts]
+            moment = fetch_first(claimed, finished_states)
             for queue in order[1:]:
                 if len(claimed) >= limit:
                     break
                 left = limit - len(claimed)
-                with self.sql.together():
-                    further = self._ask_queue_of_runs(queue, left, room=left, due=due)
-                moment = further(claimed, ())
+                with self.sql.pipeline():
+                    fetch_more = self._submit_run_queue(queue, left, capacity=left, due=due)
+                moment = fetch_more(claimed, ())
 
             def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
                 """Of those that were locked before it was read: of others it may have changed since."""
-                known = {state.chain_id for state in held}
-                return inboxes([chain for chain in chains if chain in known])
+                locked_ids = {state.chain_id for state in locked_states}
+                return inboxes([chain for chain in chains if chain in locked_ids])
 
             return ClaimedRuns(claimed.values(), now=moment, inbox=inbox)
 
-        return answer
+        return fetch_claimed
 
-    def _ask_queue_of_runs(
-        self, queue: str, limit: int, *, room: int, due: int | None
+    def _submit_run_queue(
+        self, queue: str, limit: int, *, capacity: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
-        """Ask for those of one queue, of which there is ``room`` for so many.
+        """Ask for those of one queue, of which there is ``capacity`` for so many.
 
         The answer adds them, and runs that have ended an activity, in the order in which they are to be activated, and
         gives the time after the locks unless it waited for more of them. Time may not suffice for all, so some of each
         kind come before the many of one.
         """
-        look = self._looks.setdefault(queue, _Look())
+        scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
         # would fill the turn; how many have messages is not known yet: about as many as at the last look.
-        messages = max(room, limit // 4, 1)
-        fresh = self._ask_fresh(queue, look.cursor, messages)
-        others = self._due(queue, look, min(max(room - look.fresh, limit // 4, 1), limit if due is None else due))
-        now = self._ask_now()
+        messages = max(capacity, limit // 4, 1)
+        fetch_fresh = self._submit_fresh_chains(queue, scan.cursor, messages)
+        fetch_due = self._submit_due(
+            queue, scan, min(max(capacity - scan.fresh, limit // 4, 1), limit if due is None else due)
+        )
+        fetch_now = self._submit_now()
 
-        def answer(claimed: dict[UUID, RunState], ended: Sequence[RunState]) -> datetime | None:
-            newest, oldest = others()
-            known = {state.chain_id: state for state in (*ended, *newest, *oldest)}
-            with_messages, late = self._lock_fresh(queue, look, fresh(), messages, claimed.keys() | known.keys())
-            few = max(limit // _FEW_OF, 1)
-            some = interleave([newest[:few], oldest[:few], with_messages[:few]])
-            for state in (*some, *ended, *with_messages, *newest, *oldest):
+        def add_claimed(claimed: dict[UUID, RunState], finished_states: Sequence[RunState]) -> datetime | None:
+            newest, oldest = fetch_due()
+            states_by_chain = {state.chain_id: state for state in (*finished_states, *newest, *oldest)}
+            with_messages, late = self._lock_fresh_chains(
+                queue, scan, fetch_fresh(), messages, claimed.keys() | states_by_chain.keys()
+            )
+            few = max(limit // _MIN_SHARE, 1)
+            first_states = interleave([newest[:few], oldest[:few], with_messages[:few]])
+            for state in (*first_states, *finished_states, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
-            return None if late else now()
+            return None if late else fetch_now()
 
-        return answer
+        return add_claimed
 
-    def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]:
+    def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
         """In which order to look: the first place goes round, so that none starves the others.
 
         Under a virtual clock as they are.
         """
-        return self._rotations[what].order(queues, weight_of) if self.clock is None else queues
+        return self._rotations[kind].order(queues, weight_of) if self.clock is None else queues
 
-    def _due(self, queue: str, look: _Look, limit: int) -> Callable[[], tuple[list[RunState], list[RunState]]]:
+    def _submit_due(
+        self, queue: str, scan: _QueueScan, limit: int
+    ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
         """Ask for the locks of runs that are due: the newest of them, where more wait than it takes, and the oldest."""
         started = time.monotonic()
-        newest = look.backlog.newest_count(limit) if self.clock is None else 0
-        low = look.low
-        if newest < limit and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
-            low, look.full_at = None, started
-        latest = self._ask_due(queue, "due_at desc", low, newest)
-        first = self._ask_due(queue, "due_at", low, limit - newest)
+        newest = scan.backlog.newest_count(limit) if self.clock is None else 0
+        low = scan.low
+        if newest < limit and (started - scan.full_at >= _FULL_EVERY or self.clock is not None):
+            low, scan.full_at = None, started
+        latest = self._submit_due_rows(queue, "due_at desc", low, newest)
+        first = self._submit_due_rows(queue, "due_at", low, limit - newest)
 
-        def locked() -> tuple[list[RunState], list[RunState]]:
-            new, old = [_state(row) for row in latest()], [_state(row) for row in first()]
-            look.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
+        def fetch_locked() -> tuple[list[RunState], list[RunState]]:
+            new, old = [_run_state(row) for row in latest()], [_run_state(row) for row in first()]
+            scan.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
             if old and old[0].due_at is not None and old[-1].due_at is not None:
                 if len(old) == limit - newest:
-                    look.low = old[0].due_at - _RECENT
+                    scan.low = old[0].due_at - _RECENT
                 elif low is None:
-                    look.low = old[-1].due_at - _RECENT
+                    scan.low = old[-1].due_at - _RECENT
             return new, old
 
-        return locked
+        return fetch_locked
 
-    def _ask_due(self, queue: str, order: str, low: datetime | None, limit: int) -> Answer:
+    def _submit_due_rows(self, queue: str, order: str, low: datetime | None, limit: int) -> Answer:
         if not limit:
             return list
-        now, parameters = self.sql.instant(self.clock)
+        now, parameters = self.sql.now_expression(self.clock)
         above = "" if low is None else " and due_at > %s"
-        deferred, excluded = self._exclusion("id")
-        return self.sql.ask(
+        deferred, excluded = self._deferred_filter("id")
+        return self.sql.submit(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
-            f" order by {order} limit {self.sql.few}{self.sql.skip_locked()}",
+            f" order by {order} limit {self.sql.hidden_limit}{self.sql.skip_locked()}",
             [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
             _STATE.types,
         )
 
-    def _lock_fresh(
-        self, queue: str, look: _Look, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
+    def _lock_fresh_chains(
+        self, queue: str, scan: _QueueScan, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
     ) -> tuple[list[RunState], bool]:
         """Lock the chains of ``rows``, which have fresh messages, but for those that are ``claimed``.
 
         Them, and whether it had to wait.
         """
-        found = [row[0] for row in rows]
-        if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
-            again = self._ask_fresh(queue, None, limit - len(found))()
-            found += [row[0] for row in again if row[0] not in set(found)]
-            look.cursor = None
-        if len(found) >= limit:
-            look.cursor = found[-1]
-        look.fresh = len(found)
-        wanted = [c for c in found if c not in claimed and not self.is_deferred(c)]
-        if not wanted:
+        chain_ids = [row[0] for row in rows]
+        if scan.cursor is not None and len(chain_ids) < limit:  # the end of the circle: go on at its beginning
+            first_rows = self._submit_fresh_chains(queue, None, limit - len(chain_ids))()
+            chain_ids += [row[0] for row in first_rows if row[0] not in set(chain_ids)]
+            scan.cursor = None
+        if len(chain_ids) >= limit:
+            scan.cursor = chain_ids[-1]
+        scan.fresh = len(chain_ids)
+        free_ids = [c for c in chain_ids if c not in claimed and not self.is_deferred(c)]
+        if not free_ids:
             return [], False
-        locked = {state.chain_id: state for state in map(_state, self._ask_lock(wanted)())}
-        return [locked[c] for c in wanted if c in locked], True
+        locked = {state.chain_id: state for state in map(_run_state, self._submit_lock(free_ids)())}
+        return [locked[c] for c in free_ids if c in locked], True
 
-    def _ask_fresh(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
+    def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
         """Distinct chains with fresh messages, by a loose scan of the index.
 
         One probe a chain, however many messages it has.
         """
         after = "" if cursor is None else " and chain_id > %s"
-        return self.sql.ask(
+        return self.sql.submit(
             "with recursive r(chain_id) as ("
             f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
             " union all"
@@ -269,13 +275,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             ("uuid",),
         )
 
-    def _ask_lock(self, chains: Collection[UUID]) -> Answer:
+    def _submit_lock(self, chains: Collection[UUID]) -> Answer:
         """The rows of those that nobody else has locked."""
         if not chains:
             return list
-        test, parameter = self.sql.among(chains, "uuid")
-        now, parameters = self.sql.instant(self.clock)
-        return self.sql.ask(
+        test, parameter = self.sql.in_array(chains, "uuid")
+        now, parameters = self.sql.now_expression(self.clock)
+        return self.sql.submit(
             # one that is blocked for its crashes is due at its deadline: it may be locked to park its messages
             f"select {_STATE.names} from temporalex_chain where id {test}"
             f" and (crashes = 0 or failed_tries > 0 or due_at is null or due_at <= {now}){self.sql.skip_locked()}",
@@ -290,7 +296,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
         A lock of its own says so to callers that have such a row and wait for the chain: see ``lock_chain``.
         """
-        self.sql.stand_in_line(_number(chain))
+        self.sql.announce_wait(_lock_number(chain))
         self.lock_chain(chain, wait=timeout)
         self.sql.set_lock_timeout(timeout)
 
@@ -310,9 +316,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             return True
         deadline = time.monotonic() + wait
         while True:
-            if yields and self.sql.is_waited_for(_number(chain)):
+            if yields and self.sql.is_waited_for(_lock_number(chain)):
                 return False
-            slice_ = min(_GIVING_WAY if yields else _SLICE, deadline - time.monotonic())
+            slice_ = min(_YIELD_SLICE if yields else _SLICE, deadline - time.monotonic())
             try:
                 with self.savepoint(), self.sql.lock_timeout(slice_):
                     self.sql.select(
@@ -320,7 +326,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                     )
                 return True
             except DatabaseError as exc:
-                if not self.sql.transient(exc):
+                if not self.sql.is_transient(exc):
                     raise
                 if deadline - time.monotonic() <= 0:
                     return False
@@ -333,7 +339,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         if not self.lock_chain(chain, wait=wait):
             return None
         rows = self.sql.select(_STATE.select("where id = %s"), [chain], _STATE.types)
-        return _state(rows[0]) if rows else None
+        return _run_state(rows[0]) if rows else None
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long: kept in memory, nothing is written.
@@ -350,12 +356,12 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
     def is_deferred(self, chain: UUID) -> bool:
         return bool(self._deferred) and self._deferred.get(chain, 0.0) > time.monotonic()
 
-    def _exclusion(self, column: str) -> tuple[str, list[Any]]:
+    def _deferred_filter(self, column: str) -> tuple[str, list[Any]]:
         if not self._deferred:
             return "", []
         now = time.monotonic()
         self._deferred = {chain: until for chain, until in self._deferred.items() if until > now}
-        test, parameter = self.sql.among(list(self._deferred), "uuid")
+        test, parameter = self.sql.in_array(list(self._deferred), "uuid")
         return f" and not ({column} {test})", [parameter]
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -368,60 +374,65 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         page: int | None = None,
         runs: Collection[UUID] = (),
     ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
-        with self.sql.together():
-            inbox, facts = self.ask_inbox(chains, waiting=waiting, page=page), self._ask_facts(runs)
-        return inbox(chains), facts()
+        with self.sql.pipeline():
+            fetch_inboxes, fetch_records = (
+                self.submit_inbox(chains, waiting=waiting, page=page),
+                self._submit_run_records(runs),
+            )
+        return fetch_inboxes(chains), fetch_records()
 
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]:
-        return self._ask_facts(runs)()
+        return self._submit_run_records(runs)()
 
-    def _ask_facts(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
+    def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
         if not runs:
             return dict
-        test, parameter = self.sql.among(runs, "uuid")
-        rows = self.sql.ask(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types)
+        test, parameter = self.sql.in_array(runs, "uuid")
+        rows = self.sql.submit(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types)
 
-        def facts() -> dict[UUID, RunRecord]:
-            found = {}
+        def fetch_records() -> dict[UUID, RunRecord]:
+            records = {}
             for row in rows():
                 try:
-                    of_run = _facts(_FACTS.read(row))
+                    record = _run_record(_FACTS.decode_row(row))
                 except Exception:
-                    stored = _FACTS.raw(row)
-                    with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
+                    stored = _FACTS.row_fields(row)
+                    with report_unreadable(
+                        f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]
+                    ):
                         raise
-                found[of_run.run_id] = of_run
-            return found
+                records[record.run_id] = record
+            return records
 
-        return facts
+        return fetch_records
 
     def block_reason(self, run_id: UUID) -> BlockMark | None:
         ((mark,),) = self.sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
-        found: BlockMark | None = None if mark is None else json.loads(mark)
-        return found
+        block_mark: BlockMark | None = None if mark is None else json.loads(mark)
+        return block_mark
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
-        found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
+        events_by_run: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
         new = f"from {EVENTS.name} h where h.run_id = v.run_id and h.seq > v.seq"
         if self.sql.lateral:  # for each run by itself: a join over many reads what is known of them, too
             new = f"from v cross join lateral (select * {new} offset 0) h"
         else:
             new = new.replace("from", "from v cross join", 1)
         rows = self.sql.write_returning(
-            _BEHIND.columns,
-            f"select h.run_id, {_EVENT.of('h')} {new} order by h.run_id, h.seq",
+            _RUN_SEQ.columns,
+            f"select h.run_id, {_EVENT.with_alias('h')} {new} order by h.run_id, h.seq",
             after.items(),
             ("uuid", *_EVENT.types),
         )
         for run, *event in rows:
-            found[run].append(_event(run, event))
-        return found
+            events_by_run[run].append(_history_event(run, event))
+        return events_by_run
 
     def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
         rows = self.sql.select(
             _EVENT.select("where run_id = %s and seq > %s order by seq limit %s"), [run_id, after, limit], _EVENT.types
         )
-        return [_event(run_id, row) for row in rows]
+        return [_history_event(run_id, row) for row in rows]
 
     def patch_markers(self, run_id: UUID) -> set[str]:
         rows = self.sql.select(
@@ -430,23 +441,23 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             ("bytea",),
         )
         decode = codec().decode
-        with reading(f"a marker of run {run_id}", run=run_id):
+        with report_unreadable(f"a marker of run {run_id}", run=run_id):
             return {decode(attributes)["id"] for (attributes,) in rows}
 
     def now(self) -> datetime:
-        return self._ask_now()()
+        return self._submit_now()()
 
-    def _ask_now(self) -> Callable[[], datetime]:
+    def _submit_now(self) -> Callable[[], datetime]:
         if self.clock is not None:
             return self.clock
-        now, parameters = self.sql.instant(None, live=True)
-        answer = self.sql.ask(f"select {now}", parameters, ("timestamptz",))
+        now, parameters = self.sql.now_expression(None, live=True)
+        answer = self.sql.submit(f"select {now}", parameters, ("timestamptz",))
 
-        def moment() -> datetime:
-            found: datetime = answer()[0][0]
-            return found
+        def fetch_now() -> datetime:
+            timestamp: datetime = answer()[0][0]
+            return timestamp
 
-        return moment
+        return fetch_now
 
     def new_token(self) -> int:
         return token()
@@ -459,8 +470,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
         ``activity_queues``: those of the activities where they are others.
         """
-        now, parameters = self.sql.instant(self.clock)
-        deferred, excluded = self._exclusion("id")
+        now, parameters = self.sql.now_expression(self.clock)
+        deferred, excluded = self._deferred_filter("id")
         # one probe of an index for each queue: a membership test would read every row that waits
         runs, tasks, fresh = [], [], []
         for queue in queues:
@@ -469,13 +480,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                 f"{deferred} order by due_at limit 1)"
             )
             parameters += [queue, *excluded]
-        here, absent = self.here()
+        availability, unavailable = self.availability_filter()
         for queue in queues if activity_queues is None else activity_queues:
             tasks.append(
-                f"(select due_at from temporalex_activity_task where queue = %s{here} and owner is null and not atomic"
+                f"(select due_at from temporalex_activity_task where queue = %s{availability} and owner is null and not atomic"
                 " and line is null order by due_at limit 1)"
             )
-            parameters += [queue, *absent]
+            parameters += [queue, *unavailable]
         for queue in queues:
             fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
             parameters.append(queue)
@@ -487,8 +498,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             parameters,
             ("timestamptz", *("timestamptz" for _ in (*runs, *tasks)), "timestamptz", "bool"),
         )
-        moment, *dues, rung = rows[0]
-        if rung:
+        moment, *dues, has_messages = rows[0]
+        if has_messages:
             return 0.0
         waits = [max(0.0, (due - moment).total_seconds()) for due in dues if due is not None]
         if self._deferred:  # those that are left alone may be due when that is over
@@ -497,10 +508,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
         """Whether some worker with a valid lease has registered that version of the class, as of a moment ago."""
-        until, there = self._living
+        until, live_versions = self._live_versions
         if self.clock is None and time.monotonic() < until:
-            return (workflow, version) in there
-        now, parameters = self.sql.instant(self.clock)
+            return (workflow, version) in live_versions
+        now, parameters = self.sql.now_expression(self.clock)
         rows = self.sql.select(
             f"select cast(workflows as text) from temporalex_worker where expires_at > {now}"
             " and buried_at is null and drained_at is null",
@@ -509,31 +520,33 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         )
         import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
 
-        there = {(name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers}
-        self._living = (time.monotonic() + _LIVING_FOR, there)
-        return (workflow, version) in there
+        live_versions = {
+            (name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers
+        }
+        self._live_versions = (time.monotonic() + _LIVE_CACHE_SECONDS, live_versions)
+        return (workflow, version) in live_versions
 
 
-def _number(chain: UUID) -> int:
+def _lock_number(chain: UUID) -> int:
     """By which whoever stands in line for a chain is known."""
     return chain.int & 0x7FFFFFFF
 
 
-def _state(row: tuple[Any, ...]) -> RunState:
-    return RunState(**_STATE.raw(row))
+def _run_state(row: tuple[Any, ...]) -> RunState:
+    return RunState(**_STATE.row_fields(row))
 
 
-def _facts(read: dict[str, Any]) -> RunRecord:
+def _run_record(row_values: dict[str, Any]) -> RunRecord:
     """Of the row of a run. Its JSON comes as text."""
-    if (attributes := read["search_attributes"]) is not None:
-        read["search_attributes"] = json.loads(attributes)
-    return RunRecord(**read)
+    if (attributes := row_values["search_attributes"]) is not None:
+        row_values["search_attributes"] = json.loads(attributes)
+    return RunRecord(**row_values)
 
 
-def _event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
+def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
     seq, activation, kind, at, attributes = row
     try:
         return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))
     except Exception:
-        with reading(f"event {seq} ({kind}) of run {run}", run=run):
+        with report_unreadable(f"event {seq} ({kind}) of run {run}", run=run):
             raise

@@ -12,12 +12,15 @@ from temporalex_django.db.dialects.base import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Names of what is off, and those that it had once. ``lines``: some activities wait in lines of their own."""
+    """Names of what is off, and those that it had once.
+
+    ``has_partitions``: some activities wait in lines of their own.
+    """
 
     queues: frozenset[str] = frozenset()
     activities: frozenset[str] = frozenset()
     workflows: frozenset[str] = frozenset()
-    lines: bool = False
+    has_partitions: bool = False
 
 
 def read_switches(sql: Dialect) -> Switches:
@@ -29,13 +32,13 @@ def read_switches(sql: Dialect) -> Switches:
         ("text", "text"),
     )
 
-    def of(kind: str, once: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
-        found = {name for its_kind, name in rows if its_kind == kind}
-        return frozenset(found | {old for old, new in once.items() if new in found})
+    def names_of(kind: str, aliases: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
+        names = {name for its_kind, name in rows if its_kind == kind}
+        return frozenset(names | {old for old, new in aliases.items() if new in names})
 
     return Switches(
-        queues=of("queue"),
-        activities=of("activity", aliases.ACTIVITIES),
-        workflows=of("workflow", aliases.WORKFLOWS),
-        lines=bool(of("line")),
+        queues=names_of("queue"),
+        activities=names_of("activity", aliases.ACTIVITIES),
+        workflows=names_of("workflow", aliases.WORKFLOWS),
+        has_partitions=bool(names_of("line")),
     )

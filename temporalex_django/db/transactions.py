@@ -10,12 +10,12 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from temporalex_django.core import crash_points
-from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
-from temporalex_django.db.dialects.base import Dialect, dialect_for
+from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
+from temporalex_django.db.dialects.base import Dialect, get_dialect
 
 
 @contextmanager
-def _kept_open(connection: Any) -> Iterator[None]:
+def _forbid_close(connection: Any) -> Iterator[None]:
     """Whoever closes the connection meanwhile is refused: it looks like a database that is away, to all runs."""
     before = vars(connection).get("close")
     connection.close = _refuse_to_close
@@ -39,9 +39,9 @@ class Transactions:
     def __init__(self, alias: str, *, worker: bool) -> None:
         self.alias = alias
         self.worker = worker
-        self.sql: Dialect = dialect_for(alias)
-        self._own: Any = None  # the connection on which a ``transaction`` of this object is open
-        self._ending: ExitStack | None = None  # what is left to be done at the end of that, where it commits
+        self.sql: Dialect = get_dialect(alias)
+        self._own_connection: Any = None  # the connection on which a ``transaction`` of this object is open
+        self._exit_stack: ExitStack | None = None  # what is left to be done at the end of that, where it commits
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:
@@ -49,53 +49,58 @@ class Transactions:
 
         On SQLite the writer lock is taken at once. ``site``: its name in ``core.crash_points``.
         """
-        connection, outer = connections[self.alias], (self._own, self._ending)
+        connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
         outermost = not connection.in_atomic_block
         with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
             if outermost and self.worker:
-                limit_transaction(self.alias)
+                set_transaction_limits(self.alias)
             with ExitStack() as end:
                 commits = outermost and connection.commit_on_exit  # not where autocommit is off: that is the caller's
-                self._own, self._ending = connection, end if commits and not self.sql.writer_lock else None
+                self._own_connection, self._exit_stack = (
+                    connection,
+                    end if commits and not self.sql.writer_lock else None,
+                )
                 try:
                     yield
                 finally:
-                    self._own, self._ending = outer
+                    self._own_connection, self._exit_stack = outer
                 if site and outermost:
                     crash_points.reached(f"{site}: before commit")
         if site and outermost:
             crash_points.reached(f"{site}: after commit")
 
-    def together_at_the_end(self) -> AbstractContextManager[None]:
-        """As ``Dialect.together``, for the last statements of a transaction.
+    def final_pipeline(self) -> AbstractContextManager[None]:
+        """As ``Dialect.pipeline``, for the last statements of a transaction.
 
         Of our own the commit is sent with them, when its block is over: their answers are there behind it, and what one
         of them raises it raises. Nothing else is to be asked before.
         """
-        end = self._ending
-        if end is None or self._own is not connections[self.alias]:
-            return self.sql.together()
-        end.enter_context(self.sql.together())
-        end.push(self._commit)
+        end = self._exit_stack
+        if end is None or self._own_connection is not connections[self.alias]:
+            return self.sql.pipeline()
+        end.enter_context(self.sql.pipeline())
+        end.push(self._send_commit)
         return nullcontext()
 
-    def _commit(self, failed: type[BaseException] | None, *_: object) -> None:
+    def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
         if failed is None:
             self.sql.execute("commit")  # Django's own finds nothing that is open any more
 
-    def left_open(self) -> tuple[Any, ExitStack | None]:
-        """The calling thread leaves its transaction open for a while, and the object to others; see ``taken_up``."""
-        kept, self._own, self._ending = (self._own, self._ending), None, None
-        return kept
+    def detach(self) -> tuple[Any, ExitStack | None]:
+        """The calling thread leaves its transaction open for a while, and the object to others; see ``attach``."""
+        state, self._own_connection, self._exit_stack = (self._own_connection, self._exit_stack), None, None
+        return state
 
-    def taken_up(self, kept: tuple[Any, ExitStack | None]) -> None:
+    def attach(self, state: tuple[Any, ExitStack | None]) -> None:
         """It is back, and nobody else has one open."""
-        self._own, self._ending = kept
+        self._own_connection, self._exit_stack = state
 
-    def joined(self) -> AbstractContextManager[None]:
+    def join_transaction(self) -> AbstractContextManager[None]:
         """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
         connection = connections[self.alias]
-        return nullcontext() if connection.in_atomic_block and self._own is connection else self.transaction()
+        return (
+            nullcontext() if connection.in_atomic_block and self._own_connection is connection else self.transaction()
+        )
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -108,8 +113,8 @@ class Transactions:
 
         Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
         """
-        checked = self.sql.checked(statement_timeout=worker_statement_timeout(self.alias))
-        with self.savepoint(), checked, _kept_open(connections[self.alias]):
+        checked = self.sql.check_constraints(statement_timeout=worker_statement_timeout(self.alias))
+        with self.savepoint(), checked, _forbid_close(connections[self.alias]):
             yield
 
     def on_commit(self, callback: Callable[[], None]) -> None:
@@ -118,8 +123,8 @@ class Transactions:
         Where the caller commits by himself, when he has and turns ``autocommit`` on again: as Django's own.
         """
         connection = connections[self.alias]
-        by_hand = not connection.in_atomic_block and not connection.get_autocommit()
-        with transaction.atomic(using=self.alias, savepoint=False) if by_hand else nullcontext():
+        is_manual = not connection.in_atomic_block and not connection.get_autocommit()
+        with transaction.atomic(using=self.alias, savepoint=False) if is_manual else nullcontext():
             transaction.on_commit(callback, using=self.alias, robust=True)
 
     def is_transient(self, exc: BaseException) -> bool:
@@ -127,11 +132,11 @@ class Transactions:
 
         Lock timeout, deadlock, serialization failure, a cancelled statement.
         """
-        return self.sql.transient(exc)
+        return self.sql.is_transient(exc)
 
     def is_interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
-        return self.sql.interrupted(exc)
+        return self.sql.is_interrupted(exc)
 
     def is_connection_lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone, and the caller should reconnect.
@@ -140,4 +145,4 @@ class Transactions:
         """
         if isinstance(exc, InterfaceError):
             return True
-        return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)
+        return isinstance(exc, OperationalError) and not self.sql.is_transient(exc) and self.sql.is_connection_lost(exc)

@@ -17,12 +17,22 @@ from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.dialects.base import Dialect
-from temporalex_django.db.failed_messages import write_failed
+from temporalex_django.db.failed_messages import write_failed_messages
 from temporalex_django.db.human_tasks import write_human_tasks
-from temporalex_django.db.other_runs import OtherRuns
-from temporalex_django.db.permissions import audit_not_taken, audit_refused
-from temporalex_django.db.rows import CAUSE, CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
-from temporalex_django.db.searched import insert_searched, replace_searched
+from temporalex_django.db.other_runs import ExternalRunWriter
+from temporalex_django.db.permissions import audit_refused_redeliveries, audit_refused_signals
+from temporalex_django.db.search_attributes import insert_search_attributes, replace_search_attributes
+from temporalex_django.db.sql_columns import (
+    CAUSE,
+    CHAINS,
+    EVENTS,
+    FAILURE,
+    MESSAGES,
+    RUNS,
+    TASKS,
+    ColumnSet,
+    failure_row,
+)
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.taker import EagerClaim
@@ -30,9 +40,9 @@ from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.turn")
 
-_EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
+_EVENT = EVENTS.pick_columns("run_id", "seq", "activation", "kind", "at", "attributes")
 _EVENT_INSERT = _EVENT.insert
-_TASK = TASKS.pick(
+_TASK = TASKS.pick_columns(
     *(
         "chain_id",
         "run_id",
@@ -50,29 +60,29 @@ _TASK = TASKS.pick(
     *("heartbeat_timeout", "tags", "metadata", "expires_at"),
 )
 _TASK_INSERT = _TASK.insert
-_TAKEN = TASKS.pick(*_TASK.picked, "owner", "attempt")
-_TAKEN_INSERT = f"{_TAKEN.insert} returning id, run_id, seq"
-_CALL = _TASK.picked.index("call")
-_COMMAND = TASKS.pick("run_id", "seq")
-_DUE = TASKS.pick("run_id", "seq", "attempt", "due_at", *FAILURE)
+_CLAIMED = TASKS.pick_columns(*_TASK.column_names, "owner", "attempt")
+_CLAIMED_INSERT = f"{_CLAIMED.insert} returning id, run_id, seq"
+_CALL = _TASK.column_names.index("call")
+_COMMAND = TASKS.pick_columns("run_id", "seq")
+_DUE = TASKS.pick_columns("run_id", "seq", "attempt", "due_at", *FAILURE)
 _DUE_UPDATE = _DUE.update(
     "run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)", cause=CAUSE
 )
 #: All that a turn says of a chain; its queue is that of its run for good.
-_CHAIN = CHAINS.pick_for(RunState, chain_id="id", queue=None)
+_CHAIN = CHAINS.pick_fields(RunState, chain_id="id", queue=None)
 _CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
-_SETTLED = MESSAGES.pick("id", "outcome_status", "outcome", "answered_at")
+_SETTLED = MESSAGES.pick_columns("id", "outcome_status", "outcome", "answered_at")
 _SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
-_OUTCOME = MESSAGES.pick("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
+_OUTCOME = MESSAGES.pick_columns("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
 _OUTCOME_UPDATE = _OUTCOME.update("chain_id", "request_id")
-_CLOSED = MESSAGES.pick("chain_id", "outcome_status", "outcome")
+_CLOSED = MESSAGES.pick_columns("chain_id", "outcome_status", "outcome")
 #: Each update has a request id, and those that have one an index.
 _ACCEPTED = f"kind = 'update' and {MESSAGES.name}.outcome_status = 'accepted' and request_id is not null"
 _CLOSED_UPDATE = _CLOSED.update("chain_id", only=f" and {_ACCEPTED}")
-_WAITING = MESSAGES.pick("id", "after")
+_WAITING = MESSAGES.pick_columns("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
-_CHANGED = (
+_CHANGEABLE = (
     *(
         "status",
         "published",
@@ -89,7 +99,7 @@ _CHANGED = (
     ),
     "paused",
 )
-_NEXT = RUNS.pick(
+_NEXT = RUNS.pick_columns(
     *("id", "args", "seed", "carried_messages", "snapshot", "search_attributes", "created_at"),
     previous="uuid",
     alike="bool",
@@ -100,23 +110,23 @@ _INHERITED = (
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
 )
 #: The same where that is not taken back: a reset ends a pause, and publishes anew.
-_GOES_ON = ("stored", "paused")
+_CONTINUED = ("stored", "paused")
 _NEXT_INSERT = RUNS.insert(
     {
-        **{name: f"v.{name}" for name in _NEXT.picked},
+        **{name: f"v.{name}" for name in _NEXT.column_names},
         **{name: f"o.{name}" for name in _INHERITED},
-        **{name: f"case when v.alike then null else o.{name} end" for name in _GOES_ON},
+        **{name: f"case when v.alike then null else o.{name} end" for name in _CONTINUED},
     },
     f"from v join {RUNS.name} o on o.id = v.previous where o.id {{key}}",
 )
 
 
 @cache
-def _change(names: tuple[str, ...]) -> tuple[Pick, str]:
+def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
     """The statement that changes these columns, each in the rows that ``v`` says have a new value of it."""
-    pick = RUNS.pick("id", *names, **{f"has_{name}": "bool" for name in names})
+    columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
-    return pick, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
+    return columns, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
 
 
 class TurnStatements(ABC):
@@ -125,13 +135,13 @@ class TurnStatements(ABC):
     sql: Dialect
     clock: Callable[[], datetime] | None
     alias: str
-    lined = False  #: whether it wrote activities that wait in lines of their own
+    partitioned = False  #: whether it wrote activities that wait in lines of their own
 
     @abstractmethod
     def now(self) -> datetime: ...
 
     @abstractmethod
-    def together_at_the_end(self) -> AbstractContextManager[None]: ...
+    def final_pipeline(self) -> AbstractContextManager[None]: ...
 
     @abstractmethod
     def tasks_of_run(self, run_id: UUID) -> list[TaskState]: ...
@@ -139,25 +149,27 @@ class TurnStatements(ABC):
     @abstractmethod
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
 
-    def line_of(self, task: NewTask) -> str | None:
+    def partition_key(self, task: NewTask) -> str | None:
         """The line of its queue in which an activity is to wait; None: the common one, as most do."""
         key = task.options.get("concurrency_key")
         if (key is None and task.activity not in activity.limits_by_name) or self.clock is not None:
             return None  # environments with a clock of their own know no limits
-        own = activity.limits_by_name.get(task.activity)
-        if key is not None and not any(one.concurrency_per_key for one in (own, queue_limits().get(task.queue)) if one):
+        activity_limits = activity.limits_by_name.get(task.activity)
+        if key is not None and not any(
+            limits.concurrency_per_key for limits in (activity_limits, queue_limits().get(task.queue)) if limits
+        ):
             key = None
-        line = QueuePartition(None if own is None else task.activity, key).name
-        self.lined = self.lined or line is not None
-        return line
+        partition = QueuePartition(None if activity_limits is None else task.activity, key).name
+        self.partitioned = self.partitioned or partition is not None
+        return partition
 
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
-        OtherRuns(self.sql, self.clock).write(writes)
-        self._warn_of_unfinished([w for w in writes if w.is_closed_externally and w.next_run is None])
-        self._note_what_is_left([w for w in writes if w.drops_open_activities or w.cancels_activities])
+        ExternalRunWriter(self.sql, self.clock).write(writes)
+        self._warn_unfinished_updates([w for w in writes if w.is_closed_externally and w.next_run is None])
+        self._record_leftovers([w for w in writes if w.drops_open_activities or w.cancels_activities])
         new = (
             eager_claim.select(t for w in writes for t in w.tasks)
             if eager_claim is not None and self.sql.claims_on_insert
@@ -166,27 +178,29 @@ class TurnStatements(ABC):
         refused = [refused for w in writes for refused in w.refused_signals]
         not_taken = [message for w in writes for message in w.refused_redeliveries]
         # rows of their own, by the ORM
-        asks = refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
-        with self.together_at_the_end() if is_last and not asks else self.sql.together():
-            taken = self._write_taken(writes, new, eager_claim)
+        uses_orm = (
+            refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
+        )
+        with self.final_pipeline() if is_last and not uses_orm else self.sql.pipeline():
+            fetch_claimed = self._write_claimed_tasks(writes, new, eager_claim)
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
                 for w in writes
                 for e in w.events
             )
-            self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.rows(events))
+            self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
             self._write_tasks(writes, {(t.run_id, t.seq) for t in new})
             self._write_inbox(writes)
             self._write_runs(writes)
             self._write_chains(writes)
-        if asks:
-            audit_refused(refused, alias=self.alias)
-            audit_not_taken(not_taken, alias=self.alias)
-            write_failed(writes, alias=self.alias)
+        if uses_orm:
+            audit_refused_signals(refused, alias=self.alias)
+            audit_refused_redeliveries(not_taken, alias=self.alias)
+            write_failed_messages(writes, alias=self.alias)
             write_human_tasks(writes, alias=self.alias)
-        return taken
+        return fetch_claimed
 
-    def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
+    def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
             rows = self.sql.select(
                 f"select name from temporalex_message where chain_id = %s and {_ACCEPTED} order by id",
@@ -195,7 +209,7 @@ class TurnStatements(ABC):
             )
             write.warn_unfinished([name for (name,) in rows])
 
-    def _note_what_is_left(self, writes: Sequence[RunWrite]) -> None:
+    def _record_leftovers(self, writes: Sequence[RunWrite]) -> None:
         """Before activities are dropped, and results that nobody has read.
 
         A payload that cannot be read keeps nobody from closing a run.
@@ -219,26 +233,29 @@ class TurnStatements(ABC):
                 )
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
-        rows = [_CHAIN.values_of(_as_stored(w)) for w in writes]
+        rows = [_CHAIN.values_of(_chain_state(w)) for w in writes]
         self.sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
 
-    def _write_tasks(self, writes: Sequence[RunWrite], taken: Collection[tuple[UUID, int]]) -> None:
+    def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
         new = [
-            task_row(t, w.run.queue, self.line_of(t)) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken
+            task_row(t, w.run.queue, self.partition_key(t))
+            for w in writes
+            for t in w.tasks
+            if (t.run_id, t.seq) not in claimed_commands
         ]
-        self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.rows(new))
-        again = [
+        self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.encode_rows(new))
+        retries = [
             (w.run.run_id, seq, retry.attempt, retry.due_at, *failure_row(retry.failure))
             for w in writes
             for seq, retry in w.retried_tasks.items()
         ]
-        again += [
+        retries += [
             (t.run_id, t.seq, t.attempt, t.due_at, *failure_row(t.failure))
             for w in writes
             for t in w.tasks
             if t.due_at is not None
         ]
-        self.sql.write(_DUE.columns, _DUE_UPDATE, _DUE.rows(again), key="run_id")
+        self.sql.write(_DUE.columns, _DUE_UPDATE, _DUE.encode_rows(retries), key="run_id")
         self.sql.write(
             _COMMAND.columns,
             "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",
@@ -247,50 +264,52 @@ class TurnStatements(ABC):
         )
         dropped = [w.run.run_id for w in writes if w.drop_tasks]
         if dropped:
-            test, parameter = self.sql.among(dropped, "uuid")
+            test, parameter = self.sql.in_array(dropped, "uuid")
             self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
 
-    def _write_taken(
-        self, writes: Sequence[RunWrite], new: Sequence[NewTask], taker: EagerClaim | None
+    def _write_claimed_tasks(
+        self, writes: Sequence[RunWrite], new: Sequence[NewTask], eager_claim: EagerClaim | None
     ) -> Callable[[], list[TaskState]]:
         """Insert the activities that this worker takes at once, as claimed in their first attempt; gives them later."""
-        if not new or taker is None:
+        if not new or eager_claim is None:
             return list
-        owner, queues = taker.owner, {w.run.run_id: w.run.queue for w in writes}
-        rows = _TAKEN.rows((*task_row(t, queues[t.run_id], self.line_of(t)), owner, 1) for t in new)
-        ids = self.sql.ask_writing(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
+        owner, queues = eager_claim.owner, {w.run.run_id: w.run.queue for w in writes}
+        rows = _CLAIMED.encode_rows((*task_row(t, queues[t.run_id], self.partition_key(t)), owner, 1) for t in new)
+        ids = self.sql.submit_write(_CLAIMED.columns, _CLAIMED_INSERT, rows, ("int8", *_COMMAND.types))
         decode = codec().decode
         calls = [decode(stored[_CALL]) for stored in rows]  # copies: an activity may change what it is given
 
-        def taken() -> list[TaskState]:
+        def fetch_claimed() -> list[TaskState]:
             numbers = {(run, seq): task for task, run, seq in ids()}
             return [
                 t.as_state(numbers[t.run_id, t.seq], args=args, kwargs=kwargs, attempt=1, owner=owner)
                 for t, (args, kwargs) in zip(new, calls, strict=True)
             ]
 
-        return taken
+        return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
         consumed = [i for w in writes for i in w.consumed]
         if consumed:
-            test, parameter = self.sql.among(consumed, "int8")
+            test, parameter = self.sql.in_array(consumed, "int8")
             self.sql.execute(f"delete from temporalex_message where id {test}", [parameter])
         parked = [i for w in writes for i in w.parked]
         if parked:
-            test, parameter = self.sql.among(parked, "int8")
+            test, parameter = self.sql.in_array(parked, "int8")
             self.sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
         settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
-        self.sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.rows(settled), key="id")
+        self.sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
         outcomes = (
             (w.run.chain_id, i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.outcomes.items()
         )
-        self.sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.rows(outcomes), key="chain_id")
+        self.sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.encode_rows(outcomes), key="chain_id")
         closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
-        self.sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.rows(closed), key="chain_id")
-        ended = [w.run.chain_id for w in writes if w.closing is not None]
-        if ended:  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
-            test, parameter = self.sql.among(ended, "uuid")
+        self.sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.encode_rows(closed), key="chain_id")
+        closed_chains = [w.run.chain_id for w in writes if w.closing is not None]
+        if (
+            closed_chains
+        ):  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
+            test, parameter = self.sql.in_array(closed_chains, "uuid")
             self.sql.execute(
                 f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
                 [parameter],
@@ -301,13 +320,17 @@ class TurnStatements(ABC):
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
         changes: list[tuple[UUID, Mapping[str, Any]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
         if changes:
-            names = tuple(name for name in _CHANGED if any(name in values for _, values in changes))
-            pick, statement = _change(names)
-            rows = pick.rows([run, *map(values.get, names), *(n in values for n in names)] for run, values in changes)
-            self.sql.write(pick.columns, statement, rows, key="id")
+            names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
+            columns, statement = _run_update(names)
+            rows = columns.encode_rows(
+                [run, *map(values.get, names), *(n in values for n in names)] for run, values in changes
+            )
+            self.sql.write(columns.columns, statement, rows, key="id")
             if "search_attributes" in names:
                 attributes = [(run, values) for run, values in changes if "search_attributes" in values]
-                replace_searched(self.sql, [(run, values["search_attributes"] or {}) for run, values in attributes])
+                replace_search_attributes(
+                    self.sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
+                )
         successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
         if successors:
             now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
@@ -325,11 +348,13 @@ class TurnStatements(ABC):
                 )
                 for run, n in successors
             )
-            self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.rows(new), key="previous")
-            insert_searched(self.sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes])
+            self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
+            insert_search_attributes(
+                self.sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes]
+            )
 
 
-def _as_stored(w: RunWrite) -> RunState:
+def _chain_state(w: RunWrite) -> RunState:
     """The chain as it stands after the turn."""
     run = w.run
     if w.next_run is not None:  # it goes on with a run that has no history yet; time does not go back
@@ -348,7 +373,7 @@ def _as_stored(w: RunWrite) -> RunState:
     return run if crashes == run.crashes else replace(run, crashes=crashes)
 
 
-def task_row(task: NewTask, run_queue: str, line: str | None) -> tuple[Any, ...]:
+def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
     """What the row of a scheduled activity holds."""
     options = task.options
     to_start = options.get("schedule_to_start")
@@ -357,16 +382,16 @@ def task_row(task: NewTask, run_queue: str, line: str | None) -> tuple[Any, ...]
     expires = None
     if not task.atomic:  # atomic ones run inside a turn of their own run: nobody but the turn can time them out
         start_by = None if to_start is None else task.scheduled_at + timedelta(seconds=to_start)
-        expires = earliest(close_at, start_by)
+        expires = earliest_moment(close_at, start_by)
     return (
         *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),
-        *([list(task.args), dict(task.kwargs)], dict(options), task.queue, line, run_queue, task.atomic),
+        *([list(task.args), dict(task.kwargs)], dict(options), task.queue, partition, run_queue, task.atomic),
         *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at),
         *(close_at, to_start, options.get("start_to_close"), options.get("heartbeat"), task.tags, task.metadata),
         expires,
     )
 
 
-def earliest(*moments: datetime | None) -> datetime | None:
+def earliest_moment(*moments: datetime | None) -> datetime | None:
     """The first of those that there are."""
     return min((m for m in moments if m is not None), default=None)

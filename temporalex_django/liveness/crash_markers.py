@@ -33,17 +33,17 @@ from temporalex_django.liveness.process_identity import identity_of
 
 _MAGIC = b"TXM1"
 _HEADER = struct.Struct("<4sxxxxqd")  # beats of the watchdog, 0: not watched; seconds after which a guardian ended it
-_BEATS, _ENDED_AFTER = 8, 16
-_MARK = struct.Struct("<B16s")  # what kind, 0: nothing; which one
-_MOST = 1024
-_SIZE = _HEADER.size + _MARK.size * (_MOST + 1)  # the last one is for those that find none free, and is never read
+_HEARTBEATS, _ENDED_AFTER = 8, 16
+_SLOT = struct.Struct("<B16s")  # what kind, 0: nothing; which one
+_MAX_SLOTS = 1024
+_SIZE = _HEADER.size + _SLOT.size * (_MAX_SLOTS + 1)  # the last one is for those that find none free, and is never read
 _SUFFIX, _FRESH = ".marker", ".marker-new"
 
 Kind = Literal["chain", "run", "task", "trial"]
 _KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
 
 
-class Marked(NamedTuple):
+class MarkedWork(NamedTuple):
     """What was being run: code of a chain, a query of a run, an activity (the id of its row); that this is on trial."""
 
     kind: Kind
@@ -51,17 +51,17 @@ class Marked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class MarkerContent:
     """What a process left in its marker.
 
     ``ended_after``: seconds after which its guardian ended it, 0.0 when that did not.
     """
 
-    marks: tuple[Marked, ...]
+    marks: tuple[MarkedWork, ...]
     ended_after: float = 0.0
 
 
-class Mark:
+class MarkerSlot:
     """One place of a marker, for one thread or one attempt at a time.
 
     What is noted inside of something hides it until it is over.
@@ -72,14 +72,14 @@ class Mark:
     def __init__(self, marker: CrashMarker) -> None:
         self._marker = marker
         self._outer: list[bytes] = []
-        self._at = marker.take()
+        self._at = marker.acquire_slot()
 
-    def note(self, kind: Kind, key: UUID | int) -> None:
+    def record(self, kind: Kind, key: UUID | int) -> None:
         at, data = self._at, self._marker.data
         if data[at]:
-            self._outer.append(data[at : at + _MARK.size])
+            self._outer.append(data[at : at + _SLOT.size])
             data[at] = 0
-        data[at + 1 : at + _MARK.size] = key.bytes if isinstance(key, UUID) else key.to_bytes(16, "little")
+        data[at + 1 : at + _SLOT.size] = key.bytes if isinstance(key, UUID) else key.to_bytes(16, "little")
         data[at] = _KINDS.index(kind) + 1
 
     def clear(self) -> None:
@@ -88,20 +88,20 @@ class Mark:
         data[at] = 0
         if self._outer:
             outer = self._outer.pop()
-            data[at + 1 : at + _MARK.size] = outer[1:]
+            data[at + 1 : at + _SLOT.size] = outer[1:]
             data[at] = outer[0]
 
-    def free(self) -> None:
+    def release(self) -> None:
         self._marker.data[self._at] = 0
-        self._marker.give(self._at)
+        self._marker.release_slot(self._at)
 
     def __del__(self) -> None:
         """Its thread is gone."""
-        self.free()
+        self.release()
 
 
-class _OfThread(threading.local):
-    mark: Mark | None = None
+class _ThreadSlot(threading.local):
+    slot: MarkerSlot | None = None
 
 
 class CrashMarker:
@@ -116,15 +116,15 @@ class CrashMarker:
         self.holders = 0
         self.path = ""
         self._lock: int | None = None
-        self.data = self._mapped()
-        self._free = [_HEADER.size + number * _MARK.size for number in reversed(range(_MOST))]
-        self._own = _OfThread()
+        self.data = self._map_file()
+        self._free = [_HEADER.size + number * _SLOT.size for number in reversed(range(_MAX_SLOTS))]
+        self._own = _ThreadSlot()
 
-    def _mapped(self) -> mmap.mmap:
+    def _map_file(self) -> mmap.mmap:
         handle, lock, path = None, None, None
         try:
             identity = identity_of().replace(":", ".")
-            path = folder() / f"{self.domain}.{identity}.{secrets.token_hex(8)}{_FRESH}"
+            path = marker_folder() / f"{self.domain}.{identity}.{secrets.token_hex(8)}{_FRESH}"
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             # all of it at once: where the folder is full, the first mark in a file with holes would end the process
             # by SIGBUS
@@ -153,44 +153,44 @@ class CrashMarker:
             os.close(self._lock)
             self._lock = None
 
-    def take(self) -> int:
-        return self._free.pop() if self._free else _SIZE - _MARK.size
+    def acquire_slot(self) -> int:
+        return self._free.pop() if self._free else _SIZE - _SLOT.size
 
-    def give(self, at: int) -> None:
-        if at < _SIZE - _MARK.size:
+    def release_slot(self, at: int) -> None:
+        if at < _SIZE - _SLOT.size:
             self._free.append(at)
 
-    def note(self, chain: UUID | None) -> None:
+    def record_chain(self, chain: UUID | None) -> None:
         """This thread runs code of that chain from now on; None: it came through."""
-        mark = self._own.mark
-        if mark is None:
-            mark = self._own.mark = Mark(self)
+        slot = self._own.slot
+        if slot is None:
+            slot = self._own.slot = MarkerSlot(self)
         if chain is not None:
-            mark.note("chain", chain)
+            slot.record("chain", chain)
         else:
-            mark.clear()
+            slot.clear()
 
     @contextmanager
-    def noted(self, kind: Kind, key: UUID | int) -> Iterator[None]:
+    def record_work(self, kind: Kind, key: UUID | int) -> Iterator[None]:
         """The same for the length of a block, in a place of its own."""
-        mark = Mark(self)
-        mark.note(kind, key)
+        slot = MarkerSlot(self)
+        slot.record(kind, key)
         try:
             yield
         finally:
-            mark.clear()
+            slot.clear()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The watchdog of this process lives and nothing holds out against it.
 
         From the first time on a guardian may end this process.
         """
-        (beats,) = struct.unpack_from("<q", self.data, _BEATS)
-        struct.pack_into("<q", self.data, _BEATS, beats + 1)
+        (count,) = struct.unpack_from("<q", self.data, _HEARTBEATS)
+        struct.pack_into("<q", self.data, _HEARTBEATS, count + 1)
 
-    def rest(self) -> None:
+    def stop_heartbeat(self) -> None:
         """Nobody beats any more, and nobody need wonder."""
-        struct.pack_into("<q", self.data, _BEATS, 0)
+        struct.pack_into("<q", self.data, _HEARTBEATS, 0)
 
     def close(self) -> None:
         """One holder less.
@@ -200,13 +200,13 @@ class CrashMarker:
         with _lock:
             self.holders -= 1
             if not self.holders:
-                self._drop()
+                self._remove()
 
-    def _drop(self) -> None:
+    def _remove(self) -> None:
         if self.pid != os.getpid():
             return  # the child of a fork: it is its parent's
         _markers.pop((self.pid, self.domain), None)
-        self.rest()
+        self.stop_heartbeat()
         if self.path:
             Path(self.path).unlink(missing_ok=True)
         self.unlock()
@@ -230,10 +230,10 @@ def open_marker(domain: str) -> CrashMarker:
 
 
 @atexit.register
-def _drop_all() -> None:
+def _remove_all() -> None:
     for marker in list(_markers.values()):
         with suppress(OSError):
-            marker._drop()  # noqa: SLF001 - the same module
+            marker._remove()  # noqa: SLF001 - the same module
 
 
 def _unlock_in_child() -> None:
@@ -249,12 +249,12 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 # --- what others left -------------------------------------------------------------------------------------------------
 
 
-def folder() -> Path:
+def marker_folder() -> Path:
     """Where the markers of this user are. Raises ``PermissionError`` when somebody else made it."""
     path = Path(tempfile.gettempdir()) / f"temporalex-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"{path} is no folder of ours")
     return path
 
@@ -262,11 +262,11 @@ def folder() -> Path:
 Owner = Literal["alive", "ended", "unknown"]
 
 
-def owner_of(path: str) -> Owner:
+def owner_state(path: str) -> Owner:
     """Whether the process that made this marker lives. ``unknown``: the marker cannot be opened here."""
-    if _content(path) is None:
+    if _read_content(path) is None:
         return "unknown"
-    with suppress(OSError), _opened(path, os.O_RDONLY) as handle:
+    with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # judges do not exclude each other
         except BlockingIOError:
@@ -275,44 +275,44 @@ def owner_of(path: str) -> Owner:
     return "unknown"
 
 
-def left_in(path: str) -> Left | None:
+def read_marker(path: str) -> MarkerContent | None:
     """What the owner of this marker was running when it ended.
 
     None: it cannot be known, or the file is no crash marker of this user's.
     """
-    data = _content(path)
+    data = _read_content(path)
     if data is None:
         return None
     marks = []
-    for at in range(_HEADER.size, _SIZE - _MARK.size, _MARK.size):
+    for at in range(_HEADER.size, _SIZE - _SLOT.size, _SLOT.size):
         if data[at]:
-            kind, key = _MARK.unpack_from(data, at)
+            kind, key = _SLOT.unpack_from(data, at)
             if kind <= len(_KINDS):
                 name = _KINDS[kind - 1]
                 marks.append(
-                    Marked(name, int.from_bytes(key, "little") if name in ("task", "trial") else UUID(bytes=key))
+                    MarkedWork(name, int.from_bytes(key, "little") if name in ("task", "trial") else UUID(bytes=key))
                 )
-    return Left(tuple(dict.fromkeys(marks)), _HEADER.unpack_from(data)[2])
+    return MarkerContent(tuple(dict.fromkeys(marks)), _HEADER.unpack_from(data)[2])
 
 
 def remove_marker(path: str) -> None:
     """Delete a marker; nothing that is not one of this user's, whatever a row of a worker says."""
-    if _content(path) is not None:
+    if _read_content(path) is not None:
         with suppress(OSError):
             Path(path).unlink()
 
 
-def empty_marker(path: str) -> None:
+def clear_marker(path: str) -> None:
     """Erase what stands in a marker of a process that has ended: inside the transaction that judges it, as its end.
 
     So a death counts once, also when its judge is killed behind his commit; one who is killed just before it takes the
     knowledge with him, and one more death has to tell.
     """
-    with suppress(OSError), _opened(path, os.O_RDWR) as handle:
+    with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, bytes(_SIZE - _HEADER.size), _HEADER.size)
 
 
-def beats_of(pid: int, domain: str) -> tuple[str, int]:
+def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
     """Path of the marker of a process and how often its watchdog has beaten.
 
     0: it is not watched (yet, or any more).
@@ -320,26 +320,26 @@ def beats_of(pid: int, domain: str) -> tuple[str, int]:
     identity = identity_of(pid)
     with suppress(OSError, struct.error):
         if identity:
-            for found in folder().glob(f"{domain}.{identity.replace(':', '.')}.*{_SUFFIX}"):
-                with _opened(str(found), os.O_RDONLY) as handle:
-                    return str(found), _HEADER.unpack(os.read(handle, _HEADER.size))[1]
+            for marker_path in marker_folder().glob(f"{domain}.{identity.replace(':', '.')}.*{_SUFFIX}"):
+                with _open_file(str(marker_path), os.O_RDONLY) as handle:
+                    return str(marker_path), _HEADER.unpack(os.read(handle, _HEADER.size))[1]
     return "", 0
 
 
-def note_end(path: str, seconds: float) -> None:
+def record_end(path: str, seconds: float) -> None:
     """The guardian ends the owner of this marker, which has not beaten for so long."""
-    with suppress(OSError), _opened(path, os.O_RDWR) as handle:
+    with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, struct.pack("<d", seconds), _ENDED_AFTER)
 
 
 @contextmanager
-def abandoned(domain: str) -> Iterator[list[str]]:
+def abandoned_markers(domain: str) -> Iterator[list[str]]:
     """Crash markers for this database whose processes have ended. While inside nobody else gets the same ones."""
-    found: list[str] = []
+    paths: list[str] = []
     handles: list[int] = []
     try:
         with suppress(OSError):
-            for entry in os.scandir(folder()):
+            for entry in os.scandir(marker_folder()):
                 if entry.name.partition(".")[0] != domain or not entry.name.endswith(_SUFFIX):
                     continue
                 with suppress(OSError):
@@ -347,29 +347,29 @@ def abandoned(domain: str) -> Iterator[list[str]]:
                     handles.append(handle)
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.fstat(handle).st_nlink:
-                        found.append(entry.path)
-        yield found
+                        paths.append(entry.path)
+        yield paths
     finally:
         for handle in handles:
             os.close(handle)
 
 
-def _content(path: str) -> bytes | None:
-    with suppress(OSError), _opened(path, os.O_RDONLY) as handle:
+def _read_content(path: str) -> bytes | None:
+    with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
         return data if len(data) == _SIZE and data[:4] == _MAGIC else None
     return None
 
 
 @contextmanager
-def _opened(path: str, flags: int) -> Iterator[int]:
+def _open_file(path: str, flags: int) -> Iterator[int]:
     """A marker of this user's. Raises ``OSError`` for anything else."""
-    if Path(path).parent != folder() or not path.endswith(_SUFFIX):
+    if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is no marker of ours")
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
             raise PermissionError(f"{path} is no marker of ours")
         yield handle
     finally:

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from temporalex_django.liveness.crash_markers import folder
-from temporalex_django.liveness.process_identity import identity_of, is_gone
+from temporalex_django.liveness.crash_markers import marker_folder
+from temporalex_django.liveness.process_identity import has_ended, identity_of
 
 _HEALTH, _GUARDIAN, _FRESH = ".health", ".guardian", "-new"
 _MOMENT = struct.Struct("<d")
@@ -53,16 +53,16 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """``why``: what is wrong, a sentence each; none where it is ready."""
+class HealthVerdict:
+    """``problems``: what is wrong, a sentence each; none where it is ready."""
 
     started: bool
     live: bool
     ready: bool
-    why: Sequence[str]
+    problems: Sequence[str]
 
 
-def judge(said: Health, *, now: float, limit: float, guardian_at: float | None) -> Judged:
+def judge_health(health: Health, *, now: float, limit: float, guardian_at: float | None) -> HealthVerdict:
     """Pure. ``limit``: seconds that turns, maintenance and guardian may be silent.
 
     ``guardian_at``: when the guardian wrote last; None: it has no file.
@@ -70,29 +70,29 @@ def judge(said: Health, *, now: float, limit: float, guardian_at: float | None) 
     A database that is away makes a worker unready, not dead: to start it again would not help.
     """
     dead, unready = [], []
-    if (silent := now - said.wrote_at) > limit:
+    if (silent := now - health.wrote_at) > limit:
         dead.append(f"its maintenance has been silent for {silent:.0f} s")
-    if said.state in ("working", "draining") and (silent := now - said.looked_at) > limit:
+    if health.state in ("working", "draining") and (silent := now - health.looked_at) > limit:
         dead.append(f"its turns have not come by for {silent:.0f} s")
-    if said.leaves_by and now > said.leaves_by:
+    if health.leaves_by and now > health.leaves_by:
         dead.append("it was told to stop and is still there")
-    if said.guardian and guardian_at is None:
-        dead.append(f"its guardian {said.guardian} is gone")
-    elif said.guardian and guardian_at is not None and (silent := now - guardian_at) > limit:
-        dead.append(f"its guardian {said.guardian} has been silent for {silent:.0f} s")
-    started = said.state != "starting"
+    if health.guardian and guardian_at is None:
+        dead.append(f"its guardian {health.guardian} is gone")
+    elif health.guardian and guardian_at is not None and (silent := now - guardian_at) > limit:
+        dead.append(f"its guardian {health.guardian} has been silent for {silent:.0f} s")
+    started = health.state != "starting"
     if not started:
         unready.append("it is starting: it waits for the database, or for its tables")
-    elif said.lease_until <= now:
+    elif health.lease_until <= now:
         unready.append("it has no lease: the database does not answer, or it was taken for dead")
-    if said.state == "draining":
+    if health.state == "draining":
         unready.append("it is drained: it takes nothing new")
-    if said.state == "leaving":
+    if health.state == "leaving":
         unready.append("it was told to stop and finishes what it has in hand")
-    return Judged(started=started, live=not dead, ready=not (dead or unready), why=(*dead, *unready))
+    return HealthVerdict(started=started, live=not dead, ready=not (dead or unready), problems=(*dead, *unready))
 
 
-class _OwnFile:
+class _ProcessFile:
     """A file of this process for one database; a folder that cannot be had or written is no reason to stop."""
 
     suffix: str
@@ -103,7 +103,7 @@ class _OwnFile:
         with suppress(OSError):
             self.path = _path(domain, os.getpid(), self.suffix)
 
-    def _replace(self, data: bytes) -> None:
+    def _replace_file(self, data: bytes) -> None:
         """As a whole, or not at all: a reader never sees half of it."""
         if self.path is None:
             return
@@ -118,7 +118,7 @@ class _OwnFile:
                 self.path.unlink(missing_ok=True)
 
 
-class HealthFile(_OwnFile):
+class HealthFile(_ProcessFile):
     """Of a worker."""
 
     suffix = _HEALTH
@@ -127,10 +127,10 @@ class HealthFile(_OwnFile):
         super().__init__(domain)
         self._guardian = 0
 
-    def write(self, said: Health) -> None:
-        self._replace(json.dumps(asdict(said)).encode())
+    def write(self, health: Health) -> None:
+        self._replace_file(json.dumps(asdict(health)).encode())
 
-    def guarded_by(self) -> int:
+    def guardian_pid(self) -> int:
         """The pid of the guardian, when there is one: the parent that has written its file."""
         parent = os.getppid()
         with suppress(OSError):
@@ -139,47 +139,51 @@ class HealthFile(_OwnFile):
         return self._guardian
 
 
-class GuardianFile(_OwnFile):
+class GuardianFile(_ProcessFile):
     """When this process last looked after its workers."""
 
     suffix = _GUARDIAN
 
     def write(self) -> None:
-        self._replace(_MOMENT.pack(time.monotonic()))
+        self._replace_file(_MOMENT.pack(time.monotonic()))
 
 
-def read_all(domain: str) -> list[tuple[Health, float | None]]:
+def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
     """What living workers of this machine say, by pid, each with when its guardian wrote. What is half there is not."""
-    found = []
+    reports = []
     for path in _files(domain, _HEALTH):
-        if _gone(path):
+        if _is_stale(path):
             continue
         with suppress(OSError, ValueError, TypeError):
             raw: dict[str, Any] = json.loads(path.read_text())
-            said = Health(**{name: raw[name] for name in raw.keys() & {one.name for one in fields(Health)}})
-            found.append((said, _moment_of(_path(domain, said.guardian, _GUARDIAN)) if said.guardian else None))
-    return sorted(found, key=lambda one: one[0].pid)
+            health = Health(
+                **{name: raw[name] for name in raw.keys() & {health_field.name for health_field in fields(Health)}}
+            )
+            reports.append(
+                (health, _guardian_moment(_path(domain, health.guardian, _GUARDIAN)) if health.guardian else None)
+            )
+    return sorted(reports, key=lambda report: report[0].pid)
 
 
-def sweep(domain: str) -> None:
+def delete_stale_files(domain: str) -> None:
     """Delete the files of processes that have ended without doing so."""
     for suffix in (_HEALTH, _GUARDIAN, _HEALTH + _FRESH, _GUARDIAN + _FRESH):
         for path in _files(domain, suffix):
-            if _gone(path):
+            if _is_stale(path):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
 
 def _path(domain: str, pid: int, suffix: str) -> Path:
-    return folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
+    return marker_folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
 
 
 def _files(domain: str, suffix: str) -> Iterator[Path]:
     with suppress(OSError):
-        yield from folder().glob(f"{domain}.*{suffix}")
+        yield from marker_folder().glob(f"{domain}.*{suffix}")
 
 
-def _gone(path: Path) -> bool:
+def _is_stale(path: Path) -> bool:
     identity = path.name.partition(".")[2].rpartition(".")[0]
     if identity.isdecimal():  # not Linux: its pid alone is known
         try:
@@ -189,10 +193,10 @@ def _gone(path: Path) -> bool:
         except PermissionError:
             return False
         return False
-    return is_gone(identity.replace(".", ":"))
+    return has_ended(identity.replace(".", ":"))
 
 
-def _moment_of(path: Path) -> float | None:
+def _guardian_moment(path: Path) -> float | None:
     try:
         return float(_MOMENT.unpack(path.read_bytes())[0])
     except (OSError, struct.error):

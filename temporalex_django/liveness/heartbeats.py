@@ -21,10 +21,10 @@ class Heartbeats:
         self._seen: dict[int, tuple[datetime, float]] = {}
         self._confirmed: set[int] = set()
 
-    def observe(self, beats: Iterable[tuple[int, datetime]]) -> None:
+    def observe(self, heartbeats: Iterable[tuple[int, datetime]]) -> None:
         """Note the heartbeats that the rows of workers show now. Workers without a row are forgotten."""
         now, before, self._seen = time.monotonic(), self._seen, {}
-        for epoch, beat_at in beats:
+        for epoch, beat_at in heartbeats:
             last = before.get(epoch)
             if last is not None and last[0] == beat_at:
                 self._seen[epoch] = last
@@ -42,7 +42,7 @@ class Heartbeats:
         """Whether this worker has sent a heartbeat since the judge first saw it."""
         return epoch in self._confirmed
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Begin anew: for a while the judge could not look, or the workers could not send heartbeats."""
         self._seen.clear()
         self._confirmed.clear()

@@ -13,19 +13,19 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.db.rows import RUNS, WORKERS
+from temporalex_django.db.sql_columns import RUNS, WORKERS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
-from temporalex_django.liveness.crash_markers import Kind, Marked
+from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.process_identity import host, identity_of
 
-_NEW = WORKERS.pick(
+_NEW = WORKERS.pick_columns(
     *("id", "epoch", "kind", "host", "pid", "process_identity", "queues", "workflows", "activity_names"),
     *("crash_marker", "session_lock", "clock_skew", "drained_at", "started_at", "beat_at", "expires_at"),
 )
-_CODE = RUNS.pick("chain_id", "workflow", "version", "blocked")
+_CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class WorkerRow:
         moment, at = self._clocks
         return moment + timedelta(seconds=time.monotonic() - at)
 
-    def _measure(self, storage: DjangoStorage) -> datetime:
+    def _sync_clock(self, storage: DjangoStorage) -> datetime:
         """Ask the database for its time; half of what that takes is taken for the way."""
-        began = time.monotonic()
+        started = time.monotonic()
         now = storage.now()
-        self._clocks = now, (began + time.monotonic()) / 2
+        self._clocks = now, (started + time.monotonic()) / 2
         self.skew = (datetime.now(UTC) - self.now()).total_seconds()
         return now
 
@@ -66,11 +66,11 @@ class WorkerRow:
         One transaction; the number of those.
         """
         with storage.transaction("register"):
-            now = self._measure(storage)
+            now = self._sync_clock(storage)
             lease = timedelta(seconds=get_settings().LEASE_SECONDS)
             storage.sql.execute(
-                _NEW.insert_marked(storage.sql.mark, ""),
-                _NEW.stored(
+                _NEW.insert_parameters(storage.sql.placeholder, ""),
+                _NEW.encode_row(
                     (
                         *(self.id, self.epoch, self.kind, host(), os.getpid(), identity_of()),
                         *(
@@ -84,12 +84,12 @@ class WorkerRow:
             )
             return wake_blocked(storage, list(self.workflows), now)
 
-    def beat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
+    def send_heartbeat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
         """Prolong the lease, and hear whether somebody drains this worker: one UPDATE.
 
         False when the row is gone: this worker was taken for dead and needs a new epoch.
         """
-        now = self._measure(storage)
+        now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
         crash_points.reached("beat: before")
         changed = storage.sql.select(
@@ -104,11 +104,11 @@ class WorkerRow:
             self.drained_at = changed[0][0]
         return bool(changed)
 
-    def renew(self) -> None:
+    def renew_epoch(self) -> None:
         """Take a new epoch: what was held under the old one belongs to others."""
         self.id, self.epoch = uuid7(), token()
 
-    def announce(self, storage: DjangoStorage, suspects: Sequence[Marked]) -> bool:
+    def announce(self, storage: DjangoStorage, suspects: Sequence[MarkedWork]) -> bool:
         """Commit to this row what is about to run; nothing: all came through.
 
         For whoever finds this worker dead and cannot read its crash marker. False when the row of another worker names
@@ -125,10 +125,10 @@ class WorkerRow:
             [self.id],
             ("text",),
         )
-        if any(not set(announced(json.loads(row[0]))).isdisjoint(suspects) for row in others):
+        if any(not set(parse_announcement(json.loads(row[0]))).isdisjoint(suspects) for row in others):
             return False
         trying = json.dumps([[mark.kind, str(mark.key)] for mark in suspects])
-        cast = storage.sql.mark("jsonb")
+        cast = storage.sql.placeholder("jsonb")
         changed = storage.sql.execute(
             f"update temporalex_worker set trying = {cast} where id = %s and epoch = %s and buried_at is null",
             [trying, self.id, self.epoch],
@@ -141,21 +141,23 @@ class WorkerRow:
         wake_for_others(storage, list(self.workflows))
 
 
-def announced(stored: Iterable[tuple[Kind, str]]) -> list[Marked]:
+def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
     """The run or activity that a worker is about to run, as its row has it."""
-    return [Marked(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
+    return [MarkedWork(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 
 #: What no new worker puts right: the run kills whoever activates it.
-_DEADLY = CRASH
+_CRASH_CODE = CRASH
 #: Its class is switched off: it waits for that alone.
-_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
-WOKEN = 1000
+_SWITCHED_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
+WAKE_LIMIT = 1000
 
 
 def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
     """Set blocked runs of these classes due now: their class, or other code, is here. Skips runs that are locked."""
-    return _wake(storage, now, [chain for chain, _, _, code in _blocked(storage, workflows) if code != _DEADLY])
+    return _wake_chains(
+        storage, now, [chain for chain, _, _, code in _blocked_runs(storage, workflows) if code != _CRASH_CODE]
+    )
 
 
 def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
@@ -163,7 +165,7 @@ def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
 
     It may have been the one with the wrong code.
     """
-    now, parameters = storage.sql.instant(storage.clock)
+    now, parameters = storage.sql.now_expression(storage.clock)
     others = f"select exists (select 1 from temporalex_worker where expires_at > {now})"
     if not storage.sql.select(others, parameters, ("bool",))[0][0]:
         return 0
@@ -176,50 +178,52 @@ def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]
     The worker that blocked one may have looked for another one just before this one was there, or held the lock just
     then.
     """
-    found = _blocked(storage, list(workflows))
-    chains = [c for c, name, version, code in found if code == UnknownWorkflow.code and version in workflows[name]]
+    blocked_runs = _blocked_runs(storage, list(workflows))
+    chains = [
+        c for c, name, version, code in blocked_runs if code == UnknownWorkflow.code and version in workflows[name]
+    ]
     if not chains:
         return 0
     with storage.transaction("code"):
-        return _wake(storage, storage.now(), chains)
+        return _wake_chains(storage, storage.now(), chains)
 
 
 def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
     """Set runs due that were stopped because their class was off, and is not any more. So many at a time."""
-    test, parameter = storage.sql.among(off, "text")
+    test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(
-        f"select chain_id from temporalex_instance where blocked is not null and {_OFF} and not (workflow {test})"
-        f" and closed_at is null limit {WOKEN}",
+        f"select chain_id from temporalex_instance where blocked is not null and {_SWITCHED_OFF} and not (workflow {test})"
+        f" and closed_at is null limit {WAKE_LIMIT}",
         [parameter],
         ("uuid",),
     )
     if not rows:
         return 0
     with storage.transaction("switched on"):
-        return _wake(storage, storage.now(), [row[0] for row in rows])
+        return _wake_chains(storage, storage.now(), [row[0] for row in rows])
 
 
-def _blocked(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
+def _blocked_runs(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
     """Chain, class, version and code of the blocked runs of these classes."""
     if not workflows:
         return []
-    test, parameter = storage.sql.among(workflows, "text")
+    test, parameter = storage.sql.in_array(workflows, "text")
     rows = storage.sql.select(
-        _CODE.select(f"where workflow {test} and blocked is not null and not ({_OFF})"),
+        _CODE.select(f"where workflow {test} and blocked is not null and not ({_SWITCHED_OFF})"),
         [parameter],
         _CODE.types,
     )
     return [(chain, name, version, json.loads(mark).get("code", "")) for chain, name, version, mark in rows]
 
 
-def _wake(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) -> int:
+def _wake_chains(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) -> int:
     if not chains:
         return 0
-    among, ids = storage.sql.among(chains, "uuid")
+    membership, ids = storage.sql.in_array(chains, "uuid")
     locked = storage.sql.select(
-        f"select id from temporalex_chain where id {among} and not closed and not paused{storage.sql.skip_locked()}",
+        f"select id from temporalex_chain where id {membership} and not closed and not paused{storage.sql.skip_locked()}",
         [ids],
         ("uuid",),
     )
-    among, ids = storage.sql.among([row[0] for row in locked], "uuid")
-    return storage.sql.execute(f"update temporalex_chain set due_at = %s where id {among}", [now, ids])
+    membership, ids = storage.sql.in_array([row[0] for row in locked], "uuid")
+    return storage.sql.execute(f"update temporalex_chain set due_at = %s where id {membership}", [now, ids])

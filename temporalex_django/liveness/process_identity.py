@@ -15,38 +15,40 @@ def host() -> str:
 
 def identity_of(pid: int | None = None) -> str:
     """Boot, process namespace, pid and its start time; empty where the system does not tell (not Linux)."""
-    space = _space()
-    started = _started(pid or os.getpid())
-    return f"{space}:{pid or os.getpid()}:{started}" if space and started else ""
+    namespace = _process_namespace()
+    started = _start_time(pid or os.getpid())
+    return f"{namespace}:{pid or os.getpid()}:{started}" if namespace and started else ""
 
 
-def is_gone(identity: str) -> bool:
+def has_ended(identity: str) -> bool:
     """Whether that process is not here (any more). False when it lives, or its namespace is another one.
 
     Cloned machines share namespaces and boot ids: for files of this machine only. A row of the database is judged by
     its crash marker.
     """
-    space, _, rest = identity.rpartition(":")[0].rpartition(":")
+    namespace, _, rest = identity.rpartition(":")[0].rpartition(":")
     started = identity.rpartition(":")[2]
-    return bool(identity) and space == _space() and rest.isdecimal() and _started(int(rest)) != started
+    return (
+        bool(identity) and namespace == _process_namespace() and rest.isdecimal() and _start_time(int(rest)) != started
+    )
 
 
 @cache
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 
 
-def _space() -> str:
+def _process_namespace() -> str:
     try:
-        return f"{_boot()}:{Path('/proc/self/ns/pid').stat().st_ino}" if _boot() else ""
+        return f"{_boot_id()}:{Path('/proc/self/ns/pid').stat().st_ino}" if _boot_id() else ""
     except OSError:
         return ""
 
 
-def state_of(pid: int) -> str:
+def process_state(pid: int) -> str:
     """The state of a process as the system names it (``T``: stopped); empty where it does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -54,7 +56,7 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Start time of a process in ticks since boot; empty when there is none, also for a zombie: nothing of it runs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -29,24 +29,24 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import error_data, failure_cause
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
+from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, result_row
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import block_mark_of, next_retry_at
 from temporalex_django.engine.typed_dicts import BlockMark
 from temporalex_django.errors import KeyMissing, RunBlocked
+from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes
 from temporalex_django.liveness.crash_markers import (
-    Left,
-    Marked,
-    abandoned,
-    empty_marker,
-    left_in,
-    owner_of,
+    MarkedWork,
+    MarkerContent,
+    abandoned_markers,
+    clear_marker,
+    owner_state,
+    read_marker,
     remove_marker,
 )
 from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import announced, wake_for_others
-from temporalex_django.liveness.verdicts import Verdict, judge
+from temporalex_django.liveness.leases import parse_announcement, wake_for_others
 
 log = logging.getLogger("temporalex_django.recovery")
 
@@ -54,15 +54,15 @@ log = logging.getLogger("temporalex_django.recovery")
 _OFFERED_AGAIN = timedelta(seconds=3)
 #: Leases for which a worker must have lived since the last death whose cause is not known, until nobody is cautious any
 #: more.
-_CAUTIOUS_FOR = 5
+_CAUTION_LEASES = 5
 
 
 #: Part of a lease after which a worker elsewhere is late: it sends three heartbeats in a lease.
-_LATE = 0.5
+_LATE_SHARE = 0.5
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveryResult:
     """``workers`` that were found dead, and their activities.
 
     ``due`` ones are due again, ``failed`` ones had no attempt left.
@@ -79,7 +79,7 @@ class Recovered:
         return bool(self.workers)
 
 
-class _Row(NamedTuple):
+class _WorkerRecord(NamedTuple):
     id: UUID
     epoch: int
     crash_marker: str
@@ -88,14 +88,14 @@ class _Row(NamedTuple):
     buried_at: datetime | None
 
     @property
-    def tried(self) -> list[Marked]:
-        return announced(json.loads(self.trying or "null") or ())
+    def announced_work(self) -> list[MarkedWork]:
+        return parse_announcement(json.loads(self.trying or "null") or ())
 
 
-_WORKER = WORKERS.pick(*_Row._fields)
+_WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 
 
-def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> Recovered:
+def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
     """Find dead workers and give what they held to others.
 
     One transaction a dead worker; a plain read when there is none.
@@ -103,47 +103,47 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
     ``heartbeats`` are the observations of whoever asks. With fresh ones only workers are found dead whose markers prove
     it; so a judge that has just started, or could not look while the database was away, buries no survivor.
     """
-    found, suspected = Recovered(), False
+    result, suspected = RecoveryResult(), False
     lease = get_settings().LEASE_SECONDS
-    rows = [_Row(*row) for row in storage.sql.select(_WORKER.select(""), [], _WORKER.types)]
+    rows = [_WorkerRecord(*row) for row in storage.sql.select(_WORKER.select(""), [], _WORKER.types)]
     heartbeats.observe((row.epoch, row.buried_at or row.beat_at) for row in rows)
     for row in rows:
         if row.id == own:
             continue
         silence = heartbeats.silence(row.epoch)
         if row.buried_at is not None:
-            found.caution += 1
-            if silence > _CAUTIOUS_FOR * lease:
+            result.caution += 1
+            if silence > _CAUTION_LEASES * lease:
                 storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
             continue
-        owner = owner_of(row.crash_marker)
+        owner = owner_state(row.crash_marker)
         if owner == "ended":
-            _bury(storage, row, left_in(row.crash_marker), found, unknown=False)
+            _declare_dead(storage, row, read_marker(row.crash_marker), result, unknown=False)
         elif silence >= lease:
-            found.caution += owner == "unknown"
+            result.caution += owner == "unknown"
             # one that lives here is frozen, or starved: when it ends, its marker is read
-            _bury(storage, row, None, found, unknown=owner == "unknown")
+            _declare_dead(storage, row, None, result, unknown=owner == "unknown")
         elif owner == "unknown":
-            suspected = suspected or silence > _LATE * lease or not heartbeats.is_confirmed(row.epoch)
-    found.caution += suspected
-    return found
+            suspected = suspected or silence > _LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
+    result.caution += suspected
+    return result
 
 
-def judge_abandoned(storage: DjangoStorage) -> int:
+def judge_abandoned_markers(storage: DjangoStorage) -> int:
     """Read the markers of processes of this machine that ended without a row; the number of those.
 
     Web processes have none, and workers that were late have lost theirs. One transaction each; nothing but a look into
     a folder when there is none.
     """
-    with abandoned(storage.domain) as paths:
+    with abandoned_markers(storage.domain) as paths:
         for path in paths:
             if storage.sql.select("select 1 from temporalex_worker where crash_marker = %s", [path], ("int4",)):
                 continue  # whoever buries that worker reads it
-            left = left_in(path)
+            left = read_marker(path)
             if left is not None and left.marks:
                 with storage.transaction("marker"):
-                    _blame(storage, left)
-                    empty_marker(path)
+                    _attribute_crash(storage, left)
+                    clear_marker(path)
             remove_marker(path)
     return len(paths)
 
@@ -155,7 +155,7 @@ def report_deaths(storage: DjangoStorage) -> None:
     """
     try:
         recover(storage, Heartbeats())
-        judge_abandoned(storage)
+        judge_abandoned_markers(storage)
     except DatabaseError as exc:
         log.warning("what a worker died of could not be written: %s", error_line(exc))
     finally:
@@ -175,19 +175,21 @@ def release_orphans(storage: DjangoStorage) -> None:
     )
     for (owner,) in rows:
         with storage.transaction("orphans"):
-            release(storage, owner)
+            release_activities(storage, owner)
 
 
-def _bury(storage: DjangoStorage, row: _Row, left: Left | None, found: Recovered, *, unknown: bool) -> None:
+def _declare_dead(
+    storage: DjangoStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
+) -> None:
     """Whoever deletes the row, or notes in it that it was buried, does the rest, in the same transaction.
 
     ``left``: what it was running when it ended; None: it has not ended as far as is known, or ``unknown``: nobody can
     say. Then its row tells what it had announced; without an announcement the row stays as an unexplained death.
     """
-    which, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
+    condition, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):
         rows = storage.sql.select(
-            f"select cast(workflows as text), cast(trying as text) from temporalex_worker {which}"
+            f"select cast(workflows as text), cast(trying as text) from temporalex_worker {condition}"
             f"{storage.sql.skip_locked()}",
             [row.id, row.epoch],
             ("text", "text"),
@@ -195,32 +197,32 @@ def _bury(storage: DjangoStorage, row: _Row, left: Left | None, found: Recovered
         if not rows:
             return
         if unknown:  # what it had claimed stands in the tables
-            held = storage.sql.select(
+            owned_tasks = storage.sql.select(
                 "select id from temporalex_activity_task where owner = %s", [row.epoch], ("int8",)
             )
-            tried = row._replace(trying=rows[0][1]).tried
-            explained = bool(tried)
-            left = Left((*tried, *(Marked("task", task) for (task,) in held)))
+            announced_work = row._replace(trying=rows[0][1]).announced_work
+            explained = bool(announced_work)
+            left = MarkerContent((*announced_work, *(MarkedWork("task", task) for (task,) in owned_tasks)))
         if explained:
-            statement, values = f"delete from temporalex_worker {which}", [row.id, row.epoch]
+            statement, values = f"delete from temporalex_worker {condition}", [row.id, row.epoch]
         else:
             statement, values = (
-                f"update temporalex_worker set buried_at = %s {which}",
+                f"update temporalex_worker set buried_at = %s {condition}",
                 [storage.now(), row.id, row.epoch],
             )
         if not storage.sql.execute(statement, values):
             return
-        due, failed = release(storage, row.epoch)
+        due, failed = release_activities(storage, row.epoch)
         if left is not None:
-            _blame(storage, left, earlier=_unexplained(storage) if unknown and explained else 0)
+            _attribute_crash(storage, left, earlier=_unexplained_deaths(storage) if unknown and explained else 0)
         wake_for_others(storage, list(json.loads(rows[0][0])))
         if left is not None:
-            empty_marker(row.crash_marker)
+            clear_marker(row.crash_marker)
     if left is not None:
         remove_marker(row.crash_marker)
-    found.workers.append(row.id)
-    found.due += due
-    found.failed += failed
+    result.workers.append(row.id)
+    result.due += due
+    result.failed += failed
     log.warning(
         "a worker %s: %d activities are due again, %d had no attempt left",
         "died" if left is not None else "did not beat for a lease",
@@ -230,14 +232,14 @@ def _bury(storage: DjangoStorage, row: _Row, left: Left | None, found: Recovered
     )
 
 
-def _unexplained(storage: DjangoStorage) -> int:
+def _unexplained_deaths(storage: DjangoStorage) -> int:
     """Deaths of late whose cause is not known."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
 
 
-def _explain_earlier(storage: DjangoStorage) -> None:
+def _clear_unexplained(storage: DjangoStorage) -> None:
     """A killer was found: it explains the deaths before."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
@@ -245,36 +247,36 @@ def _explain_earlier(storage: DjangoStorage) -> None:
 # --- blame ------------------------------------------------------------------------------------------------------------
 
 
-def _blame(storage: DjangoStorage, left: Left, *, earlier: int = 0) -> None:
+def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: int = 0) -> None:
     """Write what is decided about those that a process was running when it ended.
 
     Inside a transaction; locks their rows. ``earlier``: deaths before this one that nobody could explain.
     """
-    marks = _resolved(storage, left.marks)
-    verdicts = judge(marks, _recorded(storage, marks), earlier=earlier)
-    if earlier and any(verdict.final for verdict in verdicts):
-        _explain_earlier(storage)
+    marks = _resolve_marks(storage, left.marks)
+    verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
+    if earlier and any(verdict.is_final for verdict in verdicts):
+        _clear_unexplained(storage)
     for verdict in verdicts:
-        if verdict.what.kind == "task":
-            _blame_activity(storage, verdict, left.ended_after)
+        if verdict.mark.kind == "task":
+            _attribute_to_activity(storage, verdict, left.ended_after)
         else:
-            _blame_run(storage, verdict, left.ended_after)
+            _attribute_to_run(storage, verdict, left.ended_after)
 
 
-def _resolved(storage: DjangoStorage, marks: Iterable[Marked]) -> list[Marked]:
+def _resolve_marks(storage: DjangoStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
     """A query names a run; what counts is on the row of its chain."""
-    found: dict[Marked, None] = {}
+    resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
         if mark.kind == "run":
             rows = storage.sql.select("select chain_id from temporalex_instance where id = %s", [mark.key], ("uuid",))
-            found.update((Marked("run", row[0]), None) for row in rows)
+            resolved_marks.update((MarkedWork("run", row[0]), None) for row in rows)
         else:
-            found[mark] = None
-    return list(found)
+            resolved_marks[mark] = None
+    return list(resolved_marks)
 
 
-def _recorded(storage: DjangoStorage, marks: Collection[Marked]) -> Mapping[Marked, int]:
-    recorded: dict[Marked, int] = {}
+def _recorded_crashes(storage: DjangoStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
+    recorded: dict[MarkedWork, int] = {}
     for mark in marks:
         if mark.kind == "trial":
             continue
@@ -293,7 +295,7 @@ def _recorded(storage: DjangoStorage, marks: Collection[Marked]) -> Mapping[Mark
 _HINT = "look for a segmentation fault, a memory blow-up or os._exit"
 
 
-def _cause(ended_after: float) -> str:
+def _cause_text(ended_after: float) -> str:
     if not ended_after:
         return _HINT
     return (
@@ -302,12 +304,12 @@ def _cause(ended_after: float) -> str:
     )
 
 
-def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
     """Alone next time and after a wait, to workers only; blocked when it was the last time.
 
     Not due for a query: that the run goes on would not prove that the query is harmless.
     """
-    now, chain = storage.now(), verdict.what.key
+    now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(
         "update temporalex_chain set crashes = %s where id = %s and not closed returning run_id",
         [verdict.crashes, chain],
@@ -315,35 +317,39 @@ def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> 
     )
     if not rows:
         return
-    if not verdict.final:
-        if verdict.what.kind == "chain":
+    if not verdict.is_final:
+        if verdict.mark.kind == "chain":
             due = now + timedelta(seconds=verdict.wait)
             storage.sql.execute(
                 "update temporalex_chain set due_at = %s where id = %s and failed_tries = 0", [due, chain]
             )
         return
-    why = f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause(ended_after)}"
+    reason = (
+        f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause_text(ended_after)}"
+    )
     assert isinstance(chain, UUID)
-    _block(storage, chain, rows[0][0], blocked.block_mark(blocked.CRASH, why, tries=verdict.crashes, now=now), due=None)
-    log.error("run %s is blocked: %s", rows[0][0], why, extra={"run_id": str(rows[0][0])})
+    _store_block(
+        storage, chain, rows[0][0], blocked.block_mark(blocked.CRASH, reason, tries=verdict.crashes, now=now), due=None
+    )
+    log.error("run %s is blocked: %s", rows[0][0], reason, extra={"run_id": str(rows[0][0])})
 
 
-def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
     """Back after a wait, alone; failed when it was the last time. One that somebody else has by now goes on there."""
-    now, task = storage.now(), verdict.what.key
-    if verdict.final:
-        why = f"{verdict.crashes} workers ended while they ran it; {_cause(ended_after)}"
+    now, task = storage.now(), verdict.mark.key
+    if verdict.is_final:
+        reason = f"{verdict.crashes} workers ended while they ran it; {_cause_text(ended_after)}"
         assert isinstance(task, int)
-        if (single := storage.lone_task(task)) is not None:
-            storage.finish_tasks([background_task.killed_result(single, why)])
+        if (single := storage.free_background_task(task)) is not None:
+            storage.finish_tasks([background_task.killed_result(single, reason)])
             return
-        gone = storage.sql.select(
+        deleted_rows = storage.sql.select(
             f"delete from temporalex_activity_task where id = %s and owner is null and chain_id is not null returning {_LOST.names}",
             [task],
             _LOST.types,
         )
-        _tell_lost(storage, gone, now, why)
-        if gone:
+        _deliver_lost(storage, deleted_rows, now, reason)
+        if deleted_rows:
             return
     storage.sql.execute(
         "update temporalex_activity_task set crashes = %s where id = %s", [min(verdict.crashes, 2), task]
@@ -355,47 +361,54 @@ def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float
     )
 
 
-_LOST = TASKS.pick("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options")
+_LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options")
 
 
-def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
+def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     """Take everything from an epoch: due again at once, the attempt stays counted; failed where none is left.
 
     So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
     """
     now = storage.now()
-    alone = [activity_policy.lost_result(task, now) for task in storage.lone_tasks(owner=epoch)]
-    storage.finish_tasks(alone)
-    ended = sum(result.outcome is not None for result in alone)
+    background_results = [
+        activity_policy.lost_result(task, now) for task in storage.owned_background_tasks(owner=epoch)
+    ]
+    storage.finish_tasks(background_results)
+    finished_count = sum(result.outcome is not None for result in background_results)
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
         f" and chain_id is not null returning {_LOST.names}",
         [epoch],
         _LOST.types,
     )
-    _tell_lost(storage, lost, now)
-    why = activity_policy.worker_lost_attributes(0, 0)
-    failure = {"type": why["type"], "message": why["message"], "traceback": None}
+    _deliver_lost(storage, lost, now)
+    failure_attributes = activity_policy.worker_lost_attributes(0, 0)
+    failure = {"type": failure_attributes["type"], "message": failure_attributes["message"], "traceback": None}
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
         " cause = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
         # a last attempt whose key is missing here is an orphan for who has the key
         " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
-        [now, failure_cause(why["type"]), codec().encode(failure), now, now, epoch],
+        [now, failure_cause(failure_attributes["type"]), codec().encode(failure), now, now, epoch],
     )
-    return due + len(alone) - ended, len(lost) + ended
+    return due + len(background_results) - finished_count, len(lost) + finished_count
 
 
-def _tell_lost(storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, why: str | None = None) -> None:
+def _deliver_lost(
+    storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
+) -> None:
     """Whoever waits for these activities hears that no worker came back from them."""
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
-        body = {**activity_policy.worker_lost_attributes(seq, attempt, why), **_edited(run, seq, call, options)}
-        rows.append(ended(chain, run, queue, "ActivityFailed", body, now))
-    storage.sql.write(ENDED.columns, ENDED_INSERT, rows)
+        body = {
+            **activity_policy.worker_lost_attributes(seq, attempt, reason),
+            **_edited_input(run, seq, call, options),
+        }
+        rows.append(result_row(chain, run, queue, "ActivityFailed", body, now))
+    storage.sql.write(RESULT.columns, RESULT_INSERT, rows)
 
 
-def _edited(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
+def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
     """``edited`` of an activity whose input somebody edited, as in every other end of one."""
     try:
         read: dict[str, Any] = codec().decode(options)
@@ -408,7 +421,7 @@ def _edited(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
     return {"edited": activity_policy.edited_input(args, kwargs, read, key=activity_policy.derive_key(run, seq, read))}
 
 
-def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
+def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
     """Block a run whose turn raises even when it is alone, with backoff.
 
     One transaction; False when somebody has it locked.
@@ -423,12 +436,12 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
         if isinstance(error, KeyMissing):
             due, waits_for = now + _OFFERED_AGAIN, f"the key {error.key!r}"
         mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
-        _block(storage, chain, run.run_id, mark, due=due)
+        _store_block(storage, chain, run.run_id, mark, due=due)
     log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})
     return True
 
 
-def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
+def _store_block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
     """It stays blocked since when it was first. Whoever waits for the answer to an update is told."""
     if (before := storage.block_reason(run)) is not None:
         mark["since"] = before["since"]
@@ -443,5 +456,5 @@ def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, d
         [codec().encode(refusal), storage.now(), chain, REQUEST],
     )
     storage.sql.execute("update temporalex_message set fresh = false where chain_id = %s and fresh", [chain])
-    cast = storage.sql.mark("jsonb")
-    storage.sql.execute(f"update temporalex_instance set blocked = {cast} where id = %s", [text_of(mark), run])
+    cast = storage.sql.placeholder("jsonb")
+    storage.sql.execute(f"update temporalex_instance set blocked = {cast} where id = %s", [json_text(mark), run])

@@ -15,18 +15,18 @@ from typing import Any
 
 
 class EventSetter:
-    """Has a thread of its own set ``event`` when ``tell`` is called, which any handler may do."""
+    """Has a thread of its own set ``event`` when ``trigger`` is called, which any handler may do."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
-        self._told: SimpleQueue[None] = SimpleQueue()  # the one whose ``put`` may be interrupted by itself
+        self._signals: SimpleQueue[None] = SimpleQueue()  # the one whose ``put`` may be interrupted by itself
         threading.Thread(target=self._run, name="temporalex-stop", daemon=True).start()
 
-    def tell(self, *_: Any) -> None:
-        self._told.put(None)
+    def trigger(self, *_: Any) -> None:
+        self._signals.put(None)
 
     def _run(self) -> None:
-        self._told.get()
+        self._signals.get()
         self._event.set()
 
 
@@ -42,14 +42,14 @@ class StopSignals:
 
     def __init__(self, event: threading.Event) -> None:
         self._setter = EventSetter(event)
-        self._told_at: float | None = None
+        self._signaled_at: float | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
+            signal.signal(number, self._handle_signal)
 
-    def _told(self, number: int, _frame: Any) -> None:
+    def _handle_signal(self, number: int, _frame: Any) -> None:
         now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
-            self._setter.tell()
-        elif now - self._told_at > self._TWICE_WITHIN:
+        if self._signaled_at is None:
+            self._signaled_at = now
+            self._setter.trigger()
+        elif now - self._signaled_at > self._TWICE_WITHIN:
             raise SystemExit(128 + number)

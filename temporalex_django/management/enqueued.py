@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.lone_tasks import STATUSES
-from temporalex_django.db.paging import in_pages
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import as_user as people
 from temporalex_django.management import exits, printing
@@ -104,7 +104,7 @@ def _open(status: str | None, queue: str | None, task: str | None, size: int) ->
         rows = rows.filter(queue=queue)
     if task is not None:
         rows = rows.filter(activity=f"task:{task}")
-    for row in in_pages(rows, by="-run_id", size=size):
+    for row in iterate_pages(rows, by="-run_id", size=size):
         yield EnqueuedPrinted(
             id=str(row.run_id),
             task=str(row),
@@ -124,7 +124,7 @@ def _ended(status: str | None, queue: str | None, task: str | None, size: int) -
     rows = EndedTask.objects.using(storage().alias).defer(*_UNREAD, "outcome")
     wanted = {"status": status, "queue": queue, "task": task}
     rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
-    for row in in_pages(rows, by="-id", size=size):
+    for row in iterate_pages(rows, by="-id", size=size):
         yield EnqueuedPrinted(
             id=str(row.pk),
             task=row.task,

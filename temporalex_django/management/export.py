@@ -20,7 +20,7 @@ from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.db.paging import in_pages
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.lookup import parse_run_id
 from temporalex_django.management import as_user as people
@@ -80,7 +80,7 @@ def handle(
     folder, storage, count = Path(output), DjangoStorage(), 0
     total = runs.count() if printing.watched(command, lines=json) else 0
     with printing.progress(command, lines=json) as tell:
-        for row in in_pages(runs.only("workflow", "workflow_id"), by="id"):
+        for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
             written = _written(row, folder, UNREDACTED if by.user is None else _view(by.user, row), storage)
             count += 1
             tell(count, total)

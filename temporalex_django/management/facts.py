@@ -18,7 +18,7 @@ from temporalex_django.actions import narrowing
 from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.db.deciders import without_deciders
+from temporalex_django.db.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, SwitchedOff, Worker
@@ -160,7 +160,7 @@ def _lonely(alias: str, runs: Runs) -> Iterator[TasksLonely]:
     if runs is not None:
         there = there.filter(run__in=runs.order_by().values("pk"))
     tasks = [*there.order_by("opened_at", "pk")[:_COUNTED_TASKS]]
-    found = without_deciders(tasks, alias=alias)
+    found = undecidable_tasks(tasks, alias=alias)
     groups: dict[str, list[HumanTask]] = {}
     for task in tasks:
         if task.pk in found:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.health import Check, Health, Judged, judge, read_all
+from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.management import exits, printing
 
 
@@ -72,8 +72,8 @@ def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, *
     limit = get_settings().HEALTH_SECONDS
     now = time.monotonic()
     found = [
-        _said(said, judge(said, now=now, limit=limit, guardian_at=guardian_at), now=now)
-        for said, guardian_at in read_all(DjangoStorage().domain)
+        _said(said, judge_health(said, now=now, limit=limit, guardian_at=guardian_at), now=now)
+        for said, guardian_at in read_health_files(DjangoStorage().domain)
         if pid in (None, said.pid, said.guardian)
     ]
     well = bool(found) and all(getattr(one, check) for one in found)
@@ -100,7 +100,7 @@ def _sentence(check: Check, found: Sequence[WorkerHealth]) -> str:
     )
 
 
-def _said(said: Health, verdict: Judged, *, now: float) -> WorkerHealth:
+def _said(said: Health, verdict: HealthVerdict, *, now: float) -> WorkerHealth:
     return WorkerHealth(
         worker=said.worker,
         pid=said.pid,
@@ -111,7 +111,7 @@ def _said(said: Health, verdict: Judged, *, now: float) -> WorkerHealth:
         started=verdict.started,
         live=verdict.live,
         ready=verdict.ready,
-        why=verdict.why,
+        why=verdict.problems,
         lease=round(max(0.0, said.lease_until - now), 1),
         runs=said.runs,
         activities=said.activities,

@@ -11,12 +11,12 @@ from temporalex_django.access import view_of
 from temporalex_django.actions import audit, timeline
 from temporalex_django.actions.base import storage
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.db.paging import in_pages
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.management import as_user as people
 from temporalex_django.management import given, printing
 from temporalex_django.management.outputs import EventPrinted
 from temporalex_django.models import HistoryEvent
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 
 output = EventPrinted
 
@@ -35,7 +35,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         audit.read(by, target.row)
     if json:
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
-        for event in in_pages(events, by="seq"):
+        for event in iterate_pages(events, by="seq"):
             printing.record(command, _printed(event, view))
         return
     now, rows = timezone.now(), timeline.of_run(target.shown, view=view, storage=storage())
@@ -53,6 +53,8 @@ def _printed(event: HistoryEvent, view: Redactor) -> EventPrinted:
     """What the codec cannot read is shown as such."""
     data = event.data
     shown = (
-        view.redact_payload(repr(data)) if isinstance(data, Payload) else view.redact_attributes(data, kind=event.kind)
+        view.redact_payload(repr(data))
+        if isinstance(data, UnreadablePayload)
+        else view.redact_attributes(data, kind=event.kind)
     )
     return EventPrinted(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=shown)

@@ -20,7 +20,7 @@ from temporalex_django.actions.targets import find_chain
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.db.paging import in_pages
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
@@ -74,7 +74,7 @@ def handle(
     there = people.runs_of(by).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
     total = there.count() if printing.watched(command, lines=not json) else 0
     with printing.progress(command, lines=not json) as tell:
-        for done, run in enumerate(in_pages(there.only("chain_id"), by="id", size=batch), 1):
+        for done, run in enumerate(iterate_pages(there.only("chain_id"), by="id", size=batch), 1):
             target = find_chain(run.chain_id, storage=storage())
             tell(done, total)
             if target.version != old or target.closed:

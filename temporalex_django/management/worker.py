@@ -20,7 +20,7 @@ from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.guardian import attended
+from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management import exits, printing
@@ -116,7 +116,7 @@ def handle(
         connections.close_all()
         leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         storage = DjangoStorage()
-        outcome = attended(
+        outcome = supervise(
             storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
         )
         if isinstance(outcome, int):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from temporalex_django.models.activity import ActivityTask
 from temporalex_django.models.audit import OperatorAction
+from temporalex_django.models.background_tasks import EndedTask, EnqueuedTask
 from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
-from temporalex_django.models.enqueued import EndedTask, EnqueuedTask
 from temporalex_django.models.history import HistoryEvent
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
+from temporalex_django.models.idempotency import KeptAnswer
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
-from temporalex_django.models.kept import KeptAnswer
-from temporalex_django.models.limits import Limit, SwitchedOff
+from temporalex_django.models.limits_and_switches import Limit, SwitchedOff
 from temporalex_django.models.message import Message
-from temporalex_django.models.searched import SearchAttribute
+from temporalex_django.models.search_attributes import SearchAttribute
 from temporalex_django.models.worker import Worker
 
 __all__ = [

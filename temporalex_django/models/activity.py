@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.models.fields import decoded, hot_key
+from temporalex_django.models.fields import decode_payload, unconstrained_key
 
-_SHOWN = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
+_OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
 
 
 class ActivityTask(models.Model):
@@ -26,8 +26,10 @@ class ActivityTask(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    chain = hot_key("temporalex_django.Chain", null=True, help_text=_("Empty: a lone one, of no run."))
-    run = hot_key("temporalex_django.Instance", related_name="activities", help_text=_("Of a lone one its own id."))
+    chain = unconstrained_key("temporalex_django.Chain", null=True, help_text=_("Empty: a lone one, of no run."))
+    run = unconstrained_key(
+        "temporalex_django.Instance", related_name="activities", help_text=_("Of a lone one its own id.")
+    )
     workflow_id = models.CharField(max_length=200)
     workflow = models.CharField(max_length=200)
     seq = models.IntegerField(help_text=_("Number of the command that scheduled it."))
@@ -100,19 +102,19 @@ class ActivityTask(models.Model):
     @property
     def arguments(self) -> Any:
         """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
-        return decoded(self.call)
+        return decode_payload(self.call)
 
     @property
     def last_failure(self) -> AttemptFailure | None:
         """Why its last attempt failed; None when none did."""
         if self.failed_at is None:
             return None
-        found = decoded(self.failure)
-        words = found if isinstance(found, dict) else {"type": "", "message": repr(found)}
+        failure = decode_payload(self.failure)
+        failure_fields = failure if isinstance(failure, dict) else {"type": "", "message": repr(failure)}
         return AttemptFailure(
-            type=words["type"],
-            message=words["message"],
-            traceback=words.get("traceback"),
+            type=failure_fields["type"],
+            message=failure_fields["message"],
+            traceback=failure_fields.get("traceback"),
             at=self.failed_at,
             attempt=self.failed_attempt or 0,
             since=self.failing_since,
@@ -121,10 +123,10 @@ class ActivityTask(models.Model):
     @property
     def as_open(self) -> OpenActivity:
         """It as descriptions show it."""
-        shared = {name: getattr(self, name) for name in _SHOWN}
+        shared = {name: getattr(self, name) for name in _OPEN_FIELDS}
         return OpenActivity(**shared, last_failure=self.last_failure)
 
     @property
     def heartbeat_details(self) -> Any:
         """What the activity said last, decoded."""
-        return decoded(self.heartbeat)
+        return decode_payload(self.heartbeat)

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import hot_key
+from temporalex_django.models.fields import unconstrained_key
 
 
 class BulkJob(models.Model):
@@ -79,7 +79,7 @@ class BulkItem(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
-    run = hot_key("temporalex_django.Instance")
+    run = unconstrained_key("temporalex_django.Instance")
     part = models.IntegerField(
         null=True, help_text=_("Number of the activity or timer of the run, where the action is about one.")
     )

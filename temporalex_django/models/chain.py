@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import hot_key
+from temporalex_django.models.fields import unconstrained_key
 
 
 class Chain(models.Model):
@@ -18,7 +18,7 @@ class Chain(models.Model):
     """
 
     id = models.UUIDField(primary_key=True)
-    run = hot_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
+    run = unconstrained_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
     queue = models.TextField(help_text=_("Which workers may advance it."))
     due_at = models.DateTimeField(null=True, help_text=_("Not before; empty: only a message makes it go on."))
     deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))

@@ -11,8 +11,8 @@ from temporalex_django.conf import codec
 from temporalex_django.errors import KeyMissing, PayloadError
 
 
-class Payload:
-    """What ``decoded()`` gives for bytes that the codec cannot read: a page must show the run all the same."""
+class UnreadablePayload:
+    """What ``decode_payload()`` gives for bytes that the codec cannot read: a page must show the run all the same."""
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -21,8 +21,8 @@ class Payload:
         return f"<unreadable payload: {self.error}>"
 
 
-def decoded(data: bytes | memoryview | None) -> Any:
-    """The plain value of payload bytes for showing; None for NULL, a ``Payload`` for what cannot be read.
+def decode_payload(data: bytes | memoryview | None) -> Any:
+    """The plain value of payload bytes for showing; None for NULL, a ``UnreadablePayload`` for what cannot be read.
 
     Never raises.
     """
@@ -31,10 +31,10 @@ def decoded(data: bytes | memoryview | None) -> Any:
     try:
         return codec().decode(bytes(data))
     except (PayloadError, KeyMissing, ImproperlyConfigured, ValueError) as exc:
-        return Payload(str(exc))
+        return UnreadablePayload(str(exc))
 
 
-def hot_key(to: str, **options: Any) -> Any:
+def unconstrained_key(to: str, **options: Any) -> Any:
     """A foreign key without a constraint in the database.
 
     A referencing INSERT would lock the referenced row (KEY SHARE), which blocks turns and halves event throughput.

@@ -7,14 +7,14 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decoded, hot_key
+from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class HistoryEvent(models.Model):
     """One event of a run; ``seq`` counts from 1 without gaps."""
 
     pk = models.CompositePrimaryKey("run_id", "seq")
-    run = hot_key("temporalex_django.Instance", related_name="events")
+    run = unconstrained_key("temporalex_django.Instance", related_name="events")
     seq = models.IntegerField()
     activation = models.IntegerField()
     kind = models.CharField(max_length=40)
@@ -34,4 +34,4 @@ class HistoryEvent(models.Model):
     @property
     def data(self) -> Any:
         """The attributes, decoded; never raises (see ``fields.decoded``)."""
-        return decoded(self.attributes)
+        return decode_payload(self.attributes)

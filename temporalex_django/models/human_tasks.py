@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decoded, hot_key
+from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Ending(models.TextChoices):
@@ -49,8 +49,8 @@ class HumanTask(models.Model):
     """
 
     id = models.UUIDField(primary_key=True)
-    run = hot_key("temporalex_django.Instance", related_name="human_tasks")
-    chain = hot_key("temporalex_django.Chain")
+    run = unconstrained_key("temporalex_django.Instance", related_name="human_tasks")
+    chain = unconstrained_key("temporalex_django.Chain")
     workflow = models.CharField(max_length=200)
     workflow_id = models.CharField(max_length=200)
     key = models.CharField(  # of a step, and where it asks again its number behind a #
@@ -129,7 +129,7 @@ class HumanTask(models.Model):
     @cached_property
     def shown_value(self) -> Any:
         """What people decide about, beside the title."""
-        return decoded(self.shows)
+        return decode_payload(self.shows)
 
 
 class Candidate(models.Model):

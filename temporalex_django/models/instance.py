@@ -11,7 +11,7 @@ from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.models.fields import decoded, hot_key
+from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Status(models.TextChoices):
@@ -29,7 +29,7 @@ class Status(models.TextChoices):
 
 
 #: Statuses of runs that ended without a result of their own.
-ENDED = frozenset(CLOSED_STATUSES) - {Status.COMPLETED.value}
+UNSUCCESSFUL_STATUSES = frozenset(CLOSED_STATUSES) - {Status.COMPLETED.value}
 
 
 class InstanceQuerySet(models.QuerySet["Instance"]):
@@ -71,7 +71,7 @@ class Instance(models.Model):
     """A run: the id is a UUIDv7, so runs sort by when they were started. A chain's newest run is its current one."""
 
     id = models.UUIDField(primary_key=True)
-    chain = hot_key("temporalex_django.Chain", db_index=True, related_name="runs")
+    chain = unconstrained_key("temporalex_django.Chain", db_index=True, related_name="runs")
     workflow_id = models.CharField(_("id"), max_length=200, help_text=_("The business id."))
     workflow = models.CharField(max_length=200)
     version = models.IntegerField(db_default=1)
@@ -101,14 +101,14 @@ class Instance(models.Model):
 
     attempt = models.IntegerField(db_default=1)
     parent = models.CharField(max_length=200, null=True)  # noqa: DJ001 - no parent is not a parent with an empty id
-    parent_chain = hot_key("temporalex_django.Chain", null=True)
-    parent_run = hot_key("self", null=True)
+    parent_chain = unconstrained_key("temporalex_django.Chain", null=True)
+    parent_run = unconstrained_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
     expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
     run_timeout = models.FloatField(null=True, help_text=_("Seconds that each run of the chain has."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
-    subject_type = hot_key("contenttypes.ContentType", null=True)
+    subject_type = unconstrained_key("contenttypes.ContentType", null=True)
     subject_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - as above
     subject = GenericForeignKey("subject_type", "subject_id")
     tags = models.JSONField(null=True)
@@ -119,7 +119,7 @@ class Instance(models.Model):
     started_at = models.DateTimeField(null=True)
     closed_at = models.DateTimeField(null=True)
     ended = models.GeneratedField(
-        expression=Case(When(status__in=sorted(ENDED), then=F("status"))),
+        expression=Case(When(status__in=sorted(UNSUCCESSFUL_STATUSES), then=F("status"))),
         output_field=models.CharField(max_length=20, null=True),
         db_persist=True,
         help_text=_("Its status, once it has ended without a result: what an index may hold, since turns leave it."),
@@ -185,14 +185,14 @@ class Instance(models.Model):
     @property
     def input(self) -> Any:
         """The run's ``args``, decoded; like the next two it never raises (see ``fields.decoded``)."""
-        return decoded(self.args)
+        return decode_payload(self.args)
 
     @property
     def published_state(self) -> Any:
         """The value that queries see, decoded."""
-        return decoded(self.published)
+        return decode_payload(self.published)
 
     @property
     def closing_value(self) -> Any:
         """Of a completed run ``{"result": …}``, of a failed one the failure's type, message, reason and traceback."""
-        return decoded(self.closing)
+        return decode_payload(self.closing)

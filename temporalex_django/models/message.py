@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decoded, hot_key
+from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 #: Statuses of messages that somebody has to look at: failed ones, and updates whose validator failed.
 ATTENTION = Q(outcome_status="failed", kind="signal") | Q(outcome_status="fault")
@@ -33,8 +33,8 @@ class Message(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    chain = hot_key("temporalex_django.Chain", related_name="messages")
-    run = hot_key("temporalex_django.Instance", null=True, help_text=_("For results: the run that asked."))
+    chain = unconstrained_key("temporalex_django.Chain", related_name="messages")
+    run = unconstrained_key("temporalex_django.Instance", null=True, help_text=_("For results: the run that asked."))
     queue = models.TextField()
     kind = models.CharField(max_length=20)
     name = models.CharField(max_length=200)
@@ -91,7 +91,7 @@ class Message(models.Model):
     @property
     def payload(self) -> Any:
         """The body, decoded; never raises (see ``fields.decoded``)."""
-        return decoded(self.body)
+        return decode_payload(self.body)
 
     @property
     def failed(self) -> bool:
@@ -108,4 +108,4 @@ class Message(models.Model):
     @property
     def outcome_value(self) -> Any:
         """What became of it, decoded."""
-        return decoded(self.outcome)
+        return decode_payload(self.outcome)

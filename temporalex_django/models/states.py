@@ -30,7 +30,7 @@ _FIELDS: Mapping[type, models.Field[Any, Any]] = {
 _KEY = models.CharField(max_length=200)
 _TEXT = "text_of_state"
 #: What a number may look like that its type can hold. Those of 19 digits are compared as text, which is as long.
-_FITS: Mapping[type, Q] = {
+_VALID_TEXT: Mapping[type, Q] = {
     int: Q(text_of_state__regex=r"^-?[0-9]{1,18}\Z")
     | Q(text_of_state__regex=r"^[0-9]{19}\Z", text_of_state__lte=str(2**63 - 1))
     | Q(text_of_state__regex=r"^-[0-9]{19}\Z", text_of_state__lte=str(-(2**63))),
@@ -57,46 +57,46 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         )
         if workflow is not None:
             runs = runs.filter(workflow=workflow.name)
-        kinds = _declared(workflow)
-        found = {}
+        kinds = _stored_types(workflow)
+        annotations = {}
         for name in names:
             if name not in kinds:
-                known = ", ".join(sorted(kinds)) or "none"
-                raise TypeError(f"with_workflow_state: no class stores {quoted(name)} (stored are: {known})")
+                stored_names = ", ".join(sorted(kinds)) or "none"
+                raise TypeError(f"with_workflow_state: no class stores {quoted(name)} (stored are: {stored_names})")
             if len(kinds[name]) > 1:
-                several = "classes store" if workflow is None else f"the versions of {workflow.name} store"
-                raise TypeError(f"with_workflow_state: {several} {name!r} with several types; name one by workflow=")
+                subject = "classes store" if workflow is None else f"the versions of {workflow.name} store"
+                raise TypeError(f"with_workflow_state: {subject} {name!r} with several types; name one by workflow=")
             (kind,) = kinds[name]
             newest = runs.filter(stored__has_key=name).order_by("-pk")
             newest = newest.alias(**{_TEXT: Cast(KeyTextTransform(name, "stored"), models.TextField())})
-            value = Subquery(newest.values(field_of_state=_value(kind))[:1], output_field=_FIELDS[kind])
-            found[f"workflow_{name}"] = value
-        return self.annotate(**found)
+            value = Subquery(newest.values(field_of_state=_typed_expression(kind))[:1], output_field=_FIELDS[kind])
+            annotations[f"workflow_{name}"] = value
+        return self.annotate(**annotations)
 
     def _require_joinable(self, alias: str) -> None:
-        there = conf.read()[0].DATABASE
-        if alias != there:
+        runs_alias = conf.read()[0].DATABASE
+        if alias != runs_alias:
             raise NotConfigured(
-                f"the runs are in the database {there!r}, these objects in {alias!r}: neither can join the other"
+                f"the runs are in the database {runs_alias!r}, these objects in {alias!r}: neither can join the other"
             )
         key = self.model._meta.pk  # noqa: SLF001 - Django documents it
         if isinstance(key, models.UUIDField) and not connections[alias].features.has_native_uuid_field:
             raise NotConfigured(f"this database keeps the UUIDs of {self.model.__name__} in another form than runs do")
 
 
-def _value(kind: type) -> Combinable:
+def _typed_expression(kind: type) -> Combinable:
     """Of the text, what fits: one row that an older class has written would make the whole query fail."""
     cast = Cast(_TEXT, _FIELDS[kind])
-    return Case(When(_FITS[kind], then=cast)) if kind in _FITS else cast
+    return Case(When(_VALID_TEXT[kind], then=cast)) if kind in _VALID_TEXT else cast
 
 
-def _declared(workflow: type[Startable] | None) -> dict[str, set[type]]:
+def _stored_types(workflow: type[Startable] | None) -> dict[str, set[type]]:
     """The types of stored fields, by name; those of a class that is a version itself are its own."""
     if workflow is not None and issubclass(workflow, workflows.Workflow):
         return {name: {kind} for name, kind in workflow.stored.items()}
-    found: dict[str, set[type]] = {}
+    types: dict[str, set[type]] = {}
     for cls in workflows.concrete_classes():
         if workflow is None or cls.name == workflow.name:
             for name, kind in cls.stored.items():
-                found.setdefault(name, set()).add(kind)
-    return found
+                types.setdefault(name, set()).add(kind)
+    return types

@@ -27,7 +27,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.asked import form_of
 from temporalex_django.models import HumanTask, Instance
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, Form, Parameter, says
 from temporalex_django.rest.contracts import PAGES
@@ -188,7 +188,7 @@ class HumanTaskViewSet(Repeatable):
         (shown_task,) = seen(deciding.with_nobody_left(task), self._user)
         shown = {
             **self._shown(shown_task),
-            "shows": None if isinstance(shown_task.shown_value, Payload) else shown_task.shown_value,
+            "shows": None if isinstance(shown_task.shown_value, UnreadablePayload) else shown_task.shown_value,
             "form": _form(task),
             "why_not": deciding.why_not(task, self._user),
         }

@@ -11,7 +11,7 @@ from rest_framework import ISO_8601, serializers
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
-from temporalex_django.models.fields import Payload
+from temporalex_django.models.fields import UnreadablePayload
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
@@ -257,7 +257,7 @@ class EventOut(Base):
     def get_attributes(self, event: HistoryEvent) -> Any:
         view: Redactor = self.context["view"]
         data = event.data
-        if isinstance(data, Payload):
+        if isinstance(data, UnreadablePayload):
             return _unreadable(data, view)
         return view.redact_attributes(data, kind=event.kind)
 
@@ -521,5 +521,5 @@ class ProblemOut(Base):
     known = serializers.ListField(required=False, child=serializers.CharField())
 
 
-def _unreadable(payload: Payload, view: Redactor) -> Any:
+def _unreadable(payload: UnreadablePayload, view: Redactor) -> Any:
     return {"unreadable": payload.error} if view.shows_payloads else view.redact_payload(None)

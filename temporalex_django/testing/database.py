@@ -34,19 +34,19 @@ from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Judge, Sender
-from temporalex_django.db import chores, lone_tasks
-from temporalex_django.db.atomic_activities import announce as attempt_announced
-from temporalex_django.db.notify import announce
-from temporalex_django.db.permissions import DatabaseJudge
-from temporalex_django.db.starts import (
+from temporalex_django.db import background_hooks, background_tasks
+from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
+from temporalex_django.db.inserts import (
     NewStart,
     copy_subject,
     insert_message,
     insert_start,
     message_outcome,
-    reopen,
+    reopen_chain,
     update_outcome,
 )
+from temporalex_django.db.notify import send_turn_signals
+from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches, read_switches
 from temporalex_django.engine import run_closing
@@ -234,7 +234,11 @@ class DjangoEnvironment(Environment):
 
     def _run_bulk_jobs(self) -> bool:
         """Only where it is entered: the jobs are of the application."""
-        return is_entered(self) and chores.waiting(self.storage.alias) and chores.done(self.storage.alias)
+        return (
+            is_entered(self)
+            and background_hooks.has_work(self.storage.alias)
+            and background_hooks.run_hooks(self.storage.alias)
+        )
 
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         if name in self._switches.workflows:
@@ -325,7 +329,7 @@ class DjangoEnvironment(Environment):
         return [inbox.shown_to_code(task) for task in inbox.inbox(user, now=self.clock)]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        return reopen(chain_id, start, storage=self.storage)
+        return reopen_chain(chain_id, start, storage=self.storage)
 
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
@@ -357,7 +361,7 @@ class DjangoEnvironment(Environment):
             yield
 
     def _announce(self, report: TurnReport) -> None:
-        self._after_commit(partial(announce, report))
+        self._after_commit(partial(send_turn_signals, report))
 
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         if result is None and task.chain_id is None:
@@ -399,7 +403,7 @@ class DjangoEnvironment(Environment):
         queue_names |= {queues.options_set.queue for queues in activity.registry.values() if queues.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
         queues = sorted((queue_names | set(stored)) - self._switches.queues)
-        self.storage.prioritised = lone_tasks.prioritised(queues)
+        self.storage.priority_queues = background_tasks.priority_queues(queues)
         return queues
 
     def chain_ids(self) -> list[UUID]:

@@ -53,9 +53,9 @@ def main() -> None:
     import django  # noqa: PLC0415 - the streams come first
 
     django.setup()
-    from temporalex_django.liveness.guardian import die_with  # noqa: PLC0415 - as above
+    from temporalex_django.liveness.guardian import die_with_parent  # noqa: PLC0415 - as above
 
-    die_with(parent)  # whatever runs here: C code may let nobody listen
+    die_with_parent(parent)  # whatever runs here: C code may let nobody listen
     writing = threading.Lock()
 
     def send(**fields: Any) -> None:

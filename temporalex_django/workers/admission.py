@@ -42,7 +42,7 @@ class Admission:
     @property
     def is_active(self) -> bool:
         """Whether there may be something that is limited, or off."""
-        return bool(queue_limits()) or self._storage.lined or self.switches != Switches()
+        return bool(queue_limits()) or self._storage.partitioned or self.switches != Switches()
 
     @property
     def queues(self) -> Sequence[str]:
@@ -93,10 +93,10 @@ class Admission:
         misplaced = [task for task in tasks if task.activity in limited_names]
         if not misplaced:
             return tasks
-        self._storage.lined = True
+        self._storage.partitioned = True
         self._storage.release_tasks([(task.id, task.attempt, task.owner or 0) for task in misplaced])
         for queue in {task.queue for task in misplaced}:
-            self._claims.move_apart(queue, {task.activity for task in misplaced if task.queue == queue})
+            self._claims.repartition(queue, {task.activity for task in misplaced if task.queue == queue})
         return [task for task in tasks if task.activity not in limited_names]
 
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
@@ -105,11 +105,11 @@ class Admission:
         With ``suspects`` only what a worker died of, whenever it was looked for last.
         """
         limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
-        is_partitioned = self.switches.lines or self._storage.lined
+        is_partitioned = self.switches.has_partitions or self._storage.partitioned
         chosen = [queue for queue in self.queues if is_partitioned or limits.get(queue, NO_LIMITS).is_limited]
         now = time.monotonic()
         self._skipped_queue = False
-        for queue in self._storage.in_turn(chosen, "limited"):
+        for queue in self._storage.queue_order(chosen, "limited"):
             self._skipped_queue = self._skipped_queue or self._next_look.get(queue, 0.0) > now
             if not capacity or (not suspects and self._next_look.get(queue, 0.0) > now):
                 lacks_capacity = lacks_capacity or not capacity or self.lacks_capacity
@@ -118,7 +118,7 @@ class Admission:
             common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
             try:
                 limited_claim = self._claims.claim(
-                    queue, capacity=capacity, owner=owner, off=off, common=common, suspects=suspects
+                    queue, capacity=capacity, owner=owner, off=off, unpartitioned=common, suspects=suspects
                 )
             except DatabaseError as exc:
                 if not self._storage.is_transient(exc):
@@ -128,13 +128,13 @@ class Admission:
             tasks += limited_claim.tasks
             moved += limited_claim.moved
             has_partitions, lacks_capacity = (
-                has_partitions or limited_claim.lines,
-                lacks_capacity or limited_claim.short,
+                has_partitions or limited_claim.has_partitions,
+                lacks_capacity or limited_claim.lacks_capacity,
             )
             if not suspects:
                 self._schedule_look(queue, limited_claim, now)
         self.lacks_capacity = lacks_capacity and not tasks
-        self._storage.lined = self._storage.lined and has_partitions
+        self._storage.partitioned = self._storage.partitioned and has_partitions
         return tasks, moved
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
@@ -142,14 +142,14 @@ class Admission:
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)
-        if limited_claim.again is not None:
+        if limited_claim.retry_after is not None:
             self._full_queues.add(queue)
-        if limited_claim.rated:
+        if limited_claim.is_rate_limited:
             self._rate_limited_queues.add(queue)
-        if limited_claim.again is not None or (
-            limited_claim.looked and not limited_claim.tasks and not limited_claim.moved
+        if limited_claim.retry_after is not None or (
+            limited_claim.has_due and not limited_claim.tasks and not limited_claim.moved
         ):
-            self._next_look[queue] = now + (limited_claim.again or RETRY_SECONDS)
+            self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
         """Activities of these have ended: there is room."""

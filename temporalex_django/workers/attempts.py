@@ -19,7 +19,7 @@ from temporalex_django.authoring.activity_context import ActivityContext, use_co
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.atomic_activities import announce, completed, encoded
+from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.storage import TaskResult, TaskState
@@ -62,7 +62,7 @@ class Attempt:
         """Only the last one counts. Encoded here: one that cannot be stored is the failure of whoever says it."""
         if details is not None:
             label, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
-            details = encoded(details, what=label)
+            details = encode_payload(details, description=label)
             if len(details) > limit:
                 raise PayloadError(f"{label} are {len(details):,} bytes, more than the {limit:,} allowed")
             self.last_details = details
@@ -130,13 +130,13 @@ class Attempt:
             task.started_at = self.now()
             notify_safely(lambda: django_tasks.host().notify_started(task))
         else:
-            announce("activity_started", task, attempt=task.attempt)
+            send_activity_signal("activity_started", task, attempt=task.attempt)
         return act, fn, args, kwargs
 
     def _completed_result(self, act: Activity[Any, Any], value: Any) -> TaskResult:
         """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
         try:
-            return completed(self.task, value, act)
+            return completed_result(self.task, value, act)
         except PayloadError as exc:
             return activity_policy.failed_result(self.task, exc, self.now(), final=True)
 
@@ -193,6 +193,8 @@ def announce_result(result: TaskResult) -> None:
         return
     kind, attributes = result.outcome
     if kind == "ActivityCompleted":
-        announce("activity_completed", result.task)
+        send_activity_signal("activity_completed", result.task)
     else:
-        announce("activity_failed", result.task, type=attributes.get("type"), attempts=attributes.get("attempts"))
+        send_activity_signal(
+            "activity_failed", result.task, type=attributes.get("type"), attempts=attributes.get("attempts")
+        )

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.db.connections import worker_session
 
 log = logging.getLogger("temporalex_django.worker")
@@ -27,7 +27,7 @@ class BackgroundThread:
 
     def ensure_running(self) -> None:
         """Go on with what there is, if that is not being done. One statement; raises what the database raises."""
-        if (self._thread is None or not self._thread.is_alive()) and chores.waiting(self.alias):
+        if (self._thread is None or not self._thread.is_alive()) and background_hooks.has_work(self.alias):
             self._thread = threading.Thread(target=self._run, name="temporalex-chores", daemon=True)
             self._thread.start()
 
@@ -40,7 +40,7 @@ class BackgroundThread:
     def _run(self) -> None:
         with worker_session(self.alias):
             try:
-                while not self._stop.is_set() and chores.done(self.alias):
+                while not self._stop.is_set() and background_hooks.run_hooks(self.alias):
                     self._stop.wait(_PAUSE)
             except Exception as exc:  # noqa: BLE001 - it is begun again
                 log.warning("what a worker does beside turns goes on after an error: %s", error_line(exc))

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from temporalex_django.conf import get_settings
-from temporalex_django.liveness.health import Health, HealthFile, State, sweep
+from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
 from temporalex_django.workers.turn_handover import MAX_HELPERS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class HealthReport:
 
     def start(self) -> None:
         """It starts. May be called again, as long as it waits for its database; what dead ones left goes."""
-        sweep(self._file.domain)
+        delete_stale_files(self._file.domain)
         self.write("starting")
 
     def record_lease(self, started_at: float) -> None:
@@ -57,7 +57,7 @@ class HealthReport:
         health = Health(
             worker=str(loop.row.id),
             pid=os.getpid(),
-            guardian=self._file.guarded_by(),
+            guardian=self._file.guardian_pid(),
             kind=loop.row.kind,
             queues=loop.queues,
             state=state or current_state,

@@ -15,7 +15,7 @@ import psycopg
 from django.db import connections
 
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.starts import CHANNEL, NOTIFY
+from temporalex_django.db.inserts import CHANNEL, NOTIFY
 
 log = logging.getLogger("temporalex_django.worker")
 

@@ -20,11 +20,11 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.payloads import error_reason
-from temporalex_django.db import lone_tasks
-from temporalex_django.db.atomic_activities import perform
+from temporalex_django.db import background_tasks
+from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import give_back
-from temporalex_django.db.notify import announce, hint, notices
+from temporalex_django.db.limited_claims import release_unstarted
+from temporalex_django.db.notify import notify_payloads, send_notifications, send_turn_signals
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
@@ -34,9 +34,9 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError
-from temporalex_django.liveness.crash_markers import Mark, Marked, open_marker
+from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot, open_marker
 from temporalex_django.liveness.leases import WorkerRow
-from temporalex_django.liveness.recovery import block_alone, release
+from temporalex_django.liveness.recovery import block_run, release_activities
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.fair_queue import select_fairly
@@ -77,7 +77,7 @@ def all_queues() -> list[str]:
     """Every queue that the workflows and activities of this process name."""
     names = {cls.task_queue for cls in workflow.concrete_classes()}
     names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
-    return sorted(names | {"default", *(lone_tasks.queues() or ())})
+    return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
 
 
 def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
@@ -86,7 +86,7 @@ def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
     None of them where the project's tasks may go to any queue.
     """
     known_queues = all_queues()
-    if lone_tasks.queues() is None:
+    if background_tasks.backend_queues() is None:
         return {}
     return {
         name: next(iter(get_close_matches(name, known_queues, n=1)), None)
@@ -115,7 +115,7 @@ class WorkerLoop:
         self.storage = DjangoStorage(alias, worker=True)
         self.alias = self.storage.alias
         self.queues = list(queues or all_queues())
-        self.storage.prioritised = lone_tasks.prioritised(self.queues)
+        self.storage.priority_queues = background_tasks.priority_queues(self.queues)
         self.admission = Admission(self.storage, self.queues)
         self.wake = threading.Event()
         self.marker = open_marker(self.storage.domain)
@@ -131,17 +131,19 @@ class WorkerLoop:
             on_heartbeat  # called several times a second while this process lives, by the maintenance thread
         )
         self.pool: Pool = (
-            InlinePool(now=self.row.now, mark_running=partial(self.marker.noted, "task"))
+            InlinePool(now=self.row.now, mark_running=partial(self.marker.record_work, "task"))
             if inline
             else Pool(
                 threads=activity_threads(),
                 tasks=settings.ACTIVITY_TASKS,
                 now=self.row.now,
                 on_result=self._wake,
-                mark_running=partial(self.marker.noted, "task"),
+                mark_running=partial(self.marker.record_work, "task"),
             )
         )
-        self.quarantine = Quarantine(self.pool, Mark(self.marker), announce=partial(self.row.announce, self.storage))
+        self.quarantine = Quarantine(
+            self.pool, MarkerSlot(self.marker), announce=partial(self.row.announce, self.storage)
+        )
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -153,7 +155,7 @@ class WorkerLoop:
             strict_replay=settings.STRICT_REPLAY,
             perform=self._perform,
             resolve=self.admission.resolve,
-            on_activate=self.marker.note,
+            on_activate=self.marker.record_chain,
             rebuilds=True,
             make_judge=partial(DatabaseJudge, self.alias),
         )
@@ -270,7 +272,7 @@ class WorkerLoop:
         """What was taken begins, but for suspects that have to wait. ``all_seen``: nothing else is to be looked at."""
         tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
-        give_back(self.storage, released_keys)
+        release_unstarted(self.storage, released_keys)
 
     def _announce_results(self, results: list[TaskResult], valid_ids: list[int]) -> None:
         finished_ids = set(valid_ids)
@@ -280,12 +282,12 @@ class WorkerLoop:
 
     def _publish_report(self, report: TurnReport) -> None:
         self.turn_count += report.run_count
-        announce(report)
+        send_turn_signals(report)
         crash_points.reached("notify: before")
         if self.listener is not None:
-            self.listener.send_notifications(notices(report, own_queues=self.queues))
+            self.listener.send_notifications(notify_payloads(report, own_queues=self.queues))
         else:
-            hint(report, alias=self.alias, own_queues=self.queues)
+            send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
         """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
@@ -317,7 +319,7 @@ class WorkerLoop:
         except Exception as exc:
             if self.storage.is_connection_lost(exc):
                 raise
-            return not self._defer_for_key(chain, exc) and block_alone(self.storage, chain, exc)
+            return not self._defer_for_key(chain, exc) and block_run(self.storage, chain, exc)
         self._publish_report(report)
         return bool(report.run_count)
 
@@ -374,7 +376,7 @@ class WorkerLoop:
                 return 0
             if self._defer_for_key(chain, exc):
                 return 0
-            block_alone(self.storage, chain, exc)
+            block_run(self.storage, chain, exc)
             return 1
         self._publish_report(report)
         return report.run_count
@@ -388,7 +390,7 @@ class WorkerLoop:
         self._trying_suspects = True
         try:
             for chain in chains:
-                if self.row.announce(self.storage, [Marked("chain", chain)]):
+                if self.row.announce(self.storage, [MarkedWork("chain", chain)]):
                     advanced += self._turn_alone(chain)
                 else:
                     self.storage.defer([chain], seconds=_ANNOUNCED_ELSEWHERE)
@@ -431,7 +433,7 @@ class WorkerLoop:
         if self.quarantine.is_on_trial:  # an activity on trial has just begun
             return PollResult(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
         if (waiting := self.engine.deferred_chains[:1]) and self.row.announce(
-            self.storage, [Marked("chain", waiting[0])]
+            self.storage, [MarkedWork("chain", waiting[0])]
         ):
             self.engine.rebuild()
         with self.storage.transaction("careful claim"):
@@ -447,13 +449,13 @@ class WorkerLoop:
 
     def _perform(self, task: TaskState) -> TaskResult:
         """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
-        self.marker.note(task.chain_id)  # it has one: atomic activities are of runs
+        self.marker.record_chain(task.chain_id)  # it has one: atomic activities are of runs
         try:
             # beside what may have ended a process nothing else is to run
             with self.handover.running_activity(task, releases_lock=not self.caution and not self._trying_suspects):
-                return perform(task)
+                return run_atomic_activity(task)
         finally:
-            self.marker.note(None)
+            self.marker.record_chain(None)
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
@@ -469,7 +471,7 @@ class WorkerLoop:
         maintenance = Maintenance(self)
         self._stop_event = stop
         with worker_session(self.alias):
-            watchdog.set_heartbeat(self.marker.beat)
+            watchdog.set_heartbeat(self.marker.heartbeat)
             try:
                 retry_until_available(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
                 self.handover.register_thread()
@@ -591,8 +593,8 @@ class WorkerLoop:
             with self.handover.turn_lock:
                 self._store_results_only()
                 with self.storage.transaction("leave"):
-                    give_back(self.storage, waiting)
-                    release(self.storage, self.row.epoch)
+                    release_unstarted(self.storage, waiting)
+                    release_activities(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:
             log.warning("could not give back what is in hand, the lease will run out: %s", error_line(exc))
@@ -600,7 +602,7 @@ class WorkerLoop:
             self.pool.close()
             self.engine.cache.clear()
             watchdog.set_heartbeat(None)
-            self.marker.rest()
+            self.marker.stop_heartbeat()
             self.marker.close()
 
 

@@ -16,14 +16,14 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import give_back
+from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
 from temporalex_django.engine import activity_policy
 from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import WOKEN, wake_for_code, wake_switched_on
-from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
+from temporalex_django.liveness.leases import WAKE_LIMIT, wake_for_code, wake_switched_on
+from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_orphans
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.health_report import HealthReport
@@ -113,11 +113,11 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _recover(self) -> None:
-        self.heartbeats.forget()
+        self.heartbeats.clear()
         for _ in range(_RECOVERIES):
             try:
                 self.loop.caution = recover(self.storage, self.heartbeats).caution
-                judge_abandoned(self.storage)
+                judge_abandoned_markers(self.storage)
             except DatabaseError as exc:
                 if not self.storage.is_transient(exc):
                     raise
@@ -163,7 +163,7 @@ class Maintenance:
             )
         self.loop.caution = recovered.caution
         if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
-            judge_abandoned(self.storage)
+            judge_abandoned_markers(self.storage)
             self._abandoned_at = time.monotonic()
         if recovered:
             self.loop.wake.set()
@@ -192,7 +192,7 @@ class Maintenance:
             woken = wake_switched_on(self.storage, admission.switches.workflows)
             if woken:
                 self.loop.wake.set()
-            if woken >= WOKEN:
+            if woken >= WAKE_LIMIT:
                 self._switched_at = time.monotonic()
 
     def _is_heartbeat_due(self) -> bool:
@@ -201,16 +201,18 @@ class Maintenance:
     def _send_heartbeat(self) -> None:
         loop, row, started_at = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
-        if not row.beat(self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count):
+        if not row.send_heartbeat(
+            self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count
+        ):
             log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
             loop.pool.cancel(loop.pool.pending_keys())
             row.remove(self.storage)  # nobody need wonder what it died of
-            row.renew()
+            row.renew_epoch()
             row.register(self.storage)
-            self.heartbeats.forget()
+            self.heartbeats.clear()
         self.report.record_lease(started_at)
         if time.monotonic() - self._heartbeat_at > get_settings().LEASE_SECONDS:
-            self.heartbeats.forget()  # others could not send any either
+            self.heartbeats.clear()  # others could not send any either
         self._heartbeat_at = time.monotonic()
 
     def _record_heartbeats(self) -> None:
@@ -225,7 +227,7 @@ class Maintenance:
         pool.mark_start_recorded(started_tasks)
         self.storage.record_heartbeats(heartbeats)
         if overdue_keys := pool.overdue():
-            give_back(self.storage, overdue_keys)
+            release_unstarted(self.storage, overdue_keys)
             self.loop.wake.set()  # they wait for a thread that has time
         running_keys = pool.running_keys()
         if running_keys or self._stray_keys[0] or self._is_heartbeat_due():
@@ -247,7 +249,7 @@ class Maintenance:
             log.warning(
                 "%d activities were taken without this worker's knowing: given back", len(unknown_keys & stray_keys)
             )
-            give_back(self.storage, unknown_keys & stray_keys)
+            release_unstarted(self.storage, unknown_keys & stray_keys)
             loop.wake.set()
             unknown_keys -= stray_keys
         elif unknown_keys & stray_keys:

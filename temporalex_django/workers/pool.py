@@ -19,7 +19,7 @@ from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.connections import KEPT_FOR, keep_open
+from temporalex_django.db.connections import KEEP_OPEN_SECONDS, keep_open
 from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers import processes
@@ -287,7 +287,7 @@ class Pool:
             if (attempt := self._waiting.pop()) is not None:
                 return attempt
             try:
-                was_woken = self._wakeups.get(timeout=KEPT_FOR)
+                was_woken = self._wakeups.get(timeout=KEEP_OPEN_SECONDS)
             except queue.Empty:
                 connections.close_all()
                 was_woken = self._wakeups.get()

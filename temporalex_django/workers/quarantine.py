@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from temporalex_django.engine.storage import TaskState
-from temporalex_django.liveness.crash_markers import Mark, Marked
+from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot
 
 if TYPE_CHECKING:
     from temporalex_django.workers.pool import Pool
@@ -28,7 +28,7 @@ class Quarantine:
     Costs nothing while there is no suspect (``TaskState.crashes``).
     """
 
-    def __init__(self, pool: Pool, mark: Mark, *, announce: Callable[[Sequence[Marked]], object]) -> None:
+    def __init__(self, pool: Pool, mark: MarkerSlot, *, announce: Callable[[Sequence[MarkedWork]], object]) -> None:
         self._pool = pool
         self._announce = announce
         self._mark = mark
@@ -78,10 +78,10 @@ class Quarantine:
                 self._waiting_since = time.monotonic()
             return safe_tasks, [_task_key(task) for task in suspects]
         first, *others = suspects
-        self._announce([Marked("trial", first.id)])
+        self._announce([MarkedWork("trial", first.id)])
         self._trial_key = _task_key(first)
         self._trial_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
-        self._mark.note("trial", first.id)
+        self._mark.record("trial", first.id)
         self._waiting_since = time.monotonic()  # there may be more of them
         return [first], [_task_key(task) for task in others]
 

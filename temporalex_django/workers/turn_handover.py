@@ -95,7 +95,7 @@ class TurnHandover:
             and thread in self._turn_threads
             and not self._storage.sql.writer_lock
         )
-        transaction_state = self._storage.left_open() if releases_lock else (None, None)
+        transaction_state = self._storage.detach() if releases_lock else (None, None)
         if releases_lock:
             self.turn_lock.release()
         try:
@@ -104,7 +104,7 @@ class TurnHandover:
             del self._running[thread]  # before it waits: whoever has the wheel now goes no further
             if releases_lock:
                 self.turn_lock.acquire()
-                self._storage.taken_up(transaction_state)
+                self._storage.attach(transaction_state)
 
     def check(self) -> None:
         """Take the wheel where all who could are away for long, and tell of what runs for long. Never waits."""

@@ -96,11 +96,11 @@ class TurnRunner:
         result_chains = {
             end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None
         }
-        with self.storage.sql.together():
+        with self.storage.sql.pipeline():
             self.storage.sql.prefer_indexes()
-            finish_results = self.storage.ask_ends(results)
+            finish_results = self.storage.submit_finish(results)
             claim_waiting = self._submit_claim(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(
+            claim = self.storage.submit_claim(
                 limit=limit, queues=admission.queues, first=result_chains, due=self._due_run_limit(capacity.busy_runs)
             )
         valid, finished_activities = finish_results()
@@ -136,19 +136,19 @@ class TurnRunner:
 
     def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
         """Take activities that wait, inside a transaction that is open, or in one of their own."""
-        with self.storage.joined():
-            with self.storage.sql.together():
+        with self.storage.join_transaction():
+            with self.storage.sql.pipeline():
                 get_tasks = self._submit_claim(capacity)
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """In two halves, as ``TaskStatements.ask_tasks``."""
+        """In two halves, as ``TaskStatements.submit_task_claim``."""
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             capacity = Capacity(threads=1)
         if not capacity:
             return list
-        return self.storage.ask_tasks(
+        return self.storage.submit_task_claim(
             capacity=capacity, queues=self.admission.unlimited_queues, owner=self._row.epoch, suspects=suspects
         )
 

@@ -31,7 +31,7 @@ from temporalex_django import (
     Workflow,
     activity,
 )
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.models import HumanTask, Instance, OperatorAction
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.graphs import leads
@@ -330,7 +330,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     operator.presses("button", "Stop")
     assert "The job is stopped" in operator.reads
     operator.presses("button", "Resume")
-    while chores.done("default"):
+    while background_hooks.run_hooks("default"):
         pass
     operator.presses("link", "Look again")
     operator.pictured("admin-bulk")

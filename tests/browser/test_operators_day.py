@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.models import ActivityTask, Instance
 from tests.browser.test_admin import RUNS, Operator, operator  # noqa: F401 - the second is a fixture
 from tests.support.client_flows import drain
@@ -83,7 +83,7 @@ def test_five_failures_with_one_cause_are_retried_together(operator: Operator) -
     BANK["is_away"] = False
     page.get_by_label("Reason").fill("the bank is back")
     clicks.on(page.get_by_role("button", name="Retry now", exact=True))
-    while chores.done("default"):
+    while background_hooks.run_hooks("default"):
         pass
     drain()
 

@@ -198,7 +198,7 @@ class DatabasePlace(Place):
         self, workflow_id: str = "w-1", *, workflow: str = "Cart", version: int = 1, queue: str = "default",
         args: Any = None, scope: str = "global", execution_timeout: float | None = None, run_timeout: float | None = None,
     ) -> UUID:  # fmt: skip
-        from temporalex_django.db.starts import NewStart, insert_start
+        from temporalex_django.db.inserts import NewStart, insert_start
 
         new = NewStart(
             workflow=workflow, workflow_id=workflow_id, version=version, queue=queue, args=args, seed=7, scope=scope,
@@ -210,14 +210,14 @@ class DatabasePlace(Place):
         self, chain: UUID, name: str = "go", body: Any = None, *, kind: str = "signal", request_id: str | None = None,
         sender: Sender | None = None,
     ) -> int:  # fmt: skip
-        from temporalex_django.db.starts import insert_message
+        from temporalex_django.db.inserts import insert_message
 
         return insert_message(
             chain, kind=kind, name=name, body=body, request_id=request_id, sender=sender, storage=self.storage
         ).id
 
     def outcome(self, message: int) -> Outcome | None:
-        from temporalex_django.db.starts import message_outcome
+        from temporalex_django.db.inserts import message_outcome
 
         return message_outcome(message, storage=self.storage)
 

@@ -234,8 +234,8 @@ def test_an_inbox_that_was_read_before_its_run_was_locked_does_not_count() -> No
         assert taken.wait(30)
         try:
             with place.storage.transaction():
-                with place.storage.sql.together():
-                    asked = place.storage.ask_claim(limit=10, queues=["default"], first=[free, busy])
+                with place.storage.sql.pipeline():
+                    asked = place.storage.submit_claim(limit=10, queues=["default"], first=[free, busy])
                 go.set()
                 elsewhere.result(30)
                 claimed = asked([free, busy])

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.management import exits
 from temporalex_django.models import ActivityTask, Instance, Worker
@@ -23,20 +23,20 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 SKEWED = Path(__file__).parent / "skewed"
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not instance(started).is_open
 
 
-def result(started: Started) -> Any:
+def result(started: StartedRun) -> Any:
     wait_for(lambda: closed(started))
     return instance(started).closing_value
 

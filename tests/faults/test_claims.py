@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.models import ActivityTask, Instance, Worker
@@ -20,16 +20,16 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not instance(started).is_open
 
 

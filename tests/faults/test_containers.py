@@ -19,7 +19,7 @@ import pytest
 from django.utils import timezone
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance, Worker
 from tests.faults.test_crash_marks import closed, instance, start
@@ -171,7 +171,7 @@ def test_a_run_that_was_blocked_for_crashes_is_tried_by_one_worker_once_and_only
     assert (blocked["code"], blocked["attempt"], Chain.objects.get(pk=killer.chain_id).due_at) == ("crash", 4, None)
 
 
-def _start_many(number: int, *, first: int = 0) -> list[Started]:
+def _start_many(number: int, *, first: int = 0) -> list[StartedRun]:
     storage = DjangoStorage()
     return [
         insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d{n}"), storage=storage)
@@ -179,5 +179,5 @@ def _start_many(number: int, *, first: int = 0) -> list[Started]:
     ]
 
 
-def _open(runs: list[Started]) -> bool:
+def _open(runs: list[StartedRun]) -> bool:
     return Instance.objects.filter(pk__in=[run.run_id for run in runs], closed_at=None).exists()

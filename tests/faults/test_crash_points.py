@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
 from temporalex_django.core import crash_points
-from temporalex_django.db.starts import insert_message
+from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, BulkJob, Chain, HistoryEvent, Instance, Message, Worker
 from tests.faults.test_guardian import env_with

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.db.starts import NewStart, insert_start
+from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Limit
 from tests.support.processes import worker

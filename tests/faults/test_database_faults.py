@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import WorkerLoop
@@ -26,16 +26,16 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not instance(started).is_open
 
 

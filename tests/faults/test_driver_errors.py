@@ -12,7 +12,7 @@ from django.db import Error as DatabaseError
 from django.db import OperationalError, connection
 from django.db.models.functions import Now
 
-from temporalex_django.db.starts import insert_message
+from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.workers.loop import WorkerLoop

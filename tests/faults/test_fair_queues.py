@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connections, transaction
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import UpdateTimeout
 from tests.support.processes import worker

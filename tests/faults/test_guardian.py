@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.liveness.crash_markers import Marked, left_in
-from temporalex_django.liveness.process_identity import identity_of, state_of
+from temporalex_django.liveness.crash_markers import MarkedWork, read_marker
+from temporalex_django.liveness.process_identity import identity_of, process_state
 from temporalex_django.models import Chain, Instance, Worker
 from tests.faults.test_crash_marks import closed, instance, start, supervised
 from tests.support.processes import running, worker
@@ -78,7 +78,7 @@ def test_the_guardian_is_stopped_and_so_is_the_worker_until_it_goes_on(
         child = process.child
         for n in range(2):
             os.kill(process.pid, signal.SIGSTOP)
-            wait_for(lambda: state_of(child) == "T", what="the worker to be stopped with its guardian")
+            wait_for(lambda: process_state(child) == "T", what="the worker to be stopped with its guardian")
             started = start("Doubling", {"n": n}, workflow_id=f"d{n}")
             os.kill(process.pid, signal.SIGCONT)
             wait_for(lambda run=started: closed(run))  # type: ignore[misc]
@@ -113,9 +113,9 @@ def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[
         child = process.child
         marker = Worker.objects.get().crash_marker
         run = start("BusyWhile", {"path": str(busy)})
-        wait_for(lambda: (left := left_in(marker)) is not None and Marked("chain", run.chain_id) in left.marks)
+        wait_for(lambda: (left := read_marker(marker)) is not None and MarkedWork("chain", run.chain_id) in left.marks)
         os.kill(child, signal.SIGSTOP)
-        wait_for(lambda: state_of(child) == "T")
+        wait_for(lambda: process_state(child) == "T")
         began, used = time.monotonic(), ticks_of(child)
         wait_for(lambda: time.monotonic() - began > 5.0, what="longer than all limits")
         os.kill(child, signal.SIGCONT)

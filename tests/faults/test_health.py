@@ -17,7 +17,7 @@ from django.test import override_settings
 from temporalex_django.actions.drain_worker import DrainWorker
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
-from temporalex_django.liveness.health import Health, judge
+from temporalex_django.liveness.health import Health, judge_health
 from temporalex_django.models import ActivityTask, OperatorAction, Worker
 from tests.faults.test_crash_marks import closed, instance, start
 from tests.faults.test_guardian import env_with
@@ -148,7 +148,7 @@ def test_what_a_supervisor_makes_of_it(
 ) -> None:
     said = {"state": "working", "wrote_at": 99.0, "looked_at": 99.0, "lease_until": 105.0, "guardian": 0, **changed}
     health = Health(worker="w", pid=1, kind="worker", queues=["default"], **said)
-    verdict = judge(health, now=100.0, limit=50.0, guardian_at=None)
+    verdict = judge_health(health, now=100.0, limit=50.0, guardian_at=None)
     assert (verdict.started, verdict.live, verdict.ready) == (started, live, ready)
-    assert why in "; ".join(verdict.why)
-    assert bool(verdict.why) != ready
+    assert why in "; ".join(verdict.problems)
+    assert bool(verdict.problems) != ready

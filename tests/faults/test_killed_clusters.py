@@ -15,7 +15,7 @@ import pytest
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
-from temporalex_django.db.starts import Started
+from temporalex_django.db.inserts import StartedRun
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import Instance, Worker
 from tests.faults.test_crash_marks import start as start_of
@@ -27,11 +27,11 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def start(n: int) -> Started:
+def start(n: int) -> StartedRun:
     return start_of("Doubling", {"n": n}, workflow_id=f"d-{n}")
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not Instance.objects.get(pk=started.run_id).is_open
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.client import DatabaseHandle, backend
-from temporalex_django.db.starts import Started, insert_message
+from temporalex_django.db.inserts import StartedRun, insert_message
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.process_identity import state_of
+from temporalex_django.liveness.process_identity import process_state
 from temporalex_django.models import BulkItem, BulkJob, Chain, Instance, OperatorAction
 from tests.faults.test_crash_marks import closed, instance, start, supervised
 from tests.support.processes import worker
@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
     return log, hold
 
 
-def handle_of(run: Started) -> DatabaseHandle:
+def handle_of(run: StartedRun) -> DatabaseHandle:
     return backend().handle(str(run.run_id))
 
 
@@ -80,7 +80,7 @@ def test_an_activity_that_is_completed_by_hand_is_not_tried_again_when_its_worke
     with worker(env, tmp_path, name="first") as first:
         wait_for(log.read_text)
         os.kill(first.child, signal.SIGSTOP)  # it takes no turn any more
-        wait_for(lambda: state_of(first.child) == "T")
+        wait_for(lambda: process_state(first.child) == "T")
         handle_of(run).complete_activity(1, "by hand")
         assert not closed(run)
         first.kill()

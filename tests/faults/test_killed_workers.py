@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Worker
 from tests.support.campaign import scaled
@@ -20,16 +20,16 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not instance(started).is_open
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_kills_three_workers_is_blocked(subprocess_env: dict[str, str
 def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    runs: dict[str, Started] = {}
+    runs: dict[str, StartedRun] = {}
     for turn in range(scaled(3)):
         names = [f"user-{turn}-{i}" for i in range(20)]
         runs |= {name: start("Booking", {"name": name}, workflow_id=name) for name in names}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance, Message
 from tests.app.turns import spins

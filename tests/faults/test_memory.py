@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
 from tests.support.campaign import SCALE, scaled
@@ -37,7 +37,7 @@ def test_the_third_wave_of_parked_runs_takes_no_more_memory_than_the_second(
         env |= {"DJANGO_SETTINGS_MODULE": "tests.settings_of_processes", "TX_TEST_TEMPORALEX": '{"CACHE_SIZE": 200}'}
     collected.touch()
 
-    def wave(number: int) -> list[Started]:
+    def wave(number: int) -> list[StartedRun]:
         args = {"spins": 0}
         with transaction.atomic():
             new = (NewStart(workflow="Ticking", workflow_id=f"t-{number}-{run}", args=args) for run in range(count))

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Message
 from tests.app.turns import spins

@@ -21,8 +21,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.paging import in_pages
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout
 from temporalex_django.models import Instance, Worker
@@ -79,12 +79,12 @@ def env(subprocess_env: dict[str, str], pooled: dict[str, str]) -> dict[str, str
     }
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
@@ -193,7 +193,7 @@ def test_rows_are_read_in_pages_without_a_cursor_of_the_server(pooled: dict[str,
     """Between two transactions another client may have the session, and the cursor is gone."""
     for i in range(7):
         start("Doubling", {"n": i}, workflow_id=f"d{i}")
-    rows = in_pages(Instance.objects.filter(workflow="Doubling"), by="-id", size=3)
+    rows = iterate_pages(Instance.objects.filter(workflow="Doubling"), by="-id", size=3)
     found = [next(rows)]
     clients = [threading.Thread(target=request, args=[lambda c: c.execute("select 1")]) for _ in range(10)]
     for client in clients:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance
 from tests.support.processes import worker
@@ -60,12 +60,12 @@ class Held(Workflow):
 """
 
 
-def start(workflow: str, number: int, args: Any = None) -> Started:
+def start(workflow: str, number: int, args: Any = None) -> StartedRun:
     new = NewStart(workflow=workflow, workflow_id=f"{workflow}-{number}", args=number if args is None else args)
     return insert_start(new, storage=DjangoStorage())
 
 
-def closed(runs: list[Started]) -> bool:
+def closed(runs: list[StartedRun]) -> bool:
     return not Instance.objects.filter(pk__in=[run.run_id for run in runs], closed_at=None).exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import override_settings
 
-from temporalex_django.db.starts import Started
+from temporalex_django.db.inserts import StartedRun
 from temporalex_django.models import Chain
 from temporalex_django.workers.health_report import activity_threads, handover_threads
 from tests.faults.test_crash_marks import closed, start
@@ -43,7 +43,7 @@ class Held:
         return closed(self.run) and (users, self.log.read_text().count("\n")) == (1, 1)
 
 
-def others(number: int, *, what: str) -> list[Started]:
+def others(number: int, *, what: str) -> list[StartedRun]:
     return [start("Doubling", {"n": n}, workflow_id=f"{what}{n}") for n in range(number)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.db.models import F
 
-from temporalex_django.db.starts import Started
+from temporalex_django.db.inserts import StartedRun
 from temporalex_django.models import Worker
 from tests.faults.test_crash_marks import closed, start
 from tests.support.processes import worker
@@ -31,7 +31,7 @@ def env(subprocess_env: dict[str, str]) -> dict[str, str]:
     }
 
 
-def held_activities(tmp_path: Path) -> tuple[Path, Path, list[Started]]:
+def held_activities(tmp_path: Path) -> tuple[Path, Path, list[StartedRun]]:
     log, hold = tmp_path / "log", tmp_path / "hold"
     log.touch()
     hold.touch()

@@ -17,7 +17,7 @@ from temporalex_django.actions.describe import describe
 from temporalex_django.actions.targets import find_chain
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.core.payloads import JsonCodec
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Worker
 from temporalex_django.present.facts import PATIENCE
@@ -64,16 +64,16 @@ def _loop() -> Iterator[WorkerLoop]:
     made.marker.close()
 
 
-def start(name: str, args: Any = None, **options: Any) -> Started:
+def start(name: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{name}-1")
     return insert_start(NewStart(workflow=name, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def waiting_for(started: Started) -> list[str]:
+def waiting_for(started: StartedRun) -> list[str]:
     storage = DjangoStorage()
     return describe(find_chain(started.chain_id, storage=storage), storage=storage).waiting_for
 

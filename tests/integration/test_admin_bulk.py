@@ -14,7 +14,7 @@ from django.test import Client, override_settings
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.admin import bulk
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain
@@ -63,7 +63,7 @@ def confirm(client: Client, address: str, **given: Any) -> Any:
 
 
 def finished() -> None:
-    while chores.done("default"):
+    while background_hooks.run_hooks("default"):
         pass
 
 

@@ -24,7 +24,7 @@ from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction, Worker
 from temporalex_django.testing import drain
@@ -53,7 +53,7 @@ def person(name: str, *codes: str) -> Any:
 
 def finished() -> None:
     """A worker goes on until there is nothing left of any job."""
-    while chores.done("default"):
+    while background_hooks.run_hooks("default"):
         pass
 
 
@@ -84,7 +84,7 @@ def test_a_job_does_it_to_each_run_and_says_what_became_of_it() -> None:
 
 
 def test_workers_go_through_jobs_in_their_maintenance() -> None:
-    assert chores.CHORES
+    assert background_hooks.BACKGROUND_HOOKS
     (run,) = baskets("a")
     StartBulk("terminate", runs=[run]).execute()
     maintenance = Maintenance(WorkerLoop())

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import ContinueAsNew, Ok, Stop, Unique, Workflow, api, errors
-from temporalex_django.db.starts import NewStart, insert_start
+from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Message
 from temporalex_django.testing import DjangoEnvironment, drain

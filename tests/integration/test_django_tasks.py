@@ -31,8 +31,8 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
 from temporalex_django.db import readable_tasks
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.recovery import _blame_activity, release_orphans
-from temporalex_django.liveness.verdicts import Marked, Verdict
+from temporalex_django.liveness.crash_attribution import CrashVerdict, MarkedWork
+from temporalex_django.liveness.recovery import _attribute_to_activity, release_orphans
 from temporalex_django.management import exits
 from temporalex_django.models import (
     ActivityTask,
@@ -398,8 +398,8 @@ def test_what_a_dead_worker_had_is_given_back_by_who_lacks_the_key_too(monkeypat
         lacking.setattr(readable_tasks, "codec", Keyless)
         release_orphans(storage)
         ActivityTask.objects.filter(run_id=again.id).update(crashes=2)
-        killed = Marked("task", ActivityTask.objects.get(run_id=again.id).pk)
-        _blame_activity(storage, Verdict(killed, 3, 1.0), 0.0)  # nor does it end what it cannot read
+        killed = MarkedWork("task", ActivityTask.objects.get(run_id=again.id).pk)
+        _attribute_to_activity(storage, CrashVerdict(killed, 3, 1.0), 0.0)  # nor does it end what it cannot read
     assert [status(again), status(once)] == ["READY", "RUNNING"]  # at most once: whether that is over, its options say
 
     release_orphans(storage)

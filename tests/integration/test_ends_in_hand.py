@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
 from temporalex_django.core.executor import Executor
-from temporalex_django.liveness.recovery import release
+from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message
 from temporalex_django.workers.loop import WorkerLoop
 from tests.support.runs import stable
@@ -104,14 +104,14 @@ def test_the_history_is_the_same_whatever_way_the_ends_came(loop: WorkerLoop, mo
         assert (rows, Message.objects.count(), ActivityTask.objects.count()) == ([], 0, 0)
 
     ran.clear()
-    ask_ends = loop.storage.ask_ends
+    ask_ends = loop.storage.submit_finish
 
     def end_and_tell(results: Any) -> Any:
         valid, ended = ask_ends(results)()
         loop.storage.deliver(ended)
         return lambda: (valid, [])
 
-    monkeypatch.setattr(loop.storage, "ask_ends", end_and_tell)
+    monkeypatch.setattr(loop.storage, "submit_finish", end_and_tell)
     with told() as rows:
         by_rows = EndsInHand.start()
         assert polled(loop, by_rows) == result
@@ -203,7 +203,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
     assert len(loop.pool.results()) == 1
     if ends_with == "its process":
         loop.pool.discard_results(loop.pool.results())
-        release(loop.storage, loop.row.epoch)
+        release_activities(loop.storage, loop.row.epoch)
         loop = WorkerLoop(inline=True)
         loop.marker.close()
 

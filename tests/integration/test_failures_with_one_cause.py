@@ -17,7 +17,7 @@ from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
 from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.core.failures import failure_cause
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.testing import WorkflowEnvironment, drain
@@ -96,7 +96,7 @@ def sales(*orders: int) -> list[Any]:
 
 
 def finished() -> None:
-    while chores.done("default"):
+    while background_hooks.run_hooks("default"):
         pass
     drain()
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import uuid7
@@ -77,8 +77,8 @@ def test_of_a_crowd_that_is_due_no_more_come_than_are_wanted_and_all_others_do()
 
     def found() -> list[UUID]:
         with storage.transaction():
-            with storage.sql.together():
-                asked = storage.ask_claim(limit=16, queues=["default"], first=ended, due=4)
+            with storage.sql.pipeline():
+                asked = storage.submit_claim(limit=16, queues=["default"], first=ended, due=4)
             return [run.chain_id for run in asked(ended)]
 
     assert set(found()) == {*ended, *talked_to, *crowd[:4]}  # nobody knows of a crowd yet
@@ -88,7 +88,7 @@ def test_of_a_crowd_that_is_due_no_more_come_than_are_wanted_and_all_others_do()
 @pytest.mark.postgres
 def test_a_quarter_of_the_activities_that_are_taken_are_the_newest() -> None:
     storage, now = DjangoStorage(), LONG_AGO
-    storage.prioritised = ["default"]
+    storage.priority_queues = ["default"]
     for n in range(40):
         at = now + timedelta(seconds=n)
         fields = {"workflow_id": "", "workflow": "", "activity": "quick", "queue": "default", "run_queue": "default"}

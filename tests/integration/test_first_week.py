@@ -23,7 +23,7 @@ from temporalex_django import Err, Ok, Reply, RetryPolicy, Stop, Unique, Workflo
 from temporalex_django.actions import inline
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.db.dialects.checks import problems_of
+from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.models import Instance, Message
 from temporalex_django.testing import drain
 from tests.support.people import stored
@@ -174,7 +174,7 @@ def test_the_settings_of_the_readme_give_no_warning() -> None:
     }
     exec(block, settings)
     fresh = SimpleNamespace(vendor="sqlite", alias="default", settings_dict=settings["DATABASES"]["default"])
-    assert list(problems_of(fresh)) == []
+    assert list(check_connection(fresh)) == []
 
 
 def test_renamed_classes_and_activities_are_found_by_open_runs_and_told_before_a_deploy() -> None:

@@ -16,7 +16,7 @@ from django.core.management import call_command
 
 from temporalex_django import checks
 from temporalex_django.authoring import workflow as registry_of
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
 from temporalex_django.workers import hash_seed
@@ -62,27 +62,27 @@ def env(subprocess_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     }
 
 
-def start() -> Started:
+def start() -> StartedRun:
     return insert_start(NewStart(workflow="SetshopPriced", args=SKUS, workflow_id="prices"), storage=DjangoStorage())
 
 
-def go(started: Started, times: int) -> None:
+def go(started: StartedRun, times: int) -> None:
     for _ in range(times):
         insert_message(started.chain_id, kind="signal", name="go", body=None, storage=DjangoStorage())
 
 
-def row(started: Started) -> Instance:
+def row(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def waits_at(started: Started, activities: int) -> bool:
+def waits_at(started: StartedRun, activities: int) -> bool:
     from temporalex_django.models import HistoryEvent
 
     done = HistoryEvent.objects.filter(run_id=started.run_id, kind="ActivityCompleted").count()
     return done == activities or bool(row(started).blocked)
 
 
-def result(started: Started) -> Any:
+def result(started: StartedRun) -> Any:
     history = DjangoStorage().histories({started.run_id: 0})[started.run_id]
     return history[-1].attributes["result"]
 

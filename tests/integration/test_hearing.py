@@ -15,8 +15,8 @@ from django.db import connection, transaction
 from temporalex_django import Ok, Workflow
 from temporalex_django.actions import waiting
 from temporalex_django.actions.waiting import Deadline, wait_for
-from temporalex_django.db.dialects.base import dialect_for
-from temporalex_django.db.hearing import Rest, hearing
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.listen import WaitFunction, listen
 from temporalex_django.errors import ResultTimeout
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.client_flows import drain
@@ -58,7 +58,7 @@ def test_a_result_ends_the_pause_of_who_waits_for_it(monkeypatch: pytest.MonkeyP
     worker = threading.Thread(target=work)
     worker.start()
     deadline = Deadline(120)
-    found = wait_for(look, deadline, ear=partial(hearing, handle.chain_id, alias="default"))
+    found = wait_for(look, deadline, ear=partial(listen, handle.chain_id, alias="default"))
     worker.join(60)
 
     assert found == "completed"
@@ -72,7 +72,7 @@ class Listens(Exception):
 
 
 def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hears(chain: UUID, *, alias: str) -> AbstractContextManager[Rest]:
+    def hears(chain: UUID, *, alias: str) -> AbstractContextManager[WaitFunction]:
         raise Listens(chain, alias)
 
     for module in ("describe", "update"):
@@ -90,17 +90,17 @@ def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_is_listened_to_in_a_transaction_or_behind_a_pooler(settings: Any) -> None:
-    with transaction.atomic(), hearing(uuid4(), alias="default") as rest:
+    with transaction.atomic(), listen(uuid4(), alias="default") as rest:
         assert rest is time.sleep
         assert listened_to() == []
     settings.TEMPORALEX = {"POOLED": True}
-    with hearing(uuid4(), alias="default") as rest:
+    with listen(uuid4(), alias="default") as rest:
         assert rest is time.sleep
         assert listened_to() == []
 
 
 def test_a_connection_that_breaks_is_left_to_whoever_uses_it_next() -> None:
-    with hearing(uuid4(), alias="default") as rest:
+    with listen(uuid4(), alias="default") as rest:
         other = connection.copy()
         with connection.cursor() as cursor:
             cursor.execute("select pg_backend_pid()")
@@ -130,7 +130,7 @@ def test_who_heard_in_vain_hears_again() -> None:
             return f"{handle.result(timeout=0)}"
         return None
 
-    with hearing(chain, alias="default") as rest:
+    with listen(chain, alias="default") as rest:
         assert looks() is None
         for _ in range(3):  # told of, and nothing there
             tell_of(chain)
@@ -148,11 +148,11 @@ def test_who_heard_in_vain_hears_again() -> None:
 
 def test_who_hears_and_looks_no_more_listens_no_more() -> None:
     chain = uuid4()
-    with hearing(chain, alias="default") as rest:
+    with listen(chain, alias="default") as rest:
         tell_of(chain)
         rest(300.0)
     assert listened_to() == []
-    with hearing(chain, alias="default"):  # what was to go with a look went, and takes nothing with it now
+    with listen(chain, alias="default"):  # what was to go with a look went, and takes nothing with it now
         Heard.start(7)
         assert listened_to() == ["temporalex_done"]
 
@@ -160,11 +160,11 @@ def test_who_hears_and_looks_no_more_listens_no_more() -> None:
 def test_listening_ends_though_somebody_has_deallocated_all_statements() -> None:
     for number in range(8):  # so often a statement is prepared
         chain = uuid4()
-        with hearing(chain, alias="default") as rest:
+        with listen(chain, alias="default") as rest:
             tell_of(chain)
             rest(60)
             if number == 7:
                 with connection.cursor() as cursor:
                     cursor.execute("deallocate all")
-            dialect_for("default").execute(f"select {number}")  # the look with which it goes
+            get_dialect("default").execute(f"select {number}")  # the look with which it goes
         assert listened_to() == []

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import Ok, Workflow
-from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.dialects.base import get_dialect
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
@@ -95,13 +95,13 @@ def test_a_start_that_is_not_even_sent_leaves_no_hint_for_the_next_statement(hin
 
     with connection.execute_wrapper(refuses), pytest.raises(RuntimeError, match="no query"):
         Rung.start(1)
-    dialect_for("default").execute("select 1")
+    get_dialect("default").execute("select 1")
     assert hints() == []
 
 
 def test_a_start_is_done_though_the_connection_breaks_with_its_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     breaks = "select pg_terminate_backend(pg_backend_pid()), %s::text, %s::text"
-    monkeypatch.setattr("temporalex_django.db.starts.NOTIFY", breaks)
+    monkeypatch.setattr("temporalex_django.db.inserts.NOTIFY", breaks)
     handle = Rung.start(1)
     connection.close()
     assert handle.describe().status == "pending"

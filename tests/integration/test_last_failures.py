@@ -54,7 +54,7 @@ def test_a_lost_worker_is_the_last_failure():
     (one,) = handle.describe().activities
     assert (one.state, one.last_failure) == ("running", None)
 
-    recovery.release(storage(), one.owner)
+    recovery.release_activities(storage(), one.owner)
 
     (one,) = handle.describe().activities
     assert (one.state, one.last_failure.type, one.last_failure.attempt) == ("retrying", "WorkerLost", 1)

@@ -19,7 +19,7 @@ from temporalex_django.actions import narrowing
 from temporalex_django.authoring.listing import FILTERS, STATUSES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Chain, Instance, Status
-from temporalex_django.models.instance import ENDED
+from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.testing import drain
 from temporalex_django.testing.memory_filters import PREDICATES as IN_MEMORY
@@ -178,7 +178,7 @@ def test_filters_are_the_same_everywhere():
     assert set(narrowing.FILTERS) == {*FILTERS, "attributes"} == set(IN_MEMORY)
     assert set(RunFilter.base_filters) == {*FILTERS, "attributes", "workflow"} - {"id"}
     assert set(Status.values) == STATUSES
-    assert CLOSED_STATUSES - {"completed"} == ENDED
+    assert CLOSED_STATUSES - {"completed"} == UNSUCCESSFUL_STATUSES
 
 
 @pytest.mark.postgres

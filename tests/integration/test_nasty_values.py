@@ -254,7 +254,7 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
         monkeypatch.setattr(DjangoStorage, name, stored)
 
     guarded("finish_tasks")
-    guarded("ask_ends")
+    guarded("submit_finish")
     good = [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)]
     bad = Returning.start({"what": "poison", "name": "x"})
     drain()

@@ -250,7 +250,7 @@ def claimed(by: Actor) -> Any:
 def run_due(by: Actor) -> Any:
     """Under DEBUG, with nothing that is due."""
     action = RunDue(by=by)
-    idle = patch("temporalex_django.actions.run_due.burst", new=lambda seconds: 0)
+    idle = patch("temporalex_django.actions.run_due.run_due", new=lambda seconds: 0)
     action.execute = idle(override_settings(DEBUG=True)(action.execute))  # type: ignore[method-assign]
     return action
 
@@ -622,7 +622,7 @@ ADMIN |= steered_pages()
 
 def under_debug(page: Any) -> Any:
     """With nothing that is due."""
-    with override_settings(DEBUG=True), patch("temporalex_django.actions.run_due.burst", return_value=0):
+    with override_settings(DEBUG=True), patch("temporalex_django.actions.run_due.run_due", return_value=0):
         return page(None, {"reason": "why"})
 
 

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
-from temporalex_django.db.limited_claims import give_back
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskState
@@ -30,7 +30,7 @@ from tests.app.crowds import often, seldom
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("unhurried")]
 
 
-def start(workflow: str, args: Any, workflow_id: str = "m-1") -> Started:
+def start(workflow: str, args: Any, workflow_id: str = "m-1") -> StartedRun:
     return insert_start(NewStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
 
 
@@ -55,7 +55,7 @@ def limited(**queues: dict[str, Any]) -> Any:
 def taken_by(gates: Admission, owner: int, *, threads: int = 100) -> list[int]:
     """Numbers of the activities that a worker gets."""
     gates._next_look.clear()
-    gates._storage.lined = True
+    gates._storage.partitioned = True
     tasks, _ = gates.claim(Capacity(threads=threads), owner=owner)
     return sorted(task.seq for task in tasks)
 
@@ -122,7 +122,7 @@ def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypat
         assert gates.is_rate_limited
         seldoms = ActivityTask.objects.filter(owner=1, activity=seldom.name)
         (one, two) = seldoms.values_list("id", "attempt", "owner")
-        give_back(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
+        release_unstarted(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
         assert ActivityTask.objects.filter(owner=1).count() == 2
         seldoms.model.objects.filter(owner=None, activity=often.name).delete()
         assert len(taken_by(gates, 1)) == 2

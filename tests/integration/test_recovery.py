@@ -23,15 +23,22 @@ from django.db.models import F
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.liveness import recovery
-from temporalex_django.liveness.crash_markers import Kind, Mark, Marked, folder, open_marker, owner_of
+from temporalex_django.liveness.crash_markers import (
+    Kind,
+    MarkedWork,
+    MarkerSlot,
+    marker_folder,
+    open_marker,
+    owner_state,
+)
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
-from temporalex_django.liveness.recovery import judge_abandoned, recover, release, report_deaths
+from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_activities, report_deaths
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
@@ -140,7 +147,7 @@ def test_a_process_that_has_ended_here_is_dead_whatever_its_lease_says() -> None
 def test_a_machine_of_the_same_snapshot_is_another_machine(clock: Clock) -> None:
     """Boot, process namespace and pid are those of a process that has ended here; its marker is not here."""
     storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
-    other = row(storage, marker=str(folder() / f"{storage.domain}.none.marker"))
+    other = row(storage, marker=str(marker_folder() / f"{storage.domain}.none.marker"))
     Worker.objects.update(process_identity=identity_of().rpartition(":")[0] + ":1")
 
     assert not recover(storage, heartbeats)
@@ -177,7 +184,7 @@ def test_children_of_a_fork_do_not_keep_their_parent_alive(tmp_path: Path) -> No
             parent.wait(20)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tempfile, "tempdir", str(tmp_path))
-                wait_for(lambda: owner_of(path) == "ended", what="the child to let go of the lock of its parent")
+                wait_for(lambda: owner_state(path) == "ended", what="the child to let go of the lock of its parent")
         finally:
             for child in Path("/proc").glob("[0-9]*/environ"):
                 with suppress(OSError):
@@ -228,7 +235,7 @@ def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outliv
     assert not Worker.objects.exists()
 
 
-def announcing(storage: DjangoStorage, *suspects: Marked) -> WorkerRow:
+def announcing(storage: DjangoStorage, *suspects: MarkedWork) -> WorkerRow:
     """A worker elsewhere that has announced these."""
     made = WorkerRow(kind="worker", queues=[], workflows={})
     made.register(storage)
@@ -249,7 +256,7 @@ def test_a_run_that_was_announced_alone_is_blamed_and_one_death_before_counts_at
     for _ in range(unexplained):
         row(storage)
     Worker.objects.update(buried_at=storage.now())
-    dead = announcing(storage, Marked("chain", run.chain_id))
+    dead = announcing(storage, MarkedWork("chain", run.chain_id))
 
     recover(storage, heartbeats)
     clock.lease()
@@ -269,7 +276,7 @@ def test_an_activity_on_trial_elsewhere_is_blamed_and_what_it_had_beside_it_is_n
     env.advance(0)
     one, _ = ActivityTask.objects.order_by("id")
     ActivityTask.objects.update(crashes=1)
-    dead = announcing(storage, Marked("trial", one.pk))
+    dead = announcing(storage, MarkedWork("trial", one.pk))
     ActivityTask.objects.update(owner=dead.epoch)
 
     recover(storage, heartbeats)
@@ -281,7 +288,7 @@ def test_an_activity_on_trial_elsewhere_is_blamed_and_what_it_had_beside_it_is_n
 def test_a_run_on_the_row_of_another_worker_is_not_announced_again(clock: Clock) -> None:
     """Its worker runs it, or has died of it: whoever began it as well would die of it, too."""
     storage = DjangoStorage(worker=True)
-    suspect = Marked("chain", started().chain_id)
+    suspect = MarkedWork("chain", started().chain_id)
     first, second = announcing(storage, suspect), announcing(storage)
 
     assert not second.announce(storage, [suspect])
@@ -298,7 +305,7 @@ def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(c
     maintenance.register()
     suspect = started()
     innocent = insert_start(NewStart(workflow="Tally", args=None, workflow_id="u"), storage=loop.storage)
-    other = announcing(loop.storage, Marked("chain", suspect.chain_id))
+    other = announcing(loop.storage, MarkedWork("chain", suspect.chain_id))
     begun = Instance.objects.filter(started_at__isnull=False)
     try:
         maintenance.run_pass()
@@ -320,9 +327,9 @@ def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(c
 def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | int]) -> str:
     """The marker of a process that ended while it ran these."""
     marker = open_marker(storage.domain)
-    notes = [Mark(marker) for _ in marks]
+    notes = [MarkerSlot(marker) for _ in marks]
     for one, mark in zip(notes, marks, strict=True):
-        one.note(*mark)
+        one.record(*mark)
     path = Path(marker.path).with_name(f"{storage.domain}.{identity_of().replace(':', '.')}.{token()}.marker")
     shutil.copy(marker.path, path)
     for one in notes:
@@ -331,7 +338,7 @@ def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | in
     return str(path)
 
 
-def started() -> Started:
+def started() -> StartedRun:
     return insert_start(
         NewStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=3600.0), storage=DjangoStorage()
     )
@@ -343,10 +350,10 @@ def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     path = left_by_a_dead_process(storage, ("chain", run.chain_id))
     dead = row(storage, marker=path)
 
-    judge_abandoned(storage)
+    judge_abandoned_markers(storage)
     assert Chain.objects.get().crashes == 0
     assert recover(storage, Heartbeats()).workers == [dead.pk]
-    judge_abandoned(storage)
+    judge_abandoned_markers(storage)
     assert Chain.objects.get().crashes == 1
 
 
@@ -393,7 +400,7 @@ def test_a_death_counts_once_also_when_its_judge_dies_behind_his_commit(
 
     def judged() -> None:
         recover(storage, Heartbeats())
-        judge_abandoned(storage)
+        judge_abandoned_markers(storage)
 
     with monkeypatch.context() as patch:
         patch.setattr(crash_points, "reached", reached)
@@ -415,7 +422,7 @@ def test_who_killed_a_process_comes_back_later_unless_it_waits_already(kind: Kin
     before = Chain.objects.get().due_at
     left_by_a_dead_process(storage, (kind, run.chain_id if kind == "chain" else run.run_id))
 
-    judge_abandoned(storage)
+    judge_abandoned_markers(storage)
 
     chain = Chain.objects.get()
     assert chain.crashes == 1
@@ -428,7 +435,7 @@ def test_at_the_third_death_a_run_is_blocked_until_its_deadline_and_no_new_worke
     Chain.objects.update(crashes=2)
     left_by_a_dead_process(storage, ("chain", run.chain_id))
 
-    judge_abandoned(storage)
+    judge_abandoned_markers(storage)
     assert Instance.objects.get().blocked["code"] == "crash"
     assert Chain.objects.get().due_at == Chain.objects.get().deadline
     assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
@@ -445,7 +452,7 @@ def test_who_updates_a_run_that_ends_processes_is_refused_and_its_code_is_left_a
     Chain.objects.update(crashes=2)
     left_by_a_dead_process(storage, ("chain", run.chain_id))
 
-    judge_abandoned(storage)
+    judge_abandoned_markers(storage)
     insert_message(run.chain_id, kind="update", name="add", body=1, request_id="behind", storage=storage)
     insert_message(run.chain_id, kind="signal", name="stop", body=None, storage=storage)
     run_until_idle(timeout=20)
@@ -500,10 +507,10 @@ def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_trie
     if deaths == 3:
         ActivityTask.objects.update(owner=None, crashes=2)
         left_by_a_dead_process(env.storage, ("task", task.id))
-        judge_abandoned(env.storage)
+        judge_abandoned_markers(env.storage)
     else:
         with env.storage.transaction():
-            assert release(env.storage, task.owner or 0) == (0, 1)
+            assert release_activities(env.storage, task.owner or 0) == (0, 1)
     env.advance(0)
 
     (failed,) = events(h, "ActivityFailed")

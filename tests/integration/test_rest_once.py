@@ -16,7 +16,7 @@ from rest_framework.permissions import AllowAny
 from rest_framework.test import APIClient
 
 from temporalex_django.actions import forgetting
-from temporalex_django.db import chores
+from temporalex_django.db import background_hooks
 from temporalex_django.models import BulkJob, Chain, Instance, KeptAnswer, OperatorAction
 from temporalex_django.rest.views import InstanceViewSet
 from tests.integration.test_rest_instances import URL, assert_problem, but_the_sentence
@@ -181,9 +181,9 @@ def test_answers_are_kept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     KeptAnswer.objects.filter(pk=first.pk).update(at=timezone.now() - timedelta(hours=25))
     forgetting.ANSWERS._looked.clear()
 
-    assert chores.waiting("default")
-    assert not chores.waiting("default")  # looked for once a minute
-    chores.done("default")
+    assert background_hooks.has_work("default")
+    assert not background_hooks.has_work("default")  # looked for once a minute
+    background_hooks.run_hooks("default")
 
     assert KeptAnswer.objects.count() == 1
     assert not KeptAnswer.objects.filter(pk=first.pk).exists()

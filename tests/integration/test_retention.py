@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django import Async, ContinueAsNew, Ok, Reply, Stop, VersionedWorkflow, Workflow, api, errors, update
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db import retention
-from temporalex_django.db.starts import insert_message
+from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
@@ -161,7 +161,7 @@ def test_pages_go_on_where_the_last_one_ended_and_a_sweep_stops_when_its_time_is
     for handle in handles[3:]:
         aged(handle, WEEK * 2)
     monkeypatch.setattr(retention, "_PAGE", 2)
-    monkeypatch.setattr(retention, "_began", lambda run: 0.0)
+    monkeypatch.setattr(retention, "_start_timestamp", lambda run: 0.0)
     swept = retention.Retention(DjangoStorage())
     monkeypatch.setattr(retention, "_BUDGET", 0.0)
     assert swept.sweep()
@@ -228,8 +228,8 @@ def test_ids_of_another_kind_say_nothing_about_when_a_run_began() -> None:
     import time
     from uuid import uuid4
 
-    assert abs(retention._began(uuid7()) - time.time()) < 60
-    assert retention._began(uuid4()) == 0.0
+    assert abs(retention._start_timestamp(uuid7()) - time.time()) < 60
+    assert retention._start_timestamp(uuid4()) == 0.0
 
 
 @pytest.mark.django_db

@@ -35,7 +35,7 @@ from temporalex_django.actions.summary import summaries, summary_of
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.core.results import ContinueAsNew, Reply, Stop
 from temporalex_django.liveness import recovery
-from temporalex_django.liveness.crash_markers import Left, Marked
+from temporalex_django.liveness.crash_markers import MarkedWork, MarkerContent
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Instance, Worker
 from temporalex_django.present.timeline import rows
@@ -389,7 +389,7 @@ def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
 def test_blocked_because_it_kills_who_runs_it(env):
     handle = env.start(SaysLittle, "signal")
     for _ in range(3):
-        recovery._blame(env.storage, Left((Marked("chain", handle.chain_id),)))
+        recovery._attribute_crash(env.storage, MarkerContent((MarkedWork("chain", handle.chain_id),)))
         env.clock += timedelta(minutes=1)
 
     found = said(env, handle)

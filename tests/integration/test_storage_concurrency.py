@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.dialects.sqlite import SqliteDialect
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import Outcome, RunWrite
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_lane]
 T = TypeVar("T")
 
 
-def start(workflow_id: str = "w-1", **options: Any) -> Started:
+def start(workflow_id: str = "w-1", **options: Any) -> StartedRun:
     return insert_start(
         NewStart(workflow_id=workflow_id, workflow="Nobody", args=None, **options), storage=DjangoStorage()
     )
 
 
-def send(started: Started, name: str = "go", **options: Any) -> int:
+def send(started: StartedRun, name: str = "go", **options: Any) -> int:
     return insert_message(started.chain_id, kind="signal", name=name, body=None, storage=DjangoStorage(), **options).id
 
 
@@ -184,7 +184,7 @@ def test_a_start_outside_of_a_transaction_is_one_statement_that_bounds_its_wait(
 def test_one_thread_of_a_process_at_a_time_looks_for_the_writer_lock(elsewhere, monkeypatch):
     """Thirty that look every few milliseconds keep the one that has the lock from going on: see ``atomic``."""
     arrived, looking, at_once = threading.Semaphore(0), set[int](), set[int]()
-    atomic, entered = SqliteDialect.atomic, SqliteDialect._entered
+    atomic, entered = SqliteDialect.atomic, SqliteDialect._enter_transaction
 
     def arriving(self: SqliteDialect) -> AbstractContextManager[None]:
         arrived.release()
@@ -207,7 +207,7 @@ def test_one_thread_of_a_process_at_a_time_looks_for_the_writer_lock(elsewhere, 
     with ThreadPoolExecutor(7) as pool:
         with held_open(elsewhere, lambda: start("w-held")):
             monkeypatch.setattr(SqliteDialect, "atomic", arriving)
-            monkeypatch.setattr(SqliteDialect, "_entered", counted)
+            monkeypatch.setattr(SqliteDialect, "_enter_transaction", counted)
             begun = [pool.submit(begin, number) for number in range(7)]
             assert all(arrived.acquire(timeout=30) for _ in begun)
         for one in begun:

@@ -15,7 +15,14 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.conf import codec
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
+from temporalex_django.db.inserts import (
+    NewStart,
+    StartedRun,
+    insert_message,
+    insert_start,
+    message_outcome,
+    update_outcome,
+)
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.external_messages import NewMessage
@@ -38,7 +45,7 @@ def storage() -> DjangoStorage:
     return DjangoStorage()
 
 
-def start(storage: DjangoStorage, workflow_id: str = "w-1", **options: Any) -> Started:
+def start(storage: DjangoStorage, workflow_id: str = "w-1", **options: Any) -> StartedRun:
     return insert_start(NewStart(workflow_id=workflow_id, workflow="Cart", args={"n": 1}, **options), storage=storage)
 
 

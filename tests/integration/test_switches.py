@@ -19,7 +19,7 @@ from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.core import aliases
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
@@ -29,15 +29,15 @@ from tests.support.client_flows import Basket, touch_own_run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def start(workflow: str, args: Any, workflow_id: str = "s-1") -> Started:
+def start(workflow: str, args: Any, workflow_id: str = "s-1") -> StartedRun:
     return insert_start(NewStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
 
 
-def status(started: Started) -> str:
+def status(started: StartedRun) -> str:
     return str(Instance.objects.get(pk=started.run_id).status)
 
 
-def said(started: Started) -> str:
+def said(started: StartedRun) -> str:
     return summary_of(Instance.objects.get(pk=started.run_id), view=UNREDACTED).text
 
 

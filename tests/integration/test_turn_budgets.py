@@ -15,8 +15,8 @@ from django.utils.timezone import now
 from temporalex_django import WorkflowHandle
 from temporalex_django.actions import update
 from temporalex_django.db import inbox
-from temporalex_django.db.paging import in_pages
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import executors
 from temporalex_django.errors import UpdateRejected
@@ -29,30 +29,30 @@ from tests.support.runs import flow
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def send(started: Started, name: str, body: Any = None, **more: Any) -> None:
+def send(started: StartedRun, name: str, body: Any = None, **more: Any) -> None:
     insert_message(started.chain_id, kind="signal", name=name, body=body, storage=DjangoStorage(), **more)
 
 
-def send_ticks(started: Started, numbers: range) -> None:
+def send_ticks(started: StartedRun, numbers: range) -> None:
     with transaction.atomic():
         for number in numbers:
             send(started, "tick", number)
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def left(started: Started) -> int:
+def left(started: StartedRun) -> int:
     return Message.objects.filter(chain_id=started.chain_id).count()
 
 
-def replays(started: Started) -> None:
+def replays(started: StartedRun) -> None:
     """The history as a whole: going through each of its prefixes would take all of its milliseconds each time."""
     env = DjangoEnvironment()
     env.replay(env.handle(str(started.run_id)))
@@ -107,7 +107,7 @@ def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(loop: Wor
     assert instance(busy).blocked is None
 
 
-def late_with(loop: WorkerLoop, signals: int) -> Started:
+def late_with(loop: WorkerLoop, signals: int) -> StartedRun:
     """A run that has so many signals in its mailbox, each of which takes a millisecond.
 
     Its phase is open from the next turn on.
@@ -256,8 +256,8 @@ def test_the_time_of_a_run_that_is_paused_is_not_over(loop: WorkerLoop) -> None:
 
 def test_rows_are_read_in_pieces_each_once_and_in_order() -> None:
     runs = [start("Tally", workflow_id=f"t-{number}").run_id for number in range(5)]
-    assert [run.pk for run in in_pages(Instance.objects.all(), by="-id", size=2)] == runs[::-1]
-    assert [run.pk for run in in_pages(Instance.objects.all(), by="id", size=5)] == runs
+    assert [run.pk for run in iterate_pages(Instance.objects.all(), by="-id", size=2)] == runs[::-1]
+    assert [run.pk for run in iterate_pages(Instance.objects.all(), by="id", size=5)] == runs
 
 
 def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() -> None:
@@ -288,7 +288,7 @@ def test_messages_that_were_parked_are_all_delivered(loop: WorkerLoop) -> None:
 
 
 @pytest.fixture
-def long_run(loop: WorkerLoop) -> Started:
+def long_run(loop: WorkerLoop) -> StartedRun:
     """A run with a history of 1,200 signals whose handlers take a while, in no cache any more."""
     started = start("Ticking", {"spins": spins(1)})
     send_ticks(started, range(1_200))
@@ -299,7 +299,7 @@ def long_run(loop: WorkerLoop) -> Started:
 
 @pytest.mark.usefixtures("collector_at_rest")
 def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(
-    loop: WorkerLoop, long_run: Started, request: pytest.FixtureRequest
+    loop: WorkerLoop, long_run: StartedRun, request: pytest.FixtureRequest
 ) -> None:
     """The rebuild takes several times the deadlock timeout: each step of it is short."""
     request.getfixturevalue("unhurried")  # not before: the history is of many activations
@@ -328,7 +328,7 @@ def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(
     assert instance(long_run).blocked is None
 
 
-def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(loop: WorkerLoop, long_run: Started) -> None:
+def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(loop: WorkerLoop, long_run: StartedRun) -> None:
     other = WorkerLoop(inline=True)
     try:
         send(long_run, "tick", 1_200)
@@ -342,7 +342,7 @@ def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(loop: WorkerLoo
     assert instance(long_run).closing_value == {"result": [1_201, 1_201]}
 
 
-def test_a_history_that_does_not_fit_blocks_after_the_rebuild(loop: WorkerLoop, long_run: Started) -> None:
+def test_a_history_that_does_not_fit_blocks_after_the_rebuild(loop: WorkerLoop, long_run: StartedRun) -> None:
     event = HistoryEvent.objects.filter(run_id=long_run.run_id).last()
     assert event is not None
     HistoryEvent.objects.filter(run_id=long_run.run_id, seq=event.seq).update(

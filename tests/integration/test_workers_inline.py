@@ -17,7 +17,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.starts import CHANNEL, NOTIFY, NewStart, Started, insert_message, insert_start, update_outcome
+from temporalex_django.db.inserts import (
+    CHANNEL,
+    NOTIFY,
+    NewStart,
+    StartedRun,
+    insert_message,
+    insert_start,
+    update_outcome,
+)
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import Outcome
@@ -28,16 +36,16 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
-def result(started: Started) -> Any:
+def result(started: StartedRun) -> Any:
     row = instance(started)
     return row.status, (row.closing_value or {}).get("result", row.closing_value)
 

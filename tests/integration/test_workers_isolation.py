@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
@@ -29,16 +29,16 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def send(started: Started, name: str) -> None:
+def send(started: StartedRun, name: str) -> None:
     insert_message(started.chain_id, kind="signal", name=name, body=None, storage=DjangoStorage())
 
 
-def instance(started: Started) -> Instance:
+def instance(started: StartedRun) -> Instance:
     return Instance.objects.get(pk=started.run_id)
 
 
@@ -273,7 +273,7 @@ def test_a_worker_starts_although_another_is_burying_the_same_dead_one(monkeypat
 
     monkeypatch.setattr(maintenance, "recover", contended)
     tended = maintenance.Maintenance(loop)
-    monkeypatch.setattr(tended.storage, "transient", lambda exc: isinstance(exc, Locked))
+    monkeypatch.setattr(tended.storage, "is_transient", lambda exc: isinstance(exc, Locked))
 
     tended.register()
 

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped] # it ships no types
 import pytest
 
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
@@ -26,12 +26,12 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
-def closed(started: Started) -> bool:
+def closed(started: StartedRun) -> bool:
     return not Instance.objects.get(pk=started.run_id).is_open
 
 

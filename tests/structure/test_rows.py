@@ -1,4 +1,4 @@
-"""What a row holds is declared by the models, and named by ``db/rows.py`` for every statement."""
+"""What a row holds is declared by the models, and named by ``db/sql_columns.py`` for every statement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.db import rows
+from temporalex_django.db import sql_columns
 from tests.structure.source import PACKAGE, modules, name, parse
 
-TABLES = [rows.CHAINS, rows.RUNS, rows.EVENTS, rows.MESSAGES, rows.TASKS, rows.WORKERS]
+TABLES = [
+    sql_columns.CHAINS,
+    sql_columns.RUNS,
+    sql_columns.EVENTS,
+    sql_columns.MESSAGES,
+    sql_columns.TASKS,
+    sql_columns.WORKERS,
+]
 COLUMNS = {column for table in TABLES for column in table.kinds}
 KINDS = {kind for table in TABLES for kind in table.kinds.values()}
 #: So many columns in a row are a list that a builder makes.
@@ -51,7 +58,7 @@ def typed_by_hand(path: Path) -> Iterator[int]:
 
 
 def outside() -> list[Path]:
-    kept = {PACKAGE / "db" / "rows.py"}
+    kept = {PACKAGE / "db" / "sql_columns.py"}
     return [p for p in modules(PACKAGE) if p not in kept and p.parent.name not in ("migrations", "dialects")]
 
 
@@ -77,6 +84,6 @@ def test_what_is_written_by_hand_is_found(text: str) -> None:
 
 def test_a_column_that_a_table_lacks_is_an_error_at_once() -> None:
     with pytest.raises(LookupError, match="temporalex_chain has no column stamp"):
-        rows.CHAINS.pick("id", "stamp")
+        sql_columns.CHAINS.pick_columns("id", "stamp")
     with pytest.raises(LookupError, match="temporalex_chain has no column stamp"):
-        rows.CHAINS.update({"stamp": "null"}, "")
+        sql_columns.CHAINS.update({"stamp": "null"}, "")

@@ -19,7 +19,7 @@ from django.utils import timezone
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
 from temporalex_django.models import ActivityTask, Instance, Worker
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_for
 MISSED = 999
 
 
-def start(workflow: str, args: Any = None, **options: Any) -> Started:
+def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
@@ -130,8 +130,8 @@ def marker(name: str) -> Path:
     run = start("Doubling", {"n": 1}, workflow_id=name)
     data = bytearray(crash_markers._SIZE)
     crash_markers._HEADER.pack_into(data, 0, crash_markers._MAGIC, 0, 0.0)
-    crash_markers._MARK.pack_into(data, crash_markers._HEADER.size, 1, run.chain_id.bytes)
-    path = crash_markers.folder() / f"{DjangoStorage().domain}.of.{name}{crash_markers._SUFFIX}"
+    crash_markers._SLOT.pack_into(data, crash_markers._HEADER.size, 1, run.chain_id.bytes)
+    path = crash_markers.marker_folder() / f"{DjangoStorage().domain}.of.{name}{crash_markers._SUFFIX}"
     path.write_bytes(data)
     return path
 

@@ -27,7 +27,7 @@ Types = Sequence[str]
 Answer = Callable[[], list[tuple[Any, ...]]]
 
 #: Makes a placeholder for a value of a type.
-Mark = Callable[[str], str]
+Placeholder = Callable[[str], str]
 
 
 class Dialect(Protocol):
@@ -52,10 +52,10 @@ class Dialect(Protocol):
     tunes_tables: bool
     #: A placeholder for a limit that the planner does not know: it is to read the first of an index, however few rows
     #: it believes that there are, and not to sort all of them.
-    few: str
+    hidden_limit: str
 
     @staticmethod
-    def mark(kind: str) -> str:
+    def placeholder(kind: str) -> str:
         """A placeholder for a value of that type."""
 
     def atomic(self) -> AbstractContextManager[None]:
@@ -63,13 +63,13 @@ class Dialect(Protocol):
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
 
-    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
-        """``select`` in two halves: inside ``together()`` nobody waits until the answer is called."""
+    def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
+        """``select`` in two halves: inside ``pipeline()`` nobody waits until the answer is called."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run it; the number of rows that it changed."""
 
-    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+    def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
         """The right side of ``column …`` for membership, and its parameter: always one, a bound array."""
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
@@ -83,25 +83,25 @@ class Dialect(Protocol):
     ) -> list[tuple[Any, ...]]:
         """The same for a body that returns rows. ``columns`` hold bytes only where there are ``chained_writes``."""
 
-    def ask_writing(
+    def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        """``write_returning`` in two halves, as ``ask``."""
+        """``write_returning`` in two halves, as ``submit``."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def pipeline(self) -> AbstractContextManager[None]:
         """Statements inside need not wait for each other's answers: those that give no rows, and what is asked.
 
         Nothing else is to use the connection inside: no queryset, no cursor of Django's.
         """
 
-    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+    def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
         """Send it with the next statement that is waited for outside of a transaction, as a transaction of its own.
 
         Where it ``listens``. What becomes of it is nobody's business, and no log or wrapper of queries sees it. Gives
         what takes it back: False when it was sent.
         """
 
-    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+    def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.
 
         ``live``: the time of evaluation rather than of the statement's start (which alone lets an index be used).
@@ -122,7 +122,7 @@ class Dialect(Protocol):
         rows have come.
         """
 
-    def stand_in_line(self, number: int) -> None:
+    def announce_wait(self, number: int) -> None:
         """Say, to the end of the open transaction, that somebody waits for what ``number`` stands for.
 
         Waits for whoever says so already.
@@ -134,7 +134,7 @@ class Dialect(Protocol):
     def fixed_snapshot(self) -> str | None:
         """The isolation level of the open transaction, if it cannot see what others commit while it lasts."""
 
-    def checked(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
+    def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
         """The end raises what deferred constraints would raise at the commit, when nobody could tell whose fault it is.
 
         User code inside may set limits for its own statements: ``statement_timeout`` (None: what it is now) is put
@@ -147,23 +147,23 @@ class Dialect(Protocol):
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
         """Set these limits for the open transaction."""
 
-    def transient(self, exc: BaseException) -> bool:
+    def is_transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try."""
 
-    def interrupted(self, exc: BaseException) -> bool:
+    def is_interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
 
-    def over(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException) -> bool:
         """Whether an ``OperationalError`` means that the session has ended."""
 
 
-def dialect_of(alias: str) -> Dialect | None:
+def find_dialect(alias: str) -> Dialect | None:
     """The dialect of the database behind ``alias``, if it is supported."""
-    return _made(connections[alias].vendor, alias)
+    return _build_dialect(connections[alias].vendor, alias)
 
 
 @cache
-def _made(vendor: str, alias: str) -> Dialect | None:
+def _build_dialect(vendor: str, alias: str) -> Dialect | None:
     if vendor == "postgresql":
         from temporalex_django.db.dialects.postgres import PostgresDialect  # noqa: PLC0415 - psycopg is an extra
 
@@ -175,10 +175,10 @@ def _made(vendor: str, alias: str) -> Dialect | None:
     return None
 
 
-def dialect_for(alias: str) -> Dialect:
+def get_dialect(alias: str) -> Dialect:
     """The same. Raises ``NotConfigured`` for a database that is not supported."""
-    found = dialect_of(alias)
-    if found is not None:
-        return found
+    dialect = find_dialect(alias)
+    if dialect is not None:
+        return dialect
     vendor = connections[alias].vendor
     raise NotConfigured(f"temporalex_django runs on PostgreSQL and SQLite; the database {alias!r} is {vendor}")

@@ -8,12 +8,12 @@ from typing import Any
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - the name Django gives it
 
 
-def problems_of(connection: Any) -> Iterator[CheckMessage]:
+def check_connection(connection: Any) -> Iterator[CheckMessage]:
     """How the database behind a connection is set up. Nothing is sent to it."""
-    return _BY_VENDOR.get(connection.vendor, _other)(connection)
+    return _BY_VENDOR.get(connection.vendor, _refuse_vendor)(connection)
 
 
-def _sqlite(connection: Any) -> Iterator[CheckMessage]:
+def _check_sqlite(connection: Any) -> Iterator[CheckMessage]:
     configured = connection.settings_dict
     if str((configured.get("OPTIONS") or {}).get("transaction_mode") or "").upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
         yield Warning(
@@ -31,7 +31,7 @@ def _sqlite(connection: Any) -> Iterator[CheckMessage]:
         )
 
 
-def _postgresql(connection: Any) -> Iterator[CheckMessage]:
+def _check_postgresql(connection: Any) -> Iterator[CheckMessage]:
     if (connection.settings_dict.get("OPTIONS") or {}).get("pool"):
         yield Warning(
             "Workflows on a connection with psycopg's pool: pools and fork do not mix, and django-q2 forks its workers.",
@@ -48,7 +48,7 @@ def _postgresql(connection: Any) -> Iterator[CheckMessage]:
         )
 
 
-def _other(connection: Any) -> Iterator[CheckMessage]:
+def _refuse_vendor(connection: Any) -> Iterator[CheckMessage]:
     yield Error(
         f"Workflows run on PostgreSQL and SQLite; the database {connection.alias!r} is {connection.vendor}.",
         hint="Name another alias in TEMPORALEX['DATABASE'].",
@@ -56,4 +56,7 @@ def _other(connection: Any) -> Iterator[CheckMessage]:
     )
 
 
-_BY_VENDOR: dict[str, Callable[[Any], Iterator[CheckMessage]]] = {"sqlite": _sqlite, "postgresql": _postgresql}
+_BY_VENDOR: dict[str, Callable[[Any], Iterator[CheckMessage]]] = {
+    "sqlite": _check_sqlite,
+    "postgresql": _check_postgresql,
+}

@@ -20,17 +20,17 @@ from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 #: So often a statement is sent before it is prepared, as in psycopg; a connection has so many at most.
-_BEFORE: Final = 5
+_PREPARE_AFTER: Final = 5
 _MOST_PREPARED: Final = 200
 #: feature_not_supported: a migration has changed what a prepared statement gives. invalid_sql_statement_name: somebody
 #: else has deallocated it.
-_OUTDATED, _GONE = "0A000", "26000"
-_PLACE: Final = re.compile("%[s%]")
+_OUTDATED, _UNKNOWN_STATEMENT = "0A000", "26000"
+_PLACEHOLDER: Final = re.compile("%[s%]")
 
 Key = tuple[bytes, tuple[int, ...]]
 
 
-class SentStatement:
+class PipelineStatement:
     """The cursor of one statement, as far as Django's wrappers and the dialect want one.
 
     In a ``together`` block the answer comes with that of the others.
@@ -38,7 +38,7 @@ class SentStatement:
 
     __slots__ = ("_link", "_transformer", "query", "result", "values")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: StatementPipeline) -> None:
         self._link = link
         self.query = b""
         self.result: Any = None
@@ -47,17 +47,17 @@ class SentStatement:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Send it and wait, unless it is sent together with others."""
-        self.fill(sql, parameters)
-        self._link.ask(self)
+        self.bind(sql, parameters)
+        self._link.submit(self)
 
-    def fill(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+    def bind(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Say what it is to be, no more."""
         if parameters:
             self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
-        self.query = _numbered(sql)
+        self.query = _number_placeholders(sql)
 
     @property
-    def _query(self) -> SentStatement:
+    def _query(self) -> PipelineStatement:
         """Django's log of queries asks a cursor of psycopg for it."""
         return self
 
@@ -92,19 +92,19 @@ class SentStatement:
         """Nothing is held."""
 
 
-class Link:
+class StatementPipeline:
     """What is on its way on one connection, and what that connection has prepared. Of one thread."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
         self._connection = weakref.ref(connection)  # which has this object
         self._prepares = prepares
-        self.depth = 0  # of ``together`` blocks that are open
-        self._ahead = False
-        self._asked: list[SentStatement] = []
-        self._behind: list[SentStatement] = []  # for the end of the next exchange that leaves no transaction open
+        self.depth = 0  # of ``pipeline`` blocks that are open
+        self._sends_early = False
+        self._submitted: list[PipelineStatement] = []
+        self._trailing: list[PipelineStatement] = []  # for the end of the next exchange that leaves no transaction open
         self._idle = False  # whether the one under way began without one, and leaves none
         # by answer: to whom it is, or the name that is prepared by it
-        self._sent: list[SentStatement | bytes | None] = []
+        self._sent: list[PipelineStatement | bytes | None] = []
         self._names: dict[Key, bytes] = {}  # the least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
@@ -117,148 +117,152 @@ class Link:
         return connection
 
     @contextmanager
-    def together(self, *, ahead: bool) -> Iterator[None]:
-        """Statements of ``SentStatement`` inside are sent together; the end waits, and raises what one of them raised.
+    def pipeline(self, *, sends_early: bool) -> Iterator[None]:
+        """Statements of ``PipelineStatement`` inside are sent together.
+
+        The end waits, and raises what one of them raised.
 
         Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
-        ``ahead``: the server begins while the next ones are made; other cursors of the connection then fail inside, or
-        wait for ever, and what was asked before an exception is done: that is for the transaction to take back. Else
-        all are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the connection:
-        nobody knows where it stands.
+        ``sends_early``: the server begins while the next ones are made; other cursors of the connection then fail
+        inside, or wait for ever, and what was asked before an exception is done: that is for the transaction to take
+        back. Else all are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the
+        connection: nobody knows where it stands.
         """
         self.exchange()
-        outer, self._ahead = self._ahead, ahead
+        outer, self._sends_early = self._sends_early, sends_early
         self.depth += 1
         try:
             yield
         except BaseException:
-            self._asked = []
+            self._submitted = []
             with suppress(psycopg.Error):
                 self.exchange()
             raise
         finally:
             self.depth -= 1
-            self._ahead = outer
+            self._sends_early = outer
         self.exchange()
 
-    def ask(self, asked: SentStatement) -> None:
-        self._asked.append(asked)
+    def submit(self, statement: PipelineStatement) -> None:
+        self._submitted.append(statement)
         if not self.depth:
             self.exchange()
-        elif self._ahead:
-            with self._closing():
+        elif self._sends_early:
+            with self._close_on_error():
                 begins = not self._sent
                 self._send()
                 if begins:
                     self.connection.pgconn.flush()
 
-    def behind(self, one: SentStatement) -> Callable[[], bool]:
+    def send_with_next(self, statement: PipelineStatement) -> Callable[[], bool]:
         """Send it at the end of the next exchange outside of a transaction, in a transaction of its own.
 
         It is waited for, but what becomes of it is nobody's business. Gives what takes it back: False when it was sent.
         """
-        self._behind.append(one)
+        self._trailing.append(statement)
 
         def take_back() -> bool:
-            there = one in self._behind
-            self._behind = [other for other in self._behind if other is not one]
-            return there
+            was_pending = statement in self._trailing
+            self._trailing = [other for other in self._trailing if other is not statement]
+            return was_pending
 
         return take_back
 
     def exchange(self) -> None:
         """Send what was asked, and give everybody his answer. Raises the first error of the server."""
-        if not self._asked and not self._sent:
+        if not self._submitted and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
-        own, behind = self._sent, list[SentStatement | bytes | None]()
+        own, trailing = self._sent, list[PipelineStatement | bytes | None]()
         try:
-            with self._closing():
+            with self._close_on_error():
                 self._send()
                 connection.pgconn.pipeline_sync()
                 own = self._sent
-                if self._behind and self._idle:
-                    self._asked, self._behind, self._sent = self._behind, [], behind
-                    self._send(behind=True)
+                if self._trailing and self._idle:
+                    self._submitted, self._trailing, self._sent = self._trailing, [], trailing
+                    self._send(is_trailing=True)
                     connection.pgconn.pipeline_sync()
-                connection.wait(_answers(connection.pgconn, results, marks, 2 if behind else 1))
+                connection.wait(_receive_results(connection.pgconn, results, marks, 2 if trailing else 1))
                 connection.pgconn.exit_pipeline_mode()
         except psycopg.OperationalError as exc:
-            error = _error(results[: marks[0]] if marks else results, connection)
+            error = _first_error(results[: marks[0]] if marks else results, connection)
             if error is not None:
                 raise error from exc  # why the server has closed the connection
             if not marks:
                 raise
             # what was waited for is done, only what came behind it is not
         self._sent = []
-        error = self._answered(own, results[: marks[0]])
-        self._answered(behind, results[marks[0] :])
+        error = self._assign_results(own, results[: marks[0]])
+        self._assign_results(trailing, results[marks[0] :])
         if error is not None:
             raise error
 
-    def _answered(self, sent: list[SentStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
+    def _assign_results(self, sent: list[PipelineStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
         """Give each its result; the first error of the server.
 
         That may be one result more: of the commit, as of deferred constraints.
         """
-        for one, result in zip(sent, results, strict=False):
-            if isinstance(one, SentStatement):
-                one.result = result
-            elif one is not None and result.status != ExecStatus.COMMAND_OK:
-                self._names = {key: name for key, name in self._names.items() if name != one}
-        error = _error(results, self.connection)
-        self._forget_after(error)
+        for statement, result in zip(sent, results, strict=False):
+            if isinstance(statement, PipelineStatement):
+                statement.result = result
+            elif statement is not None and result.status != ExecStatus.COMMAND_OK:
+                self._names = {key: name for key, name in self._names.items() if name != statement}
+        error = _first_error(results, self.connection)
+        self._discard_prepared(error)
         return error
 
-    def _forget_after(self, error: psycopg.Error | None) -> None:
+    def _discard_prepared(self, error: psycopg.Error | None) -> None:
         """What is prepared, when that is what was wrong."""
-        if error is not None and error.sqlstate in (_OUTDATED, _GONE):
+        if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
 
     @contextmanager
-    def _closing(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._asked, self._sent, self._behind = [], [], []
+            self._submitted, self._sent, self._trailing = [], [], []
             self.connection.pgconn.finish()  # a pool, too, takes it for closed
             raise
 
-    def _send(self, *, behind: bool = False) -> None:
+    def _send(self, *, is_trailing: bool = False) -> None:
         """Give libpq what was asked. Behind the first of a block it may send it whenever it likes.
 
-        ``behind``: nobody will hear that what is prepared was gone, so what changes the session is not prepared.
+        ``is_trailing``: nobody will hear that what is prepared was gone, so what changes the session is not prepared.
         """
-        connection, asked = self.connection, self._asked
+        connection, statements = self.connection, self._submitted
         if connection.closed:
             raise psycopg.OperationalError("the connection is closed")
-        protocol, self._asked = connection.pgconn, []
-        if not behind and not self._sent:
+        protocol, self._submitted = connection.pgconn, []
+        if not is_trailing and not self._sent:
             idle = protocol.transaction_status == TransactionStatus.IDLE
             opens, self._idle = idle and not connection.autocommit, idle and connection.autocommit
             protocol.enter_pipeline_mode()
-            before = [_beginning(connection)] if opens else []
+            before = [_begin_command(connection)] if opens else []
             stale = self._stale if protocol.transaction_status != TransactionStatus.INERROR else []
             for command in [*before, *(b"deallocate " + name for name in stale)]:
                 protocol.send_query_params(command, None)
                 self._sent.append(None)
             self._stale = self._stale[len(stale) :]
-        for one in asked:
-            prepares = self._prepares and (bool(one.values) or not behind)
-            name = self._prepared((one.query, one.types)) if prepares else None
+        for statement in statements:
+            prepares = self._prepares and (bool(statement.values) or not is_trailing)
+            name = self._prepared_name((statement.query, statement.types)) if prepares else None
             if name is None:
-                protocol.send_query_params(one.query, one.values, one.types, one.formats, Format.BINARY)
+                protocol.send_query_params(
+                    statement.query, statement.values, statement.types, statement.formats, Format.BINARY
+                )
             else:
-                protocol.send_query_prepared(name, one.values, one.formats, Format.BINARY)
-            self._sent.append(one)
+                protocol.send_query_prepared(name, statement.values, statement.formats, Format.BINARY)
+            self._sent.append(statement)
 
-    def _prepared(self, key: Key) -> bytes | None:
+    def _prepared_name(self, key: Key) -> bytes | None:
         """The name of the statement, which is prepared now if it comes often."""
         name = self._names.pop(key, None)
         if name is None:
             seen = self._seen[key] = self._seen.get(key, 0) + 1
-            if seen <= _BEFORE:
+            if seen <= _PREPARE_AFTER:
                 if len(self._seen) > _MOST_PREPARED:
                     self._seen.clear()
                 return None
@@ -274,21 +278,21 @@ class Link:
 
 
 @lru_cache(maxsize=1024)
-def _numbered(sql: str) -> bytes:
+def _number_placeholders(sql: str) -> bytes:
     """``%s`` as PostgreSQL has it, by number, and ``%%`` as ``%``."""
     number = 0
 
-    def place(found: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         nonlocal number
-        if found[0] == "%%":
+        if match[0] == "%%":
             return "%"
         number += 1
         return f"${number}"
 
-    return _PLACE.sub(place, sql).encode()
+    return _PLACEHOLDER.sub(replace, sql).encode()
 
 
-def _beginning(connection: psycopg.Connection[Any]) -> bytes:
+def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
     """BEGIN, as the options of the connection want it."""
     words = ["BEGIN"]
     if connection.isolation_level is not None:
@@ -300,7 +304,9 @@ def _beginning(connection: psycopg.Connection[Any]) -> bytes:
     return " ".join(words).encode()
 
 
-def _answers(protocol: Any, found: list[Any], marks: list[int], ends: int) -> Generator[Wait, Ready | int, None]:
+def _receive_results(
+    protocol: Any, results: list[Any], marks: list[int], ends: int
+) -> Generator[Wait, Ready | int, None]:
     """Add the result of each statement, in order, up to so many synchronisations; psycopg waits for the connection."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
@@ -316,13 +322,13 @@ def _answers(protocol: Any, found: list[Any], marks: list[int], ends: int) -> Ge
                     raise psycopg.OperationalError("the connection is lost: the server's answer cannot be read")
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:
-                marks.append(len(found))
+                marks.append(len(results))
                 if len(marks) == ends:
                     return
             else:
-                found.append(result)
+                results.append(result)
 
 
-def _error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
+def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     return None if failed is None else error_from_result(failed, encoding=connection.info.encoding)

@@ -16,20 +16,20 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
-from temporalex_django.db.dialects.pg_together import Link, SentStatement
+from temporalex_django.db.dialects.pg_together import PipelineStatement, StatementPipeline
 from temporalex_django.db.guarded_orm import refuse_query
 
 #: Of connections that can send our arrays.
-_links: WeakKeyDictionary[Any, Link] = WeakKeyDictionary()
+_pipelines: WeakKeyDictionary[Any, StatementPipeline] = WeakKeyDictionary()
 #: Of advisory locks: who has this one stands in line.
-_IN_LINE = 0x7E4A1EC
+_WAIT_LOCK = 0x7E4A1EC
 _KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
 #: A statement ran into its ``statement_timeout``, or somebody cancelled it: the session goes on.
 QUERY_CANCELED = "57014"
 #: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
 TRANSIENT = frozenset({"55P03", "40P01", "40001", QUERY_CANCELED})
 #: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout: the session is over.
-_OVER = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
+_CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
 class PostgresDialect:
@@ -43,41 +43,43 @@ class PostgresDialect:
     name = "postgresql"
     turn_size = 200
     writer_lock = False
-    few = "(select %s::int8)"
+    hidden_limit = "(select %s::int8)"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = True
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
     @staticmethod
-    def mark(kind: str) -> str:
+    def placeholder(kind: str) -> str:
         return f"%s::{kind}"
 
     def atomic(self) -> AbstractContextManager[None]:
         """Rows are locked one by one."""
         return transaction.atomic(using=self.alias)
 
-    def _link(self) -> Link:
+    def _statement_pipeline(self) -> StatementPipeline:
         connection = connections[self.alias]
         connection.ensure_connection()
         raw = connection.connection
-        link = _links.get(raw)
+        link = _pipelines.get(raw)
         if link is None:
             # where psycopg prepares statements too, it deallocates all of them after a rollback, whoever prepared them
             prepares = raw.prepare_threshold is None and not get_settings().POOLED
-            link = _links[raw] = Link(raw, prepares=prepares)
+            link = _pipelines[raw] = StatementPipeline(raw, prepares=prepares)
             register(raw)
         return link
 
     def _cursor(self) -> Any:
         connection = connections[self.alias]
-        asked: Any = SentStatement(self._link())
-        return connection.make_debug_cursor(asked) if connection.queries_logged else connection.make_cursor(asked)
+        statement: Any = PipelineStatement(self._statement_pipeline())
+        return (
+            connection.make_debug_cursor(statement) if connection.queries_logged else connection.make_cursor(statement)
+        )
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
-        return self.ask(sql, parameters, types)()
+        return self.submit(sql, parameters, types)()
 
-    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
+    def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
         del types  # psycopg knows them
         cursor = self._cursor()
         cursor.execute(sql, parameters)
@@ -89,7 +91,7 @@ class PostgresDialect:
         cursor.execute(sql, parameters)
         return int(cursor.rowcount)
 
-    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+    def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
         return f"= any(%s::{kind}[])", array(list(values), kind)
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
@@ -100,30 +102,32 @@ class PostgresDialect:
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        return self.ask_writing(columns, body, rows, types, key=key)()
+        return self.submit_write(columns, body, rows, types, key=key)()
 
-    def ask_writing(
+    def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
         arrays = _arrays(columns, rows, key)
-        return self.ask(_statement(columns, body, key), arrays, types) if arrays else list
+        return self.submit(_statement(columns, body, key), arrays, types) if arrays else list
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def pipeline(self) -> Iterator[None]:
         """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
-        link, connection = self._link(), connections[self.alias]
+        link, connection = self._statement_pipeline(), connections[self.alias]
         # wrappers and codecs of others may use this connection
-        ahead = type(codec()) is JsonCodec and all(wrapper is refuse_query for wrapper in connection.execute_wrappers)
-        with connection.wrap_database_errors, link.together(ahead=ahead):
+        sends_early = type(codec()) is JsonCodec and all(
+            wrapper is refuse_query for wrapper in connection.execute_wrappers
+        )
+        with connection.wrap_database_errors, link.pipeline(sends_early=sends_early):
             yield
 
-    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
-        link = self._link()
-        one = SentStatement(link)
-        one.fill(sql, parameters)
-        return link.behind(one)
+    def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+        link = self._statement_pipeline()
+        statement = PipelineStatement(link)
+        statement.bind(sql, parameters)
+        return link.send_with_next(statement)
 
-    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+    def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         if clock is not None:
             return "%s::timestamptz", [clock()]
         return ("clock_timestamp()" if live else "statement_timestamp()"), []
@@ -148,8 +152,8 @@ class PostgresDialect:
         if not connections[self.alias].savepoint_ids:
             self.execute("set local enable_seqscan = off")
 
-    def stand_in_line(self, number: int) -> None:
-        self.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", [_IN_LINE, number])
+    def announce_wait(self, number: int) -> None:
+        self.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", [_WAIT_LOCK, number])
 
     def is_waited_for(self, number: int) -> bool:
         rows = self.select(
@@ -157,7 +161,7 @@ class PostgresDialect:
             " where q.locktype = 'advisory' and q.granted and q.objsubid = 2"
             " and q.database = (select oid from pg_database where datname = current_database())"
             " and q.classid = %s::int8::oid and q.objid = %s::int8::oid)",
-            [_IN_LINE, number],
+            [_WAIT_LOCK, number],
             ("bool",),
         )
         return bool(rows[0][0])
@@ -167,7 +171,7 @@ class PostgresDialect:
         return None if level in ("read committed", "read uncommitted") else level
 
     @contextmanager
-    def checked(self, *, statement_timeout: str | None) -> Iterator[None]:
+    def check_constraints(self, *, statement_timeout: str | None) -> Iterator[None]:
         limit = statement_timeout
         if limit is None:
             limit = self.select("select current_setting('statement_timeout')", [], ("text",))[0][0]
@@ -188,22 +192,22 @@ class PostgresDialect:
                 [text for limit in limits.items() for text in limit],
             )
 
-    def transient(self, exc: BaseException) -> bool:
-        return _state(exc) in TRANSIENT
+    def is_transient(self, exc: BaseException) -> bool:
+        return _sqlstate(exc) in TRANSIENT
 
-    def interrupted(self, exc: BaseException) -> bool:
-        return _state(exc) == QUERY_CANCELED
+    def is_interrupted(self, exc: BaseException) -> bool:
+        return _sqlstate(exc) == QUERY_CANCELED
 
-    def over(self, exc: BaseException) -> bool:
-        raw, state = connections[self.alias].connection, _state(exc)
-        return raw is None or raw.closed or state is None or state in _OVER or state.startswith("08")
+    def is_connection_lost(self, exc: BaseException) -> bool:
+        raw, state = connections[self.alias].connection, _sqlstate(exc)
+        return raw is None or raw.closed or state is None or state in _CONNECTION_LOST or state.startswith("08")
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{max(1, int(seconds * 1000))}ms"
 
 
-def _state(exc: BaseException) -> str | None:
+def _sqlstate(exc: BaseException) -> str | None:
     cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
     return cause.sqlstate if isinstance(cause, psycopg.Error) else None
 

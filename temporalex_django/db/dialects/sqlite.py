@@ -20,11 +20,11 @@ from temporalex_django.db.dialects.base import Answer, Columns, Types
 
 #: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3: no longer than workers
 #: pause.
-_SHORT = 3
+_BUSY_TIMEOUT = 3
 
 #: A line a database alias for the threads of this process: see ``SqliteDialect.atomic``.
-_LINES: dict[str, threading.Lock] = {}
-os.register_at_fork(after_in_child=_LINES.clear)  # a thread that is not there in the child may have held one
+_THREAD_LOCKS: dict[str, threading.Lock] = {}
+os.register_at_fork(after_in_child=_THREAD_LOCKS.clear)  # a thread that is not there in the child may have held one
 
 
 class SqliteDialect:
@@ -33,14 +33,14 @@ class SqliteDialect:
     name = "sqlite"
     turn_size = 100  # where so many take no longer than a moment: see ``workers.turn_runner``
     writer_lock = True
-    few = "%s"
+    hidden_limit = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
     @staticmethod
-    def mark(kind: str) -> str:
+    def placeholder(kind: str) -> str:
         del kind
         return "%s"
 
@@ -58,100 +58,100 @@ class SqliteDialect:
             if not connection.connection.in_transaction:
                 self.execute("begin immediate")
             with transaction.atomic(using=self.alias):
-                self._take_the_lock()
+                self._take_writer_lock()
                 yield
             return
         raw = connection.connection
-        patience = raw.execute("pragma busy_timeout").fetchone()[0]  # of OPTIONS: timeout, or init_command
-        until = time.monotonic() + patience / 1000
-        with self._line(patience / 1000):
+        busy_timeout = raw.execute("pragma busy_timeout").fetchone()[0]  # of OPTIONS: timeout, or init_command
+        until = time.monotonic() + busy_timeout / 1000
+        with self._thread_lock(busy_timeout / 1000):
             try:
-                raw.execute(f"pragma busy_timeout = {_SHORT}")
-                block = self._entered(until)
+                raw.execute(f"pragma busy_timeout = {_BUSY_TIMEOUT}")
+                block = self._enter_transaction(until)
             finally:
-                raw.execute(f"pragma busy_timeout = {patience}")
+                raw.execute(f"pragma busy_timeout = {busy_timeout}")
             with block:
                 yield
 
     @contextmanager
-    def _line(self, patience: float) -> Iterator[None]:
+    def _thread_lock(self, timeout: float) -> Iterator[None]:
         """The first place among this process's threads, or none after so many seconds: SQLite says then what is so."""
-        line = _LINES.setdefault(self.alias, threading.Lock())
-        first = line.acquire(timeout=patience)
+        lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
+        is_acquired = lock.acquire(timeout=timeout)
         try:
             yield
         finally:
-            if first:
-                line.release()
+            if is_acquired:
+                lock.release()
 
-    def _entered(self, until: float) -> ExitStack:
+    def _enter_transaction(self, until: float) -> ExitStack:
         """A transaction that has the lock. Raises what SQLite says of one that it did not get in time."""
         while True:
             with ExitStack() as stack:
                 try:
                     stack.enter_context(transaction.atomic(using=self.alias))
-                    self._take_the_lock()
+                    self._take_writer_lock()
                 except OperationalError as exc:
-                    if not self.transient(exc) or time.monotonic() > until:
+                    if not self.is_transient(exc) or time.monotonic() > until:
                         raise
                     stack.pop_all().__exit__(type(exc), exc, exc.__traceback__)
                     time.sleep(0.001)  # a database in memory does not wait by itself
                 else:
                     return stack.pop_all()
 
-    def _take_the_lock(self) -> None:
+    def _take_writer_lock(self) -> None:
         # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
         self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         with connections[self.alias].cursor() as cursor:
-            cursor.execute(sql, [_adapt(value) for value in parameters])
-            return _converted(cursor.fetchall(), types)
+            cursor.execute(sql, [_adapt_parameter(value) for value in parameters])
+            return _convert_rows(cursor.fetchall(), types)
 
-    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
-        found = self.select(sql, parameters, types)
-        return lambda: found
+    def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
+        rows = self.select(sql, parameters, types)
+        return lambda: rows
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         with connections[self.alias].cursor() as cursor:
-            cursor.execute(sql, [_adapt(value) for value in parameters])
+            cursor.execute(sql, [_adapt_parameter(value) for value in parameters])
             return int(cursor.rowcount)
 
-    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+    def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
         del kind
-        return "in (select value from json_each(%s))", json.dumps([_adapt(value) for value in values])
+        return "in (select value from json_each(%s))", json.dumps([_adapt_parameter(value) for value in values])
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
-        adapted = [[_adapt(value) for value in row] for row in rows]
+        adapted = [[_adapt_parameter(value) for value in row] for row in rows]
         if adapted:
             with connections[self.alias].cursor() as cursor:
-                cursor.executemany(_many(columns, body, key), adapted)
+                cursor.executemany(_executemany_statement(columns, body, key), adapted)
 
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        adapted = [[_adapt(value) for value in row] for row in rows]
+        adapted = [[_adapt_parameter(value) for value in row] for row in rows]
         if not adapted:
             return []
         with connections[self.alias].cursor() as cursor:
-            cursor.execute(_one(columns, body, key), [json.dumps(adapted)])
-            return _converted(cursor.fetchall(), types)
+            cursor.execute(_json_statement(columns, body, key), [json.dumps(adapted)])
+            return _convert_rows(cursor.fetchall(), types)
 
-    def ask_writing(
+    def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        found = self.write_returning(columns, body, rows, types, key=key)
-        return lambda: found
+        result_rows = self.write_returning(columns, body, rows, types, key=key)
+        return lambda: result_rows
 
-    def together(self) -> AbstractContextManager[None]:
+    def pipeline(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+    def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
         raise NotSupportedError(
             f"nobody listens here, and nothing is sent behind another statement: {sql} {parameters}"
         )
 
-    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+    def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         del live
         return "%s", [clock() if clock is not None else datetime.now(UTC)]
 
@@ -168,7 +168,7 @@ class SqliteDialect:
     def prefer_indexes(self) -> None:
         """Plans are made anew for each statement."""
 
-    def stand_in_line(self, number: int) -> None:
+    def announce_wait(self, number: int) -> None:
         """There is no other writer."""
 
     def is_waited_for(self, number: int) -> bool:
@@ -178,7 +178,7 @@ class SqliteDialect:
     def fixed_snapshot(self) -> str | None:
         return None
 
-    def checked(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
+    def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
         """It could only be asked about whole tables: a run that breaks a constraint is blocked at the commit."""
         del statement_timeout
         return nullcontext()
@@ -189,20 +189,20 @@ class SqliteDialect:
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
         """It has no such limits."""
 
-    def transient(self, exc: BaseException) -> bool:
+    def is_transient(self, exc: BaseException) -> bool:
         cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
         return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
 
-    def interrupted(self, exc: BaseException) -> bool:
+    def is_interrupted(self, exc: BaseException) -> bool:
         del exc
         return False
 
-    def over(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException) -> bool:
         del exc
         return False
 
 
-def _adapt(value: Any) -> Any:
+def _adapt_parameter(value: Any) -> Any:
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, datetime):
@@ -212,15 +212,15 @@ def _adapt(value: Any) -> Any:
     return value
 
 
-def _time(value: str | datetime) -> datetime:
+def _parse_time(value: str | datetime) -> datetime:
     """Plain columns come back as naive datetimes (Django's converter), expressions as text."""
     return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).replace(tzinfo=UTC)
 
 
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _time, "bool": bool, "bytea": bytes}
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _parse_time, "bool": bool, "bytea": bytes}
 
 
-def _converted(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
+def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
     converters = [_CONVERTERS.get(kind) for kind in types]
     if not any(converters):
         return [tuple(row) for row in rows]
@@ -234,7 +234,7 @@ def _converted(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, .
 
 
 @lru_cache(maxsize=512)
-def _many(columns: Columns, body: str, key: str | None) -> str:
+def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
     names = ", ".join(name for name, _ in columns)
     marks = ", ".join("%s" for _ in columns)
     if key is not None:
@@ -243,7 +243,7 @@ def _many(columns: Columns, body: str, key: str | None) -> str:
 
 
 @lru_cache(maxsize=512)
-def _one(columns: Columns, body: str, key: str | None) -> str:
+def _json_statement(columns: Columns, body: str, key: str | None) -> str:
     names = ", ".join(name for name, _ in columns)
     parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
     if key is not None:

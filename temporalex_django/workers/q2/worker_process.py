@@ -15,7 +15,7 @@ import time
 
 import django
 
-from temporalex_django.liveness.guardian import die_with
+from temporalex_django.liveness.guardian import die_with_parent
 from temporalex_django.liveness.stop_signals import EventSetter
 
 log = logging.getLogger("temporalex_django.worker")
@@ -28,9 +28,9 @@ def main(parent: int) -> None:
 
     At once with its pusher.
     """
-    die_with(parent)
+    die_with_parent(parent)
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, EventSetter(stop).tell)
+    signal.signal(signal.SIGTERM, EventSetter(stop).trigger)
     faulthandler.enable()
     django.setup()
     from temporalex_django.workers.loop import WorkerLoop  # noqa: PLC0415 - when the apps are there

@@ -20,7 +20,7 @@ from django.conf import settings as django_settings
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.guardian import Guard
+from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.workers.q2.queue_locks import release_dead_reader
 
 log = logging.getLogger("temporalex_django.worker")
@@ -45,14 +45,14 @@ class WorkerProcesses:
 
     def _run(self) -> None:
         limit = get_settings().HARD_DEADLOCK_TIMEOUT
-        guard = None if limit is None else Guard(DjangoStorage().domain, limit)
+        guard = None if limit is None else WorkerGuardian(DjangoStorage().domain, limit)
         while not self._stop.is_set():
             try:
                 release_dead_reader()
                 for worker in self.workers:
                     worker.ensure_running()
                 if guard is not None:
-                    guard.look([worker.child.pid for worker in self.workers if worker.child is not None])
+                    guard.check([worker.child.pid for worker in self.workers if worker.child is not None])
             except Exception as exc:  # noqa: BLE001 - the others go on
                 log.error("looking after the workers of this cluster failed, going on: %s", error_line(exc))
             self._stop.wait(_LOOK_EVERY)
@@ -61,7 +61,7 @@ class WorkerProcesses:
                 break
         self._stop_workers()
         if guard is not None:
-            guard.end()
+            guard.stop()
 
     def stop(self) -> None:
         """Tell all to finish, and return when they are gone.

@@ -251,7 +251,7 @@ def test_a_step_that_has_begun_does_not_begin_again():
 
 
 class Around(GraphWorkflow):
-    """``Right`` waits for ``Pick``, which may lead to it through ``Left`` or pass it by."""
+    """``Right`` waits for ``Pick``, which may lead to it through ``MarkerContent`` or pass it by."""
 
     unique = Unique(key="around")
     initial = Start

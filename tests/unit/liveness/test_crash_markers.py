@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.liveness.crash_markers import Marked, folder, left_in, open_marker, remove_marker
+from temporalex_django.liveness.crash_markers import MarkedWork, marker_folder, open_marker, read_marker, remove_marker
 
 CHAIN, INNER = UUID(int=7), UUID(int=8)
 
@@ -26,26 +26,26 @@ def marker(tmp_path, monkeypatch):
 def test_what_is_noted_can_be_read_by_others(marker):
     marker.note(CHAIN)
     with marker.noted("task", 12):
-        left = left_in(marker.path)
+        left = read_marker(marker.path)
         assert left is not None
-        assert set(left.marks) == {Marked("chain", CHAIN), Marked("task", 12)}
+        assert set(left.marks) == {MarkedWork("chain", CHAIN), MarkedWork("task", 12)}
     marker.note(INNER)
-    assert left_in(marker.path).marks == (Marked("chain", INNER),)
+    assert read_marker(marker.path).marks == (MarkedWork("chain", INNER),)
     marker.note(None)
-    assert left_in(marker.path).marks == (Marked("chain", CHAIN),)
+    assert read_marker(marker.path).marks == (MarkedWork("chain", CHAIN),)
     marker.note(None)
-    assert left_in(marker.path).marks == ()
+    assert read_marker(marker.path).marks == ()
 
 
 def test_nothing_but_a_marker_of_this_user_is_read_or_deleted(marker, tmp_path):
     content = Path(marker.path).read_bytes()
-    elsewhere, strange = tmp_path / "other.marker", folder() / "strange.marker"
+    elsewhere, strange = tmp_path / "other.marker", marker_folder() / "strange.marker"
     elsewhere.write_bytes(content)
     strange.write_bytes(b"not one of ours")
-    link = folder() / "link.marker"
+    link = marker_folder() / "link.marker"
     link.symlink_to(elsewhere)
     for path in (elsewhere, strange, link, tmp_path / "missing.marker"):
-        assert left_in(str(path)) is None
+        assert read_marker(str(path)) is None
         remove_marker(str(path))
     assert elsewhere.exists()
     assert strange.exists()

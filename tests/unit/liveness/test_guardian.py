@@ -7,38 +7,40 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.liveness.crash_markers import Marked
-from temporalex_django.liveness.guardian import Vigil, _within
-from temporalex_django.liveness.verdicts import MOST_CRASHES, judge
+from temporalex_django.liveness.crash_attribution import MOST_CRASHES, attribute_crashes
+from temporalex_django.liveness.crash_markers import MarkedWork
+from temporalex_django.liveness.guardian import WatchState, _run_with_timeout
 
-ONE, TWO = Marked("chain", UUID(int=1)), Marked("chain", UUID(int=2))
-TASK, TRIAL, OTHER = Marked("task", 1), Marked("trial", 1), Marked("task", 2)
-ASKED = Marked("run", UUID(int=1))
+ONE, TWO = MarkedWork("chain", UUID(int=1)), MarkedWork("chain", UUID(int=2))
+TASK, TRIAL, OTHER = MarkedWork("task", 1), MarkedWork("trial", 1), MarkedWork("task", 2)
+ASKED = MarkedWork("run", UUID(int=1))
 
 
 def looks(vigil, *, seconds, beats, stopped=False, since=0.0, step=0.2):
     """Look every ``step`` seconds: after how many it is to be ended, or None."""
     for number in range(1, int(seconds / step) + 1):
-        if vigil.look(beats=beats(number) if callable(beats) else beats, stopped=stopped, now=since + number * step):
+        if vigil.look(
+            heartbeats=beats(number) if callable(beats) else beats, stopped=stopped, now=since + number * step
+        ):
             return number * step
     return None
 
 
 def test_who_beats_is_left_alone():
-    assert looks(Vigil(1.0), seconds=60, beats=lambda n: n) is None
+    assert looks(WatchState(1.0), seconds=60, beats=lambda n: n) is None
 
 
 def test_who_does_not_beat_is_ended_after_the_limit():
-    ended = looks(Vigil(1.0), seconds=60, beats=7)
+    ended = looks(WatchState(1.0), seconds=60, beats=7)
     assert ended is not None and 1.0 < ended < 1.7
 
 
 def test_before_the_first_beat_and_after_the_last_nothing_counts():
-    assert looks(Vigil(1.0), seconds=60, beats=0) is None
+    assert looks(WatchState(1.0), seconds=60, beats=0) is None
 
 
 def test_stopped_time_does_not_count():
-    vigil = Vigil(1.0)
+    vigil = WatchState(1.0)
     assert looks(vigil, seconds=1, beats=7) is None
     assert looks(vigil, seconds=60, beats=7, stopped=True, since=1.0) is None
     assert looks(vigil, seconds=60, beats=7, since=61.0) is not None
@@ -46,11 +48,11 @@ def test_stopped_time_does_not_count():
 
 def test_a_guardian_that_was_late_itself_counts_only_what_it_saw():
     """It was stopped, or the machine was."""
-    vigil = Vigil(1.0)
-    assert not vigil.look(beats=7, stopped=False, now=0.0)
-    assert not vigil.look(beats=7, stopped=False, now=0.2)
-    assert not vigil.look(beats=7, stopped=False, now=60.0)
-    assert not vigil.look(beats=8, stopped=False, now=60.2)
+    vigil = WatchState(1.0)
+    assert not vigil.observe(heartbeats=7, stopped=False, now=0.0)
+    assert not vigil.observe(heartbeats=7, stopped=False, now=0.2)
+    assert not vigil.observe(heartbeats=7, stopped=False, now=60.0)
+    assert not vigil.observe(heartbeats=8, stopped=False, now=60.2)
     assert vigil.silent == 0.0
 
 
@@ -80,20 +82,20 @@ def test_a_guardian_that_was_late_itself_counts_only_what_it_saw():
     ],
 )
 def test_judge(marked, recorded, crashes):
-    verdicts = judge(marked, recorded)
-    assert {verdict.what: verdict.crashes for verdict in verdicts} == crashes
-    assert all(verdict.final == (verdict.crashes == MOST_CRASHES) for verdict in verdicts)
+    verdicts = attribute_crashes(marked, recorded)
+    assert {verdict.mark: verdict.crashes for verdict in verdicts} == crashes
+    assert all(verdict.is_final == (verdict.crashes == MOST_CRASHES) for verdict in verdicts)
 
 
 def test_it_comes_back_later_each_time():
-    waits = [judge([ONE], {ONE: before})[0].wait for before in range(MOST_CRASHES)]
+    waits = [attribute_crashes([ONE], {ONE: before})[0].wait for before in range(MOST_CRASHES)]
     assert waits == sorted(waits) and waits[0] >= 1.0
 
 
 def test_a_guardian_whose_database_does_not_answer_ends_all_the_same(caplog):
     away = threading.Event()
     try:
-        _within(0.05, away.wait)
+        _run_with_timeout(0.05, away.wait)
     finally:
         away.set()
     assert "the database did not answer within 0.05 s" in caplog.text
@@ -101,5 +103,5 @@ def test_a_guardian_whose_database_does_not_answer_ends_all_the_same(caplog):
 
 def test_a_guardian_reports_before_it_ends():
     reported = []
-    _within(60.0, lambda: reported.append(True))
+    _run_with_timeout(60.0, lambda: reported.append(True))
     assert reported == [True]

@@ -8,10 +8,10 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.activity import ActivityTask
-from temporalex_django.models.fields import decoded
+from temporalex_django.models.fields import decode_payload
 
 
-class _LoneActivities(models.Manager["EnqueuedTask"]):
+class _BackgroundTaskManager(models.Manager["EnqueuedTask"]):
     def get_queryset(self) -> models.QuerySet[EnqueuedTask]:
         return super().get_queryset().filter(chain=None)
 
@@ -19,7 +19,7 @@ class _LoneActivities(models.Manager["EnqueuedTask"]):
 class EnqueuedTask(ActivityTask):
     """A Django task that has not ended: the rows of activities that have no run."""
 
-    objects = _LoneActivities()  # type: ignore[misc] # the stubs know no manager of a proxy
+    objects = _BackgroundTaskManager()  # type: ignore[misc] # the stubs know no manager of a proxy
 
     class Meta:
         proxy = True
@@ -72,4 +72,4 @@ class EndedTask(models.Model):
     @property
     def arguments(self) -> Any:
         """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
-        return decoded(self.call)
+        return decode_payload(self.call)

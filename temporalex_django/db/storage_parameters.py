@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django.db.dialects.base import dialect_of
+from temporalex_django.db.dialects.base import find_dialect
 
 #: Hot tables: dead rows are gathered early, and rewritten rows find room on their own page (heap-only updates).
 _VACUUM = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0"
@@ -29,7 +29,7 @@ _TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin 
 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
     """Set storage parameters, and make the indexes of closed runs and of tags; nothing on other databases."""
-    dialect = dialect_of(schema_editor.connection.alias)
+    dialect = find_dialect(schema_editor.connection.alias)
     if dialect is not None and dialect.tunes_tables:
         for table, parameters in _SETTINGS.items():
             schema_editor.execute(f"ALTER TABLE {table} SET ({parameters})")

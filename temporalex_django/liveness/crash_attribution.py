@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from temporalex_django.liveness.crash_markers import Marked
+from temporalex_django.liveness.crash_markers import MarkedWork
 
 #: At its third death a run is blocked and an external activity fails as ``WorkerLost``.
 MOST_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """``crashes`` as the row is to say from now on; not ``final``: it comes back after ``wait`` seconds, and alone."""
+class CrashVerdict:
+    """``crashes`` as the row is to say from now on.
 
-    what: Marked
+    Not ``is_final``: it comes back after ``wait`` seconds, and alone.
+    """
+
+    mark: MarkedWork
     crashes: int
     wait: float
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         return self.crashes >= MOST_CRASHES
 
 
-def judge(marked: Collection[Marked], recorded: Mapping[Marked, int], *, earlier: int = 0) -> list[Verdict]:
+def attribute_crashes(
+    marks: Collection[MarkedWork], recorded: Mapping[MarkedWork, int], *, earlier: int = 0
+) -> list[CrashVerdict]:
     """What becomes of those that a process was running when it ended, by the deaths that their rows count so far.
 
     ``recorded`` lacks those that are over. For processes that are known to have ended only: one that is merely late has
@@ -38,11 +43,11 @@ def judge(marked: Collection[Marked], recorded: Mapping[Marked, int], *, earlier
       their neighbour. Where somebody was on trial, the others are not even that. Suspects come back one by one, so that
       the next death tells.
     """
-    runs = {mark.key for mark in marked if mark.kind in ("chain", "run")}
-    tried = {mark.key for mark in marked if mark.kind == "trial"}
-    alone = len([mark for mark in marked if mark.kind != "trial"]) == 1
-    found = []
-    for mark in marked:
+    runs = {mark.key for mark in marks if mark.kind in ("chain", "run")}
+    tried = {mark.key for mark in marks if mark.kind == "trial"}
+    alone = len([mark for mark in marks if mark.kind != "trial"]) == 1
+    verdicts = []
+    for mark in marks:
         if mark not in recorded:
             continue
         before = recorded[mark]
@@ -52,5 +57,5 @@ def judge(marked: Collection[Marked], recorded: Mapping[Marked, int], *, earlier
             crashes = before + 1 if len(runs) == 1 else max(before, 1)
             if earlier and before and len(runs) == 1 and crashes == MOST_CRASHES - 1:
                 crashes = MOST_CRASHES
-        found.append(Verdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
-    return found
+        verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
+    return verdicts

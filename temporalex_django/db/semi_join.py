@@ -10,24 +10,24 @@ from typing import Any, TypeVar
 
 from django.db.models import BooleanField, F, Func, Model, QuerySet, Subquery
 
-from temporalex_django.db.dialects.base import dialect_of
+from temporalex_django.db.dialects.base import find_dialect
 
 M = TypeVar("M", bound=Model)
 
 
-class _ArrayOf(Subquery):
+class _ArraySubquery(Subquery):
     template = "array(%(subquery)s)"
 
 
-class _IsAmong(Func):
+class _EqualsAny(Func):
     template = "%(expressions)s)"
     arg_joiner = " = any("
     output_field = BooleanField()
 
 
-def among(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
+def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
     """Those of which ``column`` is one of ``ids``, a queryset of one column; nothing is read."""
-    dialect = dialect_of(rows.db)
+    dialect = find_dialect(rows.db)
     if dialect is None or not dialect.arrays:
         return rows.filter(**{f"{column}__in": ids})
-    return rows.filter(_IsAmong(F(column), _ArrayOf(ids.order_by())))
+    return rows.filter(_EqualsAny(F(column), _ArraySubquery(ids.order_by())))

@@ -21,9 +21,9 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import payloads
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.senders import Sender
-from temporalex_django.db.dialects.base import Mark, dialect_for
-from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
-from temporalex_django.db.searched import insert_searched
+from temporalex_django.db.dialects.base import Placeholder, get_dialect
+from temporalex_django.db.search_attributes import insert_search_attributes
+from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.ids import token, uuid7
@@ -37,11 +37,11 @@ CHANNEL = "temporalex"
 #: A notification, for a transaction of its own: its commit waits for no disk, since nothing depends on a hint.
 NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
-_SENT = MESSAGES.pick(
+_MESSAGE = MESSAGES.pick_columns(
     *("kind", "name", "body", "request_id", "sender_key", "sender_name", "chain_id", "queue", "created_at")
 )
-_NEW = MESSAGES.pick("id", "created_at")
-_BEFORE = MESSAGES.pick("id", "kind", "name", "body", "sender_key", "sender_name")
+_INSERTED = MESSAGES.pick_columns("id", "created_at")
+_FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
 _UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 
 
@@ -57,14 +57,14 @@ class NewStart(RunStart):
     subject: models.Model | None = None
 
 
-class Started(NamedTuple):
+class StartedRun(NamedTuple):
     """A chain, and its first run."""
 
     chain_id: UUID
     run_id: UUID
 
 
-class Inserted(NamedTuple):
+class InsertedMessage(NamedTuple):
     """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again.
 
     ``at``: the database's time when a new one was inserted. ``replaced``: the digest of the payload of the failed
@@ -77,13 +77,13 @@ class Inserted(NamedTuple):
     replaced: str | None = None
 
 
-def copy_subject(run_id: UUID, of: UUID, *, alias: str) -> None:
+def copy_subject(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
     """Give a run the subject of another one. The object may be gone: its key stays."""
     runs, shared = Instance.objects.using(alias), ("subject_type_id", "subject_id")
-    runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=of), strict=True)))
+    runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=source_run_id), strict=True)))
 
 
-def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
+def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
     """Insert a chain that is due now, and its first run.
 
     Inside the caller's transaction if one is open, and it stays usable whatever happens here. Workers are rung for when
@@ -91,21 +91,23 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     ``START_LOCK_WAIT``. Raises ``AlreadyRunning``, with ``pending=True`` when that wait was in vain (on SQLite, whose
     one lock says nothing of ids, Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
     """
-    started = Started(uuid7(), uuid7())
-    taken = None if start.generated else parse_run_id(start.workflow_id)
-    if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
+    started = StartedRun(uuid7(), uuid7())
+    run_id = None if start.generated else parse_run_id(start.workflow_id)
+    if run_id is not None and storage.sql.select(
+        "select 1 from temporalex_instance where id = %s", [run_id], ("int4",)
+    ):
         raise run_id_taken_error(start.workflow_id)
-    wide = ("", []) if start.generated else _wider_scope(start)
+    wide = ("", []) if start.generated else _wider_scope_test(start)
     take_back: Callable[[], bool] | None = None
     try:
-        insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
-        alone = not start.search_attributes and _is_heard(storage.alias)
+        insert = _insert_chain_and_run if storage.sql.chained_writes else _insert_separately
+        alone = not start.search_attributes and _can_notify(storage.alias)
         if alone and storage.clock is None:
-            take_back = storage.sql.behind(NOTIFY, [CHANNEL, start.queue])
+            take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, start.queue])
         with storage.transaction() if start.search_attributes else nullcontext():
             done = insert(start, started, storage, wide)
             if done and start.search_attributes:
-                insert_searched(storage.sql, [(started.run_id, start.search_attributes)])
+                insert_search_attributes(storage.sql, [(started.run_id, start.search_attributes)])
     except DatabaseError as exc:
         # where one lock keeps all writers out, it says nothing of this id
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
@@ -122,36 +124,36 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     if not done:
         raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
     if not alone and storage.clock is None:
-        ring_on_commit(alias=storage.alias, queues=[start.queue])
+        notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
 
 
-def _wider_scope(start: RunStart) -> tuple[str, list[Any]]:
+def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
     """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters.
 
     That of a class which was renamed sees those that were started under the names it had.
     """
-    own, more = "", list[Any]()
+    own, parameters = "", list[Any]()
     names = [] if start.scope == "global" else all_names(start.workflow)
     if start.scope == "none" or (start.scope == "version" and len(names) == 1):
         return "", []
     if names:
-        own, more = f" and i.workflow in ({', '.join(['%s'] * len(names))})", [*names]
+        own, parameters = f" and i.workflow in ({', '.join(['%s'] * len(names))})", [*names]
     if start.scope == "version":
-        own, more = f"{own} and i.version = %s", [*more, start.version]
+        own, parameters = f"{own} and i.version = %s", [*parameters, start.version]
     test = (
         "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
         f" where i.workflow_id = %s{own} and c.open_key is not null)"
     )
-    return test, [start.workflow_id, *more]
+    return test, [start.workflow_id, *parameters]
 
 
-def reopen(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
+def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
     """Make the id of a closed chain, which the open transaction has locked, its own again.
 
     False when another open run keeps it out. Waits for another transaction that starts the id.
     """
-    test, parameters = _wider_scope(start)
+    test, parameters = _wider_scope_test(start)
     try:
         with storage.savepoint():
             done = storage.sql.execute(
@@ -163,30 +165,32 @@ def reopen(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
     return done == 1
 
 
-def _run_row(start: NewStart, started: Started, alias: str, **when: datetime | None) -> dict[str, Any]:
+def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
     """What the first run holds, by column; a column that is not there holds nothing."""
     subject: dict[str, Any] = {}
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
         subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
     seed = start.seed if start.seed is not None else token()
-    more = {"seed": seed, **subject, **when}
-    row = zip(NEW_RUN.picked, new_run(start, *started, more), strict=True)
+    extra = {"seed": seed, **subject, **when}
+    row = zip(NEW_RUN.column_names, new_run_row(start, *started, extra), strict=True)
     return {name: value for name, value in row if value is not None}
 
 
-def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+def _insert_chain_and_run(
+    start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+) -> bool:
     """Chain and run in one statement. It bounds its wait for a key that others may hold.
 
     In a transaction that is open a savepoint and a lock timeout are around it for that.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
-    now, clock = sql.instant(storage.clock, live=True)
+    now, clock = sql.now_expression(storage.clock, live=True)
     shared = not start.generated and key is not None
     inside = shared and connections[storage.alias].in_atomic_block
     run = _run_row(start, started, storage.alias)
-    kind = _Kind(
+    shape = _StartShape(
         columns=tuple(run),
         test=test,
         now=now,
@@ -197,18 +201,18 @@ def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide
         expires=start.execution_timeout is not None,
     )
     parameters: list[Any] = [*started, start.queue, *clock]
-    parameters += [*clock, start.first_timeout] if kind.ends else []
-    parameters += [key] if kind.keyed else []
-    parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"] if kind.bounded else []
+    parameters += [*clock, start.first_timeout] if shape.ends else []
+    parameters += [key] if shape.keyed else []
+    parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"] if shape.bounded else []
     parameters += [*test_parameters, *run.values(), *clock]
-    parameters += [*clock, start.execution_timeout] if kind.expires else []
+    parameters += [*clock, start.execution_timeout] if shape.expires else []
     if not inside:
-        return sql.execute(_both(sql.mark, kind), parameters) == 1
+        return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
     with transaction.atomic(using=storage.alias), sql.lock_timeout(get_settings().START_LOCK_WAIT):
-        return sql.execute(_both(sql.mark, kind), parameters) == 1
+        return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
 
 
-class _Kind(NamedTuple):
+class _StartShape(NamedTuple):
     """What statements of starts differ in. ``columns`` of the run are those that hold something."""
 
     columns: tuple[str, ...]
@@ -222,38 +226,42 @@ class _Kind(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _both(mark: Mark, kind: _Kind) -> str:
+def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
     """The statement that starts of a kind are sent with; there are few kinds."""
-    now, later = kind.now, f"{kind.now} + %s * interval '1 second'"
-    chain = CHAINS.pick(*("id", "run_id", "queue", "due_at"), *(["deadline"] * kind.ends), *(["open_key"] * kind.keyed))
-    run = RUNS.pick(*kind.columns, "created_at", *(["expires_at"] * kind.expires))
-    bound = "from (select set_config('lock_timeout', %s, true)) bound" if kind.bounded else ""
-    source = f"{bound} {f'where {kind.test}' if kind.test else ''}"
-    first = chain.insert_marked(mark, source, due_at=now, deadline=later)
-    if not kind.shared:  # nobody else can have its key: there is nothing to wait for, and nothing to ask
-        return f"with c as ({first}) {run.insert_marked(mark, '', created_at=now, expires_at=later)}"
-    second = run.insert_marked(mark, "from c", created_at=now, expires_at=later)
+    now, later = shape.now, f"{shape.now} + %s * interval '1 second'"
+    chain = CHAINS.pick_columns(
+        *("id", "run_id", "queue", "due_at"), *(["deadline"] * shape.ends), *(["open_key"] * shape.keyed)
+    )
+    run = RUNS.pick_columns(*shape.columns, "created_at", *(["expires_at"] * shape.expires))
+    bound = "from (select set_config('lock_timeout', %s, true)) bound" if shape.bounded else ""
+    source = f"{bound} {f'where {shape.test}' if shape.test else ''}"
+    first = chain.insert_parameters(placeholder, source, due_at=now, deadline=later)
+    if not shape.shared:  # nobody else can have its key: there is nothing to wait for, and nothing to ask
+        return f"with c as ({first}) {run.insert_parameters(placeholder, '', created_at=now, expires_at=later)}"
+    second = run.insert_parameters(placeholder, "from c", created_at=now, expires_at=later)
     return f"with c as ({first} {_UNLESS_OPEN} returning id) {second}"
 
 
-def _insert_one_by_one(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+def _insert_separately(
+    start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+) -> bool:
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
         chain = [*started, start.queue, now, start.deadline(now), start.open_key]
         done = storage.sql.execute(
-            f"{NEW_CHAIN.insert_marked(storage.sql.mark, f'where {test or 1}')} {_UNLESS_OPEN}",
+            f"{NEW_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {_UNLESS_OPEN}",
             [*chain, *test_parameters],
         )
         if done == 1:
             values = _run_row(start, started, storage.alias, created_at=now, expires_at=start.expires_at(now))
-            storage.sql.execute(_run_insert(storage.sql.mark, tuple(values)), list(values.values()))
+            storage.sql.execute(_run_insert_statement(storage.sql.placeholder, tuple(values)), list(values.values()))
     return done == 1
 
 
 @lru_cache(maxsize=128)
-def _run_insert(mark: Mark, columns: tuple[str, ...]) -> str:
-    return RUNS.pick(*columns).insert_marked(mark, "")
+def _run_insert_statement(placeholder: Placeholder, columns: tuple[str, ...]) -> str:
+    return RUNS.pick_columns(*columns).insert_parameters(placeholder, "")
 
 
 def insert_message(
@@ -266,27 +274,27 @@ def insert_message(
     sender: Sender | None = None,
     exact: bool = False,
     storage: DjangoStorage,
-) -> Inserted:
+) -> InsertedMessage:
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
     With ``request_id`` (its id) a second one of that chain gives the first one's row back; one that was rejected or
     never delivered is sent anew, since only what was accepted occupies its id. So is a signal that has become a failed
-    message, with its new payload: ``Inserted.replaced`` is the digest of the old one. Raises ``WorkflowNotFound`` for
-    an unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one with another body is
-    another one).
+    message, with its new payload: ``InsertedMessage.replaced`` is the digest of the old one. Raises
+    ``WorkflowNotFound`` for an unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one
+    with another body is another one).
     """
-    now, clock = storage.sql.instant(storage.clock, live=True)
-    sql = _sending(storage.sql.mark, now)
-    who = (None, None) if sender is None else (sender.key, sender.name)
-    sent = (kind, name, codec().encode(body), request_id, *who)
+    now, clock = storage.sql.now_expression(storage.clock, live=True)
+    sql = _message_insert(storage.sql.placeholder, now)
+    sender_fields = (None, None) if sender is None else (sender.key, sender.name)
+    sent = (kind, name, codec().encode(body), request_id, *sender_fields)
     parameters = [*sent, *clock, chain]
     if request_id is None:
-        rows = storage.sql.select(f"{sql} returning {_NEW.names}", parameters, _NEW.types)
+        rows = storage.sql.select(f"{sql} returning {_INSERTED.names}", parameters, _INSERTED.types)
         if not rows:
             raise WorkflowNotFound(f"no run has the chain {chain}")
-        return Inserted(rows[0][0], True, rows[0][1])
-    sql += f" on conflict (chain_id, request_id) where request_id is not null do nothing returning {_NEW.names}"
-    rows = storage.sql.select(sql, parameters, _NEW.types)
+        return InsertedMessage(rows[0][0], True, rows[0][1])
+    sql += f" on conflict (chain_id, request_id) where request_id is not null do nothing returning {_INSERTED.names}"
+    rows = storage.sql.select(sql, parameters, _INSERTED.types)
     replaced = None
     if (
         not rows
@@ -297,51 +305,57 @@ def insert_message(
         )
     ) or (
         not rows
-        and (replaced := _replaced(chain, request_id, MessageFingerprint(kind, name, body, sender), storage=storage))
+        and (
+            replaced := _delete_replaced(
+                chain, request_id, MessageFingerprint(kind, name, body, sender), storage=storage
+            )
+        )
     ):
-        rows = storage.sql.select(sql, parameters, _NEW.types)
+        rows = storage.sql.select(sql, parameters, _INSERTED.types)
     if rows:
-        return Inserted(rows[0][0], True, rows[0][1], replaced)
-    before = sent_before(chain, request_id, storage=storage)
+        return InsertedMessage(rows[0][0], True, rows[0][1], replaced)
+    before = find_message(chain, request_id, storage=storage)
     if before is None:
         raise WorkflowNotFound(f"no run has the chain {chain}")
     number, sent = before
     sent.require_same(request_id, MessageFingerprint(kind, name, body, sender), exact=exact)
-    return Inserted(number, False)
+    return InsertedMessage(number, False)
 
 
-def _replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
+def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
     """Take out the failed message that this one takes the place of: the digest of its payload; None: there is none.
 
     Locks its row, so that of two senders one replaces it.
     """
     if sent.kind != "signal":
         return None
-    who = None if sent.sender is None else sent.sender.key
+    sender_key = None if sent.sender is None else sent.sender.key
     rows = storage.sql.select(
         "delete from temporalex_message where chain_id = %s and request_id = %s and kind = 'signal' and name = %s"
-        f" and outcome_status = 'failed' and {'sender_key is null' if who is None else 'sender_key = %s'} returning body",
-        [chain, request_id, sent.name, *([] if who is None else [who])],
+        f" and outcome_status = 'failed' and {'sender_key is null' if sender_key is None else 'sender_key = %s'} returning body",
+        [chain, request_id, sent.name, *([] if sender_key is None else [sender_key])],
         ("bytea",),
     )
     return payloads.digest(codec().decode(rows[0][0])) if rows else None
 
 
 @lru_cache(maxsize=8)
-def _sending(mark: Mark, now: str) -> str:
+def _message_insert(placeholder: Placeholder, now: str) -> str:
     source = f"from {CHAINS.name} c where c.id = %s"
-    return _SENT.insert_marked(mark, source, chain_id="c.id", queue="c.queue", created_at=now)
+    return _MESSAGE.insert_parameters(placeholder, source, chain_id="c.id", queue="c.queue", created_at=now)
 
 
-def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
+def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
     """The message of a chain that has this id, and its number."""
     rows = storage.sql.select(
-        _BEFORE.select("where chain_id = %s and request_id = %s"), [chain, request_id], _BEFORE.types
+        _FINGERPRINT.select("where chain_id = %s and request_id = %s"), [chain, request_id], _FINGERPRINT.types
     )
     if not rows:
         return None
-    number, kind, name, body, key, who = rows[0]
-    return number, MessageFingerprint(kind, name, codec().decode(body), None if key is None else Sender(key, who))
+    number, kind, name, body, key, sender_name = rows[0]
+    return number, MessageFingerprint(
+        kind, name, codec().decode(body), None if key is None else Sender(key, sender_name)
+    )
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
@@ -349,7 +363,7 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where id = %s", [message], ("text", "bytea")
     )
-    return _outcome(rows)
+    return _decode_outcome(rows)
 
 
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
@@ -359,59 +373,59 @@ def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> O
         [chain, request_id],
         ("text", "bytea"),
     )
-    return _outcome(rows)
+    return _decode_outcome(rows)
 
 
-def _outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
+def _decode_outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
     if not rows or rows[0][0] is None:
         return None
     status, value = rows[0]
     return Outcome(status=status, value=None if value is None else codec().decode(value))
 
 
-def ring(*, alias: str, queues: Iterable[str] = ()) -> None:
+def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
     """Wake idle workers: a hint, sent now, as a statement of its own (inside a transaction it would serialise commits).
 
     Call it from ``on_commit``. Nothing on SQLite, in a transaction, or behind a pooler; what goes wrong is nobody's
     business.
     """
-    if not _is_heard(alias):
+    if not _can_notify(alias):
         return
     try:
-        dialect_for(alias).execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
+        get_dialect(alias).execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
     except DatabaseError:
         return
 
 
-def _is_heard(alias: str) -> bool:
+def _can_notify(alias: str) -> bool:
     """Whether a hint that is sent now would be, and is a transaction of its own."""
     connection = connections[alias]
-    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+    if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
     return bool(connection.get_autocommit())
 
 
-def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
+def notify_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
     """Ring once after the commit of the open transaction, however often it is asked; at once if none is open.
 
     Not for who commits by himself: nobody says when that is, and workers find by themselves what is due.
     """
     connection = connections[alias]
-    if not dialect_for(alias).listens or not (connection.in_atomic_block or connection.get_autocommit()):
+    if not get_dialect(alias).listens or not (connection.in_atomic_block or connection.get_autocommit()):
         return
-    wanted = frozenset(queues)
+    queue_names = frozenset(queues)
     for waiting in connection.run_on_commit:
         callback = waiting[1]
-        if isinstance(callback, _Ring) and callback.alias == alias:
-            callback.queues |= wanted
+        if isinstance(callback, _Notification) and callback.alias == alias:
+            callback.queues |= queue_names
             return
-    connection.on_commit(_Ring(alias, wanted), robust=True)
+    connection.on_commit(_Notification(alias, queue_names), robust=True)
 
 
-class _Ring:
+class _Notification:
     def __init__(self, alias: str, queues: frozenset[str]) -> None:
         self.alias = alias
         self.queues = queues
 
     def __call__(self) -> None:
-        ring(alias=self.alias, queues=self.queues)
+        notify(alias=self.alias, queues=self.queues)

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
-from temporalex_django.models.fields import hot_key
+from temporalex_django.models.fields import unconstrained_key
 
 
 class SearchAttribute(models.Model):
@@ -18,7 +18,7 @@ class SearchAttribute(models.Model):
     """
 
     pk = models.CompositePrimaryKey("run_id", "name", "place")
-    run = hot_key("temporalex_django.Instance", related_name="searched")
+    run = unconstrained_key("temporalex_django.Instance", related_name="searched")
     workflow = models.CharField(max_length=200)
     name = models.CharField(max_length=100)
     place = models.SmallIntegerField(db_default=0)

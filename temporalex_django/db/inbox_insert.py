@@ -14,7 +14,7 @@ from temporalex_django.engine.storage import Outcome
 from temporalex_django.models import Chain, Message
 
 
-class InboxOrder(ABC):
+class InboxInserts(ABC):
     """``RunStorage.prepend_messages``: seldom called, so that it writes row after row."""
 
     alias: str
@@ -25,24 +25,24 @@ class InboxOrder(ABC):
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """See there. Locks the rows of the chain's unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
-        there = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
-        unread = {row.request_id for row in there} - {None}
-        messages = [message for message in messages if message.message_id not in unread]
-        again = [message.message_id for message in messages if message.message_id is not None]
-        rows.filter(pk__in=[row.pk for row in there]).delete()
-        rows.filter(request_id__in=again).delete()
+        unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
+        unread_ids = {row.request_id for row in unread_rows} - {None}
+        messages = [message for message in messages if message.message_id not in unread_ids]
+        message_ids = [message.message_id for message in messages if message.message_id is not None]
+        rows.filter(pk__in=[row.pk for row in unread_rows]).delete()
+        rows.filter(request_id__in=message_ids).delete()
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
-        new = [self._row(chain, queue, message) for message in messages]
-        for row in there:
+        new = [self._message_row(chain, queue, message) for message in messages]
+        for row in unread_rows:
             row.pk, row.fresh, row.queue = None, True, queue
             row.after = row.after if row.after is not None and row.after <= received else None
-        Message.objects.using(self.alias).bulk_create([*new, *there], batch_size=500)
+        Message.objects.using(self.alias).bulk_create([*new, *unread_rows], batch_size=500)
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
         """See ``RunStorage``."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain, request_id__in=[*ids])
-        found = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
-        return {str(message): status or "" if settled else "unread" for message, settled, status in found}
+        statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
+        return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
         """See ``RunStorage``."""
@@ -63,13 +63,13 @@ class InboxOrder(ABC):
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
         for message, outcome in messages:
-            row = self._row(chain, queue, message)
+            row = self._message_row(chain, queue, message)
             row.fresh, row.settled, row.outcome_status = False, True, outcome.status
             row.outcome = codec().encode(outcome.value)
             rows.append(row)
         Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
-    def _row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
+    def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
         sender = message.sender
         return Message(
             chain_id=chain,

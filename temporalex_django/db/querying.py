@@ -13,15 +13,15 @@ from django.db.models import QuerySet
 _SIZE = 500
 
 
-def in_pages(rows: QuerySet[Any, Any], *, by: str, size: int = _SIZE) -> Iterator[Any]:
+def iterate_pages(rows: QuerySet[Any, Any], *, by: str, size: int = _SIZE) -> Iterator[Any]:
     """All rows in the order of the column ``by`` (``-id``: descending).
 
     It is unique among them and an attribute of each.
     """
-    column, beyond = by.lstrip("-"), "lt" if by.startswith("-") else "gt"
-    rows, piece = rows.order_by(by), list(rows.order_by(by)[:size])
-    while piece:
-        yield from piece
-        if len(piece) < size:
+    column, lookup = by.lstrip("-"), "lt" if by.startswith("-") else "gt"
+    rows, page = rows.order_by(by), list(rows.order_by(by)[:size])
+    while page:
+        yield from page
+        if len(page) < size:
             return
-        piece = list(rows.filter(**{f"{column}__{beyond}": getattr(piece[-1], column)})[:size])
+        page = list(rows.filter(**{f"{column}__{lookup}": getattr(page[-1], column)})[:size])

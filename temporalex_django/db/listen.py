@@ -11,15 +11,15 @@ from uuid import UUID
 from django.db import DatabaseError, connections
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.notify import DONE_CHANNEL
 
 #: Waits so many seconds at most.
-Rest = Callable[[float], None]
+WaitFunction = Callable[[float], None]
 
 
 @contextmanager
-def hearing(chain: UUID, *, alias: str) -> Iterator[Rest]:
+def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
     """While inside this thread's connection listens; gives a pause that ends when a turn of ``chain`` has been told of.
 
     Who has heard of it will look: the end of listening goes with that, and behind a look in vain there is no pause,
@@ -27,46 +27,48 @@ def hearing(chain: UUID, *, alias: str) -> Iterator[Rest]:
     a standby. They may be lost anywhere, and are sent for more than one reason: look before the first pause and after
     each. What breaks the connection is left to be found by whoever uses it next.
     """
-    connection, dialect, name = connections[alias], dialect_for(alias), chain.hex
-    raw = connection.connection if _hears(connection) else None
-    if raw is None or not _told(connection, raw, "listen"):
+    connection, dialect, name = connections[alias], get_dialect(alias), chain.hex
+    raw = connection.connection if _can_listen(connection) else None
+    if raw is None or not _send_command(connection, raw, "listen"):
         yield time.sleep
         return
 
-    ends: Callable[[], bool] | None = None  # takes the end of listening back, which goes with the next look
+    withdraw_unlisten: Callable[[], bool] | None = (
+        None  # takes the end of listening back, which goes with the next look
+    )
 
-    def rest(seconds: float) -> None:
-        nonlocal ends
-        if ends is not None:
-            goes_on, ends = ends(), None
-            if not goes_on and _told(connection, raw, "listen"):
+    def wait(seconds: float) -> None:
+        nonlocal withdraw_unlisten
+        if withdraw_unlisten is not None:
+            is_withdrawn, withdraw_unlisten = withdraw_unlisten(), None
+            if not is_withdrawn and _send_command(connection, raw, "listen"):
                 return  # what came in between was not heard
         deadline = time.monotonic() + seconds
         try:
             with connection.wrap_database_errors:
                 while (left := deadline - time.monotonic()) > 0:
                     if any(name in notice.payload for notice in raw.notifies(timeout=left, stop_after=1)):
-                        ends = dialect.behind(f"unlisten {DONE_CHANNEL}")
+                        withdraw_unlisten = dialect.send_with_next(f"unlisten {DONE_CHANNEL}")
                         return
         except DatabaseError:
             time.sleep(max(deadline - time.monotonic(), 0.0))
 
     try:
-        yield rest
+        yield wait
     finally:
-        if ends is None or ends():
-            _told(connection, raw, "unlisten")
+        if withdraw_unlisten is None or withdraw_unlisten():
+            _send_command(connection, raw, "unlisten")
 
 
-def _hears(connection: Any) -> bool:
-    if not dialect_for(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
+def _can_listen(connection: Any) -> bool:
+    if not get_dialect(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
         return False
     return bool(connection.get_autocommit())
 
 
-def _told(connection: Any, raw: Any, word: str) -> bool:
+def _send_command(connection: Any, raw: Any, command: str) -> bool:
     """Whether the server has done it. Not by Django's cursor: it is no query of the project's."""
     with suppress(DatabaseError), connection.wrap_database_errors:
-        raw.execute(f"{word} {DONE_CHANNEL}")
+        raw.execute(f"{command} {DONE_CHANNEL}")
         return True
     return False

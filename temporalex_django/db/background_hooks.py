@@ -11,42 +11,42 @@ from typing import NamedTuple
 from temporalex_django.errors import NotConfigured
 
 
-class Chore(NamedTuple):
+class BackgroundHook(NamedTuple):
     """Both take the alias.
 
-    ``waiting`` says whether there is anything to do, with a statement at most; ``work`` does it for a moment, and says
+    ``has_work`` says whether there is anything to do, with a statement at most; ``run`` does it for a moment, and says
     whether there may be more.
     """
 
-    waiting: Callable[[str], bool]
-    work: Callable[[str], bool]
+    has_work: Callable[[str], bool]
+    run: Callable[[str], bool]
 
 
-CHORES: list[Chore] = []
+BACKGROUND_HOOKS: list[BackgroundHook] = []
 
 
-_burst: Callable[[float], int] | None = None
+_run_due: Callable[[float], int] | None = None
 
 
-def bind_burst(work: Callable[[float], int]) -> None:
+def bind_run_due(run: Callable[[float], int]) -> None:
     """From now on this does what is due in the calling thread: it takes the seconds that it has, gives its turns."""
-    global _burst  # noqa: PLW0603 - bound once, when Django is ready
-    _burst = work
+    global _run_due  # noqa: PLW0603 - bound once, when Django is ready
+    _run_due = run
 
 
-def burst(seconds: float) -> int:
+def run_due(seconds: float) -> int:
     """Do what is due, here and now: the number of turns of runs. Raises ``NotConfigured``, and ``TimeoutError``."""
-    if _burst is None:
+    if _run_due is None:
         raise NotConfigured("there is nobody to do what is due: is 'temporalex_django' in INSTALLED_APPS?")
-    return _burst(seconds)
+    return _run_due(seconds)
 
 
-def waiting(alias: str) -> bool:
+def has_work(alias: str) -> bool:
     """Whether there is anything to do. Raises what they raise."""
-    return any(chore.waiting(alias) for chore in CHORES)
+    return any(hook.has_work(alias) for hook in BACKGROUND_HOOKS)
 
 
-def done(alias: str) -> bool:
+def run_hooks(alias: str) -> bool:
     """A moment of each. Whether there may be more. Raises what they raise."""
-    more = [chore.work(alias) for chore in CHORES]
-    return any(more)
+    results = [hook.run(alias) for hook in BACKGROUND_HOOKS]
+    return any(results)

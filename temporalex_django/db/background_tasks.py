@@ -1,0 +1,140 @@
+"""Lone activities in SQL: enqueued with one INSERT, and moved with one transaction to those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from temporalex_django.db.dialects.base import Placeholder
+from temporalex_django.db.sql_columns import ENDED_TASKS, FENCE, FENCED, TASKS
+from temporalex_django.engine import background_task
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.storage import TaskResult
+
+if TYPE_CHECKING:
+    from temporalex_django.db.dialects.base import Dialect
+    from temporalex_django.db.storage import DjangoStorage
+
+_NEW = TASKS.pick_columns(
+    *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),
+    *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
+)
+_SOME = f"exists (select 1 from {TASKS.name} where queue = %s and owner is null and priority"
+#: Whether some that wait in a queue (given twice) have a priority. One probe of an index that holds those alone.
+HAS_PRIORITY = f"{_SOME} > 0) or {_SOME} < 0)"
+_OPTIONS = TASKS.pick_columns("id", "options")
+_OPTIONS_UPDATE = _OPTIONS.update("id")
+_ATTEMPT = TASKS.pick_columns(*FENCE)
+#: What the row of one that has ended has of the row of the activity.
+_SHARED = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call", "enqueued_at": "scheduled_at"}
+_DELETED_COLUMNS = TASKS.pick_columns(*_SHARED.values())
+_RESULT = ENDED_TASKS.pick_columns(*background_task.TaskEnd._fields)
+_FINISHED = ENDED_TASKS.pick_columns(*_SHARED, *_RESULT.column_names)
+_DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_DELETED_COLUMNS.names}"
+_FINISH_COLUMNS = (*_ATTEMPT.columns, *_RESULT.columns)
+_FINISHED_INSERT = ENDED_TASKS.insert(
+    {**{name: f"g.{own}" for name, own in _SHARED.items()}, **{name: f"v.{name}" for name in _RESULT.column_names}},
+    "from gone g join v on v.id = g.id and v.attempt = g.attempt and coalesce(v.owner, -1) = coalesce(g.owner, -1)",
+)
+_FINISH = f", gone as ({_DELETED}), kept as ({_FINISHED_INSERT}) select id from gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBackgroundTask:
+    """A Django task to enqueue; ``options`` as ``engine.background_task`` says, durations in seconds."""
+
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    priority: int
+    run_after: datetime | None
+
+
+def insert_task(new: NewBackgroundTask, *, storage: DjangoStorage) -> tuple[UUID, datetime]:
+    """One INSERT on the caller's connection: inside his transaction it commits or vanishes with it.
+
+    Its id, and when that was.
+    """
+    task_id, sql = uuid7(), storage.sql
+    now, clock = sql.now_expression(storage.clock, live=True)
+    due = [*clock] if new.run_after is None else [new.run_after]
+    limit = int((new.options.get("retry") or {}).get("max_attempts") or 0)
+    row = _NEW.encode_row(
+        (
+            *(task_id, "", "", 0, new.activity, [list(new.args), dict(new.kwargs)], dict(new.options), new.queue),
+            *(new.queue, new.priority, limit, new.options.get("start_to_close"), new.options.get("heartbeat")),
+            *(None, None),
+        )
+    )
+    statement = _insert_statement(sql.placeholder, now, deferred=new.run_after is not None)
+    ((at,),) = sql.select(statement, [*row[:-2], *clock, *due], ("timestamptz",))
+    return task_id, at
+
+
+@lru_cache(maxsize=8)
+def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
+    due = {} if deferred else {"due_at": now}
+    return f"{_NEW.insert_parameters(mark, '', scheduled_at=now, **due)} returning scheduled_at"
+
+
+def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
+    """Move these that are still theirs to the ones that have ended; the ids of those. Inside a transaction."""
+    result_rows = _RESULT.encode_rows([*background_task.task_end(result, now)] for result in final.values())
+    rows = [(*fence, *result_values) for fence, result_values in zip(final, result_rows, strict=True)]
+    if sql.chained_writes:
+        return [row[0] for row in sql.write_returning(_FINISH_COLUMNS, _FINISH, rows, ("int8",), key="id")]
+    types = (*_ATTEMPT.types, *_DELETED_COLUMNS.types)
+    deleted_rows = sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+    results = {row[:3]: row[3:] for row in rows}
+    sql.write(_FINISHED.columns, _FINISHED.insert, [(*row[3:], *results[row[:3]]) for row in deleted_rows])
+    return [row[0] for row in deleted_rows]
+
+
+def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
+    """Whether some that wait there have a priority, in two halves, as ``Dialect.submit``."""
+    answer = sql.submit(f"select {HAS_PRIORITY}", [queue, queue], ("bool",))
+    return lambda: bool(answer()[0][0])
+
+
+def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
+    """Note the attempts of these that are due again. They are theirs: inside the transaction that said so."""
+    sql.write(
+        _OPTIONS.columns,
+        _OPTIONS_UPDATE,
+        _OPTIONS.encode_rows([r.task.id, background_task.options_with_log(r)] for r in results),
+        key="id",
+    )
+
+
+# --- backends of the project ------------------------------------------------------------------------------------------
+
+
+def backend_queues() -> frozenset[str] | None:
+    """The queues of the project's backends that are ours; None: one of them takes any queue."""
+    names: set[str] = set()
+    for params in (getattr(settings, "TASKS", None) or {}).values():
+        try:
+            is_own_backend = getattr(import_string(params["BACKEND"]), "runs_on_temporalex", False)
+        except (ImportError, KeyError, TypeError):
+            continue  # Django says so where it is used
+        if is_own_backend:
+            backend_names = params.get("QUEUES", ["default"])
+            if not backend_names:
+                return None
+            names.update(backend_names)
+    return frozenset(names)
+
+
+def priority_queues(worker_queues: Collection[str]) -> frozenset[str]:
+    """Of the queues that a worker takes from, those in which a priority may count."""
+    backend_names = backend_queues()
+    return frozenset(worker_queues) if backend_names is None else backend_names & frozenset(worker_queues)

@@ -1,0 +1,46 @@
+"""The rows of search attributes: two statements for whatever a turn sets, none where nobody sets any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.attributes import search_rows
+from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.sql_columns import RUNS, SEARCH_ATTRIBUTES
+
+RunAttributes = Sequence[tuple[UUID, Mapping[str, Any]]]
+
+_ROW = SEARCH_ATTRIBUTES.pick_columns("run_id", "name", "place", "text", "moment", number="text")
+_INSERT = SEARCH_ATTRIBUTES.insert(
+    {
+        **{name: f"v.{name}" for name in _ROW.column_names},
+        "number": "cast(v.number as numeric)",
+        "workflow": "o.workflow",
+    },
+    f"from v join {RUNS.name} o on o.id = v.run_id where o.id {{key}}",
+)
+
+
+def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
+    """Rows of new runs, which are there already."""
+    rows = [
+        (run, attribute.name, attribute.place, attribute.text, attribute.moment, attribute.number)
+        for run, attributes in runs
+        for attribute in search_rows(attributes)
+    ]
+    sql.write(_ROW.columns, _INSERT, rows, key="run_id")
+
+
+def replace_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
+    """All that these runs have."""
+    delete_search_attributes(sql, [run for run, _ in runs])
+    insert_search_attributes(sql, runs)
+
+
+def delete_search_attributes(sql: Dialect, runs: Sequence[UUID]) -> None:
+    """They have none any more."""
+    if runs:
+        test, parameter = sql.in_array(runs, "uuid")
+        sql.execute(f"delete from {SEARCH_ATTRIBUTES.name} where run_id {test}", [parameter])

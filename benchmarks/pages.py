@@ -165,7 +165,7 @@ def _questions() -> Iterator[tuple[str, Any]]:
     from django.contrib.auth import get_user_model
 
     from benchmarks.app.workflows import Parked
-    from temporalex_django.actions.narrowing import narrowed, present
+    from temporalex_django.actions.narrowing import apply_filters, current_runs
     from temporalex_django.authoring.searching import parse_conditions
     from temporalex_django.models import Instance
     from temporalex_django.models.states import WorkflowStateQuerySet
@@ -173,24 +173,24 @@ def _questions() -> Iterator[tuple[str, Any]]:
     people: WorkflowStateQuerySet[Any] = WorkflowStateQuerySet(get_user_model())
     joined = people.with_workflow_state("phase", "total")
     one = people.get(username="customer-4242")
-    runs = present(Instance.objects.filter(workflow="Parked")).order_by("-id")
+    runs = current_runs(Instance.objects.filter(workflow="Parked")).order_by("-id")
     yield (
         "a page of those over 1,000 that wait for approval",
         joined.filter(workflow_phase="approval", workflow_total__gt=1000)[:50],
     )
     yield "a page with what their runs have published", joined.order_by("username")[:50]
-    yield "runs of one object", narrowed(runs, {"subject": one})
+    yield "runs of one object", apply_filters(runs, {"subject": one})
     for name, asked in (
         ("runs of one customer over 1,000", {"customer": "customer-4241", "total__gt": 1000}),
         ("runs of one customer over none", {"customer": "customer-4241", "total__lt": 0}),
         ("a page of runs over 1,000, of many customers", {"customer__prefix": "customer-4", "total__gt": 1000}),
     ):
-        yield name, narrowed(runs, {"attributes": parse_conditions(Parked, asked)})[:50]
+        yield name, apply_filters(runs, {"attributes": parse_conditions(Parked, asked)})[:50]
     over = {"attributes": parse_conditions(Parked, {"total__gt": 1000})}
-    yield "a page of runs over 1,000 that wait for a message", narrowed(runs, {**over, "waits": "message"})[:50]
+    yield "a page of runs over 1,000 that wait for a message", apply_filters(runs, {**over, "waits": "message"})[:50]
     yield (
         "all runs of one customer, whatever they are",
-        narrowed(runs, {"attributes": parse_conditions(Parked, {"customer": "customer-4241"})}),
+        apply_filters(runs, {"attributes": parse_conditions(Parked, {"customer": "customer-4241"})}),
     )
     yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
 
@@ -199,7 +199,7 @@ def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
     """How the ids of a list are found, as many as the admin counts: by what turns rewrite, by tags, in an order."""
     from temporalex_django.access import runs_for
     from temporalex_django.actions.narrowing import FILTERS
-    from temporalex_django.actions.ordering import ordered, within_reach
+    from temporalex_django.actions.ordering import limit_to_range, order_runs
     from temporalex_django.authoring.listing import NEWEST_FIRST
     from temporalex_django.models import Instance
 
@@ -213,9 +213,9 @@ def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
             ("tag", "web"),
         ):
             said = value if isinstance(value, str) else value[0]
-            yield f"{name} {said}{who}", ordered(FILTERS[name](runs, value), NEWEST_FIRST).values("pk")[:_COUNTED]
+            yield f"{name} {said}{who}", order_runs(FILTERS[name](runs, value), NEWEST_FIRST).values("pk")[:_COUNTED]
     for order in ("-closed", "closed", "due", "-due"):
-        found = within_reach(ordered(everybody, order), order, None, rows=_COUNTED)
+        found = limit_to_range(order_runs(everybody, order), order, None, rows=_COUNTED)
         yield f"in the order {order}", found.values("pk")[:_COUNTED]
 
 

@@ -87,8 +87,8 @@ class AccessPolicy:
 
     def permissions(self, user: Person) -> Collection[str]:
         """All that ``permits`` says yes to: the inbox looks for what is asked of those who have one of them."""
-        found = getattr(user, "get_all_permissions", None)
-        return found() if callable(found) else ()
+        get_permissions = getattr(user, "get_all_permissions", None)
+        return get_permissions() if callable(get_permissions) else ()
 
     def stands_in_for(self, user: Person) -> Iterable[Person]:
         """Those in whose place he may decide human tasks as well: colleagues on leave, say."""
@@ -115,62 +115,62 @@ def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
     """The runs that there are for somebody; None: all of them."""
     if user is None:
         return None
-    every = Instance.objects.using(alias)
-    found = policy().narrow(user, every)
-    if not isinstance(found, QuerySet) or found.model is not Instance:
-        raise NotConfigured(f"narrow() of the access policy must give a queryset of runs, not {type(found).__name__}")
-    return None if is_every(found) else found.using(alias)
+    all_runs = Instance.objects.using(alias)
+    runs = policy().narrow(user, all_runs)
+    if not isinstance(runs, QuerySet) or runs.model is not Instance:
+        raise NotConfigured(f"narrow() of the access policy must give a queryset of runs, not {type(runs).__name__}")
+    return None if is_unfiltered(runs) else runs.using(alias)
 
 
-def is_every(runs: QuerySet[Any]) -> bool:
+def is_unfiltered(runs: QuerySet[Any]) -> bool:
     """Whether a queryset leaves nothing out."""
     query = runs.query
     return not (query.where or query.is_sliced or query.combinator or query.distinct_fields)
 
 
-def admit(user: Person | None, operation: Operation, *, alias: str, run: Instance | None = None) -> None:
+def require_access(user: Person | None, operation: Operation, *, alias: str, run: Instance | None = None) -> None:
     """Raises ``ActionNotPermitted``.
 
     ``WorkflowNotFound`` for a run that there is not for this user, who is told nothing else about it.
     """
     if user is None:
         return
-    _ask(user, operation)
+    _require_allowed(user, operation)
     if run is None:
         return
-    narrowed = runs_for(user, alias=alias)
-    if narrowed is not None and not narrowed.filter(pk=run.pk).exists():
+    visible_runs = runs_for(user, alias=alias)
+    if visible_runs is not None and not visible_runs.filter(pk=run.pk).exists():
         raise WorkflowNotFound("there is no such run")
-    _ask(user, operation.of(run))
+    _require_allowed(user, operation.of(run))
 
 
-def look(find: Callable[[], T], row: Callable[[T], Instance], user: Person | None, *, alias: str) -> T:
+def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: Person | None, *, alias: str) -> T:
     """What ``find`` gives (among the runs that there are for him) if he may look at it.
 
     Asked before anything is read, and after.
     """
-    admit(user, VIEW, alias=alias)
-    found = find()
-    admit(user, VIEW, alias=alias, run=row(found) if user is not None else None)
-    return found
+    require_access(user, VIEW, alias=alias)
+    result = find()
+    require_access(user, VIEW, alias=alias, run=run_of(result) if user is not None else None)
+    return result
 
 
-def view_of(user: Person | None, run: Instance) -> Redactor:
+def redactor_for(user: Person | None, run: Instance) -> Redactor:
     """What he sees of a run that he may look at."""
     if user is None:
         return UNREDACTED
-    asked = policy()
+    access_policy = policy()
     return Redactor(
-        may_see_payloads=asked.allows(user, VIEW_PAYLOAD.of(run)),
+        may_see_payloads=access_policy.allows(user, VIEW_PAYLOAD.of(run)),
         redacted_paths=redacted_paths_of(run.workflow),
-        mask=partial(asked.mask, user, run),
+        mask=partial(access_policy.mask, user, run),
     )
 
 
-def _ask(user: Person, operation: Operation) -> None:
+def _require_allowed(user: Person, operation: Operation) -> None:
     if policy().allows(user, operation):
         return
-    what = "look at" if operation.action == "view" else operation.action
-    of = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"
-    wanted = f": that takes the permission {operation.permission}" if operation.permission else ""
-    raise ActionNotPermitted(f"{user} may not {what} {of}{wanted}")
+    action_text = "look at" if operation.action == "view" else operation.action
+    run_text = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"
+    permission_text = f": that takes the permission {operation.permission}" if operation.permission else ""
+    raise ActionNotPermitted(f"{user} may not {action_text} {run_text}{permission_text}")

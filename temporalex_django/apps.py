@@ -21,7 +21,7 @@ from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, BackgroundHo
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.actions.forgetting import Forgetting
+    from temporalex_django.actions.forgetting import CleanupJob
     from temporalex_django.authoring.backend import BoundBackend
     from temporalex_django.authoring.django_tasks import TaskHost
 
@@ -119,25 +119,25 @@ def _burst(seconds: float) -> int:
 
 
 def _bulk_jobs_wait(alias: str) -> bool:
-    from temporalex_django.actions.bulk_jobs import waiting  # noqa: PLC0415 - it needs the models
+    from temporalex_django.actions.bulk_jobs import has_running_jobs  # noqa: PLC0415 - it needs the models
 
-    return waiting(alias)
+    return has_running_jobs(alias)
 
 
 def _bulk_jobs(alias: str) -> bool:
-    from temporalex_django.actions.bulk_jobs import work  # noqa: PLC0415 - it needs the models
+    from temporalex_django.actions.bulk_jobs import run_jobs  # noqa: PLC0415 - it needs the models
 
-    return work(alias)
+    return run_jobs(alias)
 
 
 def _forgetting(kind: str) -> BackgroundHook:
-    def of() -> Forgetting:
+    def of() -> CleanupJob:
         from temporalex_django.actions import forgetting  # noqa: PLC0415 - it needs the models
 
-        found: Forgetting = getattr(forgetting, kind)
+        found: CleanupJob = getattr(forgetting, kind)
         return found
 
-    return BackgroundHook(has_work=lambda alias: of().waiting(alias), run=lambda alias: of().work(alias))
+    return BackgroundHook(has_work=lambda alias: of().has_rows(alias), run=lambda alias: of().delete_batch(alias))
 
 
 def _run_locally() -> None:

@@ -22,11 +22,11 @@ from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume import Resume
-from temporalex_django.actions.seeing import seen
+from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import RunTarget, find, find_chain, find_one, found_by
+from temporalex_django.actions.targets import RunTarget, find_by_version, find_chain, find_run, list_runs
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring.authorization import Person, check_person, split_decider
@@ -52,26 +52,30 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     def __hash__(self) -> int:
         return hash((self.id, self.chain_id))
 
-    def _seen(self, by: Person | None) -> tuple[RunTarget, Redactor]:
+    def _visible_target(self, by: Person | None) -> tuple[RunTarget, Redactor]:
         """The run, and what ``by`` sees of it. Raises ``ActionNotPermitted`` when he may not look at it."""
         user = check_person(by)
-        target = access.look(lambda: self._found(user), lambda found: found.row, user, alias=storage().alias)
-        return target, access.view_of(user, target.row) if user is not None else UNREDACTED
+        target = access.find_visible(
+            lambda: self._target(user), lambda run_target: run_target.row, user, alias=storage().alias
+        )
+        return target, access.redactor_for(user, target.row) if user is not None else UNREDACTED
 
-    def _found(self, by: Person | None = None) -> RunTarget:
+    def _target(self, by: Person | None = None) -> RunTarget:
         """The run, among those that there are for ``by``."""
         refuse_inside_workflow("an operation on a run")
         store = storage()
-        there = access.runs_for(by, alias=store.alias)
+        visible_runs = access.runs_for(by, alias=store.alias)
         if self.chain_id is not None:
-            return find_chain(self.chain_id, storage=store, among=there)
-        return find(self.id, storage=store, workflow=self._workflow.name if self._workflow else None, among=there)
+            return find_chain(self.chain_id, storage=store, visible_runs=visible_runs)
+        return find_run(
+            self.id, storage=store, workflow=self._workflow.name if self._workflow else None, visible_runs=visible_runs
+        )
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
-        who = _actor(by)
-        SendSignal(self._found(who.user), signal=name, payload=payload, id=id, by=who).execute()
+        actor = _actor(by)
+        SendSignal(self._target(actor.user), signal=name, payload=payload, id=id, by=actor).execute()
 
     def update(
         self,
@@ -83,9 +87,9 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        who = _actor(by)
+        actor = _actor(by)
         return SendUpdate(
-            self._found(who.user), update=name, args=args, id=id, timeout=timeout, mode=mode, by=who
+            self._target(actor.user), update=name, args=args, id=id, timeout=timeout, mode=mode, by=actor
         ).execute()
 
     def resume(
@@ -107,14 +111,14 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         by: Person | str | None,
         timeout: float | None,
     ) -> Resume:
-        who, name = split_decider(by)
-        actor = Actor(user=who)
-        return Resume(self._found(who), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
+        user, name = split_decider(by)
+        actor = Actor(user=user)
+        return Resume(self._target(user), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
-        who = check_person(by)
-        tasks = inbox.tasks_of(self._found(who).shown, user=who)
-        return [inbox.shown_to_code(task) for task in seen(tasks, who)]
+        user = check_person(by)
+        tasks = inbox.open_tasks_of_run(self._target(user).selected_run_id, user=user)
+        return [inbox.to_open_human_task(task) for task in redact_tasks(tasks, user)]
 
     def decide(
         self,
@@ -131,12 +135,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     def _decide(
         self, outcome: str, task: str | None, data: Any, comment: str, by: Person | None, timeout: float | None
     ) -> Decide:
-        who = _actor(by)
-        target = self._found(who.user)
-        rows = inbox.every_task_of(target.shown)
-        known = [inbox.shown_to_code(row) for row in rows]
-        one = rows[known.index(select_task(known, task, run=f"{target.workflow} {target.workflow_id}"))]
-        return Decide(one, outcome=outcome, data=data, comment=comment, timeout=timeout, by=who)
+        actor = _actor(by)
+        target = self._target(actor.user)
+        rows = inbox.all_tasks_of_run(target.selected_run_id)
+        tasks = [inbox.to_open_human_task(row) for row in rows]
+        task_row = rows[tasks.index(select_task(tasks, task, run=f"{target.workflow} {target.workflow_id}"))]
+        return Decide(task_row, outcome=outcome, data=data, comment=comment, timeout=timeout, by=actor)
 
     async def adecide(
         self,
@@ -151,27 +155,29 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         await (await sync_to_async(self._decide)(outcome, task, data, comment, by, timeout)).aexecute()
 
     def instance(self, *, by: Person | None = None) -> Any:
-        target, view = self._seen(by)
-        return reading.instance(target, storage=storage(), view=view.require_payloads(by))
+        target, redactor = self._visible_target(by)
+        return reading.load_instance(target, storage=storage(), redactor=redactor.require_payloads(by))
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
-        who = _actor(by)
-        return Query(self._found(who.user), query=name, args=args, fresh=fresh, by=who).execute()
+        actor = _actor(by)
+        return Query(self._target(actor.user), query=name, args=args, fresh=fresh, by=actor).execute()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
-        target, view = self._seen(by)
-        found = reading.Result(target, timeout=timeout, storage=storage(), view=view.require_payloads(by)).get()
-        return cast("Result_co", _fitted(target, found, view))
+        target, redactor = self._visible_target(by)
+        result = reading.ResultWaiter(
+            target, timeout=timeout, storage=storage(), redactor=redactor.require_payloads(by)
+        ).get()
+        return cast("Result_co", _fit_result(target, result, redactor))
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
-        who = _actor(by)
-        Cancel(self._found(who.user), reason=reason, by=who).execute()
+        actor = _actor(by)
+        Cancel(self._target(actor.user), reason=reason, by=actor).execute()
 
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
-        who = _actor(by)
-        Terminate(self._found(who.user), reason=reason, by=who).execute()
+        actor = _actor(by)
+        Terminate(self._target(actor.user), reason=reason, by=actor).execute()
 
     # -- again ---------------------------------------------------------------------------------------------------------
 
@@ -184,8 +190,10 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> str:
-        who = _actor(by)
-        return Reset(self._found(who.user), reason=reason, by=who, **_point(to, messages, edited)).execute()
+        actor = _actor(by)
+        return Reset(
+            self._target(actor.user), reason=reason, by=actor, **_reset_options(to, messages, edited)
+        ).execute()
 
     def fork(
         self,
@@ -197,66 +205,66 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> DatabaseHandle[Result_co]:
-        who, point = _actor(by), _point(to, messages, edited)
-        new: dict[str, Any] = {} if id is None else {"id": id}
-        target = Fork(self._found(who.user), reason=reason, by=who, **point, **new).execute()
+        actor, options = _actor(by), _reset_options(to, messages, edited)
+        id_option: dict[str, Any] = {} if id is None else {"id": id}
+        target = Fork(self._target(actor.user), reason=reason, by=actor, **options, **id_option).execute()
         return DatabaseHandle(target.workflow_id, workflow=self._workflow, chain_id=target.chain_id)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("pause", by, reason=reason)
+        self._operate("pause", by, reason=reason)
 
     def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("unpause", by, reason=reason)
+        self._operate("unpause", by, reason=reason)
 
     def try_again(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("try_again", by, reason=reason)
+        self._operate("try_again", by, reason=reason)
 
     def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
-        self._steer("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
+        self._operate("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
 
     def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("complete_activity", by, seq=seq, reason=reason, result=result)
+        self._operate("complete_activity", by, seq=seq, reason=reason, result=result)
 
     def fail_activity(
         self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
     ) -> None:
-        self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
+        self._operate("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
 
     def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
+        self._operate("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
 
     def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("discard", by, reason=reason, **({} if id is None else {"message": id}))
+        self._operate("discard", by, reason=reason, **({} if id is None else {"message": id}))
 
     def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
-        self._steer("skip_timer", by, seq=seq, reason=reason)
+        self._operate("skip_timer", by, seq=seq, reason=reason)
 
     def delete(self, reason: str = "", *, by: Person | None = None) -> None:
-        self._steer("delete", by, reason=reason)
+        self._operate("delete", by, reason=reason)
 
-    def _steer(self, name: str, by: Person | None, **given: Any) -> None:
-        who = _actor(by)
-        STEERING[name](self._found(who.user), by=who, **given).execute()
+    def _operate(self, name: str, by: Person | None, **inputs: Any) -> None:
+        actor = _actor(by)
+        STEERING[name](self._target(actor.user), by=actor, **inputs).execute()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def describe(self, *, by: Person | None = None) -> Description:
-        target, view = self._seen(by)
-        return reading.describe(target, storage=storage(), view=view)
+        target, redactor = self._visible_target(by)
+        return reading.describe(target, storage=storage(), redactor=redactor)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
-        target, view = self._seen(by)
-        return reading.history(target, storage=storage(), view=view)
+        target, redactor = self._visible_target(by)
+        return reading.load_history(target, storage=storage(), redactor=redactor)
 
     @property
     def run_id(self) -> str:
-        return str(self._found().shown)
+        return str(self._target().selected_run_id)
 
     @property
     def run_ids(self) -> list[str]:
-        return [str(run_id) for run_id in reading.run_ids(self._found(), storage=storage())]
+        return [str(run_id) for run_id in reading.run_ids(self._target(), storage=storage())]
 
     # -- async ---------------------------------------------------------------------------------------------------------
 
@@ -273,10 +281,10 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        who = _actor(by)
-        target = await sync_to_async(self._found)(who.user)
+        actor = _actor(by)
+        target = await sync_to_async(self._target)(actor.user)
         update = await sync_to_async(SendUpdate)(
-            target, update=name, args=args, id=id, timeout=timeout, mode=mode, by=who
+            target, update=name, args=args, id=id, timeout=timeout, mode=mode, by=actor
         )
         return await update.aexecute()
 
@@ -292,12 +300,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         await (await sync_to_async(self._resume)(event, step, data, by, timeout)).aexecute()
 
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
-        target, view = await sync_to_async(self._seen)(by)
-        waiting = await sync_to_async(reading.Result)(
-            target, timeout=timeout, storage=storage(), view=view.require_payloads(by)
+        target, redactor = await sync_to_async(self._visible_target)(by)
+        pending_result = await sync_to_async(reading.ResultWaiter)(
+            target, timeout=timeout, storage=storage(), view=redactor.require_payloads(by)
         )
-        found = await waiting.aget()
-        return cast("Result_co", _fitted(target, found, view))
+        result = await pending_result.aget()
+        return cast("Result_co", _fit_result(target, result, redactor))
 
 
 def _actor(by: object) -> Actor:
@@ -305,16 +313,16 @@ def _actor(by: object) -> Actor:
     return CODE if by is None else Actor(user=check_person(by))
 
 
-def _fitted(target: RunTarget, result: Any, view: Redactor) -> Any:
+def _fit_result(target: RunTarget, result: Any, redactor: Redactor) -> Any:
     """A result as ``run`` is annotated, where its class is here; to whom something is hidden, plain data."""
-    code = target.code if view is UNREDACTED else None
+    code = target.workflow_class if redactor is UNREDACTED else None
     return result if code is None else decode_result(code, result)
 
 
-def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
+def _reset_options(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
     """Where and how a run is taken up, as far as it is said."""
-    said = {"to": to, "messages": messages, "edited": edited}
-    return {name: value for name, value in said.items() if value is not None}
+    options = {"to": to, "messages": messages, "edited": edited}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class DatabaseBackend:
@@ -428,7 +436,7 @@ class DatabaseBackend:
         return DatabaseHandle(id, workflow=workflow)
 
     def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> DatabaseHandle:
-        target = find_one(id, storage=storage(), workflow=workflow.name, version=version)
+        target = find_by_version(id, storage=storage(), workflow=workflow.name, version=version)
         return DatabaseHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
     async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> DatabaseHandle:
@@ -437,8 +445,8 @@ class DatabaseBackend:
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[DatabaseHandle]:
-        found = found_by(workflow.name, filters, storage=storage(), by=check_person(by))
-        return (DatabaseHandle(workflow_id, workflow=workflow, chain_id=chain_id) for workflow_id, chain_id in found)
+        runs = list_runs(workflow.name, filters, storage=storage(), by=check_person(by))
+        return (DatabaseHandle(workflow_id, workflow=workflow, chain_id=chain_id) for workflow_id, chain_id in runs)
 
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None

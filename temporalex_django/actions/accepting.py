@@ -21,12 +21,12 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
 
 _PERMISSIONS = {"signal": "signal_instance", "update": "update_instance", "resume": "signal_instance"}
-_WAITED = "signal "
-_MOST = 50
+_SIGNAL_PREFIX = "signal "
+_MAX_MESSAGES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedMessage:
+class AvailableMessage:
     """A signal, an update, or an event that a step of a graph waits for (``resume``, with the key of the ``step``).
 
     ``args_type`` is the annotation of what goes with it, Any where its code is not here or does not say.
@@ -42,92 +42,98 @@ class AcceptedMessage:
 
     def why_not(self, user: Person, run: Instance) -> str | None:
         """Why this person may not send it; None: he may. Asks the policy, and no database."""
-        wanted = f"{APP}.{_PERMISSIONS[self.kind]}"
-        asked = Operation(action=self.kind, permission=wanted, message=self.name).of(run)
-        if self.role is not None and not _holds(user, self.role):
+        permission = f"{APP}.{_PERMISSIONS[self.kind]}"
+        operation = Operation(action=self.kind, permission=permission, message=self.name).of(run)
+        if self.role is not None and not _has_role(user, self.role):
             return _("That is for %(role)s to decide.") % {"role": self.role}
         if self.kind == "resume" and self.permission is not None:
-            held = policy().permits(user, self.permission)
+            is_permitted = policy().permits(user, self.permission)
             return (
                 None
-                if held
+                if is_permitted
                 else _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
             )
         if self.role is not None:
             return None
-        if not policy().allows(user, asked):
-            return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": wanted}
+        if not policy().allows(user, operation):
+            return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": permission}
         if self.permission is not None and not policy().permits(user, self.permission):
             return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
         return None
 
 
-def accepted(run: Instance) -> list[AcceptedMessage]:
+def available_messages(run: Instance) -> list[AvailableMessage]:
     """What an open run takes now, from its row; nothing is read but that. Updates first."""
     if not run.is_open:
         return []
-    code = _code(run)
-    known = messages_of(code) if code is not None else {}
+    code = _workflow_class(run)
+    declarations = messages_of(code) if code is not None else {}
     names: dict[tuple[MessageKind, str], None] = {}
-    for kind, among in (("update", "updates"), ("signal", "signals")):
-        names |= dict.fromkeys((kind, str(name)) for name in (run.accepts or {}).get(among) or ())  # type: ignore[misc]
-    waited = [str(wait) for wait in run.waiting_for or ()]
-    names |= dict.fromkeys(("signal", wait.removeprefix(_WAITED)) for wait in waited if wait.startswith(_WAITED))
-    found = []
+    for kind, accepts_key in (("update", "updates"), ("signal", "signals")):
+        names |= dict.fromkeys((kind, str(name)) for name in (run.accepts or {}).get(accepts_key) or ())  # type: ignore[misc]
+    waits = [str(wait) for wait in run.waiting_for or ()]
+    names |= dict.fromkeys(
+        ("signal", wait.removeprefix(_SIGNAL_PREFIX)) for wait in waits if wait.startswith(_SIGNAL_PREFIX)
+    )
+    messages = []
     for kind, name in names:
-        said = known.get((kind, name))
-        if said is None:
-            found.append(AcceptedMessage(kind=kind, name=name))
+        declaration = declarations.get((kind, name))
+        if declaration is None:
+            messages.append(AvailableMessage(kind=kind, name=name))
         else:
-            found.append(
-                AcceptedMessage(
-                    kind=kind, name=name, args_type=said.args_type, permission=said.permission, about=said.about
+            messages.append(
+                AvailableMessage(
+                    kind=kind,
+                    name=name,
+                    args_type=declaration.args_type,
+                    permission=declaration.permission,
+                    about=declaration.about,
                 )
             )
     if code is not None and issubclass(code, GraphWorkflow):
-        found += _events(run, code)
-    return found[:_MOST]
+        messages += _step_events(run, code)
+    return messages[:_MAX_MESSAGES]
 
 
-def _events(run: Instance, code: type[GraphWorkflow]) -> list[AcceptedMessage]:
+def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
     """What the waiting steps of a graph can be resumed with; a timer comes by itself."""
     published = run.published_state
     waiting = published.get("waiting") if isinstance(published, dict) else None
     keys = {str(key) for key in waiting or ()}
-    found = []
+    messages = []
     for step in code.graph() if keys else ():
         if key_of(step) not in keys:
             continue
         for event in external_events(step):
-            said = find_declared_event(step, event)
-            message = AcceptedMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
-            if said is not None:
-                message = replace(message, args_type=said.data_type, permission=said.permission)
-            found.append(message)
-    return found
+            declaration = find_declared_event(step, event)
+            message = AvailableMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
+            if declaration is not None:
+                message = replace(message, args_type=declaration.data_type, permission=declaration.permission)
+            messages.append(message)
+    return messages
 
 
-def _code(run: Instance) -> Any:
+def _workflow_class(run: Instance) -> Any:
     try:
         return workflows.class_for_run(run.workflow, run.version)
     except UnknownWorkflow:
         return None
 
 
-def _holds(user: Person, role: str) -> bool:
+def _has_role(user: Person, role: str) -> bool:
     try:
         return authorization.has_role(user, role)
     except ActionNotPermitted:
         return False
 
 
-def answered(run: Instance) -> dict[str, Any]:
+def available_queries(run: Instance) -> dict[str, Any]:
     """The queries that its class answers, each with the annotation of its argument; None: it takes none."""
-    code = _code(run)
+    code = _workflow_class(run)
     queries = {} if code is None else code._queries  # noqa: SLF001 - of our own class
-    return {name: _asked(fn) for name, fn in queries.items()}
+    return {name: _argument_type(fn) for name, fn in queries.items()}
 
 
-def _asked(fn: Any) -> Any:
+def _argument_type(fn: Any) -> Any:
     parameters = [*inspect.signature(fn).parameters]
     return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None

@@ -10,8 +10,8 @@ from typing import Any
 from temporalex_django.conf import UNIX, get_settings
 
 #: Of an id of a request.
-_LONGEST = 64
-_NO_ID = re.compile(r"[^A-Za-z0-9_.:/+=@-]")
+_MAX_ID_LENGTH = 64
+_INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_.:/+=@-]")
 Address = IPv4Address | IPv6Address
 
 
@@ -21,14 +21,14 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
     ``X-Forwarded-For`` is a claim of whoever sent it. It is read from its end for as long as ``TRUSTED_PROXIES`` names
     who made it.
     """
-    trusted = get_settings().TRUSTED_PROXIES
-    networks = [ip_network(one, strict=False) for one in trusted if one != UNIX]
-    here = _address(meta.get("REMOTE_ADDR"))
-    believed = any(here in network for network in networks) if here is not None else UNIX in trusted
-    if believed:
+    trusted_proxies = get_settings().TRUSTED_PROXIES
+    networks = [ip_network(proxy, strict=False) for proxy in trusted_proxies if proxy != UNIX]
+    address = _parse_address(meta.get("REMOTE_ADDR"))
+    is_trusted = any(address in network for network in networks) if address is not None else UNIX in trusted_proxies
+    if is_trusted:
         claims = str(meta.get("HTTP_X_FORWARDED_FOR") or "").split(",")
-        here = _first_stranger(reversed(claims), networks, here)
-    return None if here is None else str(here)
+        address = _first_untrusted(reversed(claims), networks, address)
+    return None if address is None else str(address)
 
 
 def request_id(meta: Mapping[str, Any]) -> str:
@@ -36,26 +36,26 @@ def request_id(meta: Mapping[str, Any]) -> str:
     header = get_settings().REQUEST_ID_HEADER
     if header is None:
         return ""
-    claimed = str(meta.get(f"HTTP_{header.upper().replace('-', '_')}") or "")
-    return _NO_ID.sub("", claimed[:_LONGEST])
+    header_text = str(meta.get(f"HTTP_{header.upper().replace('-', '_')}") or "")
+    return _INVALID_ID_CHARS.sub("", header_text[:_MAX_ID_LENGTH])
 
 
-def _first_stranger(claims: Iterable[str], networks: list[Any], here: Address | None) -> Address | None:
+def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Address | None) -> Address | None:
     """Whoever is the first from the end that is no trusted proxy.
 
     The last that was understood where a claim is no address.
     """
     for claim in claims:
-        found = _address(claim)
-        if found is None:
-            return here
-        here = found
-        if not any(found in network for network in networks):
-            return here
-    return here
+        parsed_address = _parse_address(claim)
+        if parsed_address is None:
+            return address
+        address = parsed_address
+        if not any(parsed_address in network for network in networks):
+            return address
+    return address
 
 
-def _address(text: Any) -> Address | None:
+def _parse_address(text: Any) -> Address | None:
     """None for what is none. A zone, a port and brackets are left out; IPv4 in IPv6 is IPv4."""
     text = str(text or "").strip()
     if text.startswith("["):
@@ -63,7 +63,7 @@ def _address(text: Any) -> Address | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ip_address(text.partition("%")[0])
+        parsed_address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(parsed_address, "ipv4_mapped", None) or parsed_address

@@ -29,20 +29,20 @@ from temporalex_django.models import Instance, OperatorAction
 logger = logging.getLogger("temporalex_django.actions")
 
 #: So long an attempt, or a read, is the same one.
-_SAME = timedelta(minutes=1)
+_REPEAT_PERIOD = timedelta(minutes=1)
 #: Rows of one person's attempts in that time; the log has all of them.
-_MOST = 100
+_MAX_ROWS = 100
 #: What the audit calls the reading of payloads.
 READ = "view_payload"
 #: The face of code; what goes through it is no person at a keyboard.
-_CODE = "code"
-_LONGEST = 1000
-_LONGEST_NAME = 200
+_CODE_SOURCE = "code"
+_MAX_REASON_LENGTH = 1000
+_MAX_NAME_LENGTH = 200
 #: What was denied in a transaction that may be rolled back, to be noted behind it.
-_held: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
+_deferred_denials: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
 
 
-class Acting(Protocol):
+class AuditActor(Protocol):
     """``actions.base.Actor``."""
 
     @property
@@ -62,123 +62,142 @@ class Acting(Protocol):
 
 
 @contextmanager
-def surviving() -> Iterator[None]:
+def defer_denials() -> Iterator[None]:
     """What is denied inside is noted behind the block, of which the transaction may be rolled back by then."""
-    if _held.get() is not None:  # the outermost one does
+    if _deferred_denials.get() is not None:  # the outermost one does
         yield
         return
-    notes: list[Callable[[], None]] = []
-    token = _held.set(notes)
+    denials: list[Callable[[], None]] = []
+    token = _deferred_denials.set(denials)
     try:
         yield
     finally:
-        _held.reset(token)
-        for note in notes:
-            note()
+        _deferred_denials.reset(token)
+        for record in denials:
+            record()
 
 
-def denied(
-    by: Acting,
+def record_denial(
+    by: AuditActor,
     action: str,
-    why: str,
+    reason: str,
     *,
     run: Instance | None = None,
     workflow: str = "",
     message: str = "",
     ref: str = "",
 ) -> None:
-    """Note that somebody may not do that; ``why`` names no payload.
+    """Note that somebody may not do that; ``reason`` names no payload.
 
     ``message`` is the name of the signal, update, query or event that it was about, ``ref`` how a run was named that
     was not looked up. An attempt is the same one with the same action, run, class and message.
 
-    A row outside of the transaction of what was refused, if it is rolled back already or ``surviving`` stands around
-    it; inside of one that the caller has open it lives or dies with that, and only the log is sure.
+    A row outside of the transaction of what was refused, if it is rolled back already or ``defer_denials`` stands
+    around it; inside of one that the caller has open it lives or dies with that, and only the log is sure.
     """
     user = by.user
     if user is None:
         return
-    if (held := _held.get()) is not None:
-        held.append(partial(denied, by, action, why, run=run, workflow=workflow, message=message, ref=ref))
+    if (deferred := _deferred_denials.get()) is not None:
+        deferred.append(
+            partial(record_denial, by, action, reason, run=run, workflow=workflow, message=message, ref=ref)
+        )
         return
-    key = getattr(user, "pk", None)
-    of = "" if run is None else f" of {run.workflow} {run.workflow_id}"
-    level = logging.INFO if key is None else logging.WARNING
+    user_id = getattr(user, "pk", None)
+    run_text = "" if run is None else f" of {run.workflow} {run.workflow_id}"
+    level = logging.INFO if user_id is None else logging.WARNING
     logger.log(
-        level, "%s%s denied to user %s (%s)", action, of, key, by.source, extra={"action": action, "denied": True}
+        level,
+        "%s%s denied to user %s (%s)",
+        action,
+        run_text,
+        user_id,
+        by.source,
+        extra={"action": action, "denied": True},
     )
     alias = get_settings().DATABASE
     connection = connections[alias]
-    if key is None or (connection.in_atomic_block and connection.needs_rollback):
+    if user_id is None or (connection.in_atomic_block and connection.needs_rollback):
         return
-    details = {name: _printable(said) for name, said in (("message", message), ("run", ref)) if said}
-    rows = OperatorAction.objects.using(alias).filter(denied=True, actor_id=key, at__gt=timezone.now() - _SAME)
-    before = [*rows.values_list("action", "run_id", "workflow", "details")[:_MOST]]
-    same = (action, None, workflow) if run is None else (action, run.pk, run.workflow)
-    known = ((tuple(row[:3]), row[3].get("message")) for row in before)
-    if len(before) < _MOST and (same, details.get("message")) not in known:
-        _write(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow, details=details)
+    details = {name: _strip_unprintable(text) for name, text in (("message", message), ("run", ref)) if text}
+    rows = OperatorAction.objects.using(alias).filter(
+        denied=True, actor_id=user_id, at__gt=timezone.now() - _REPEAT_PERIOD
+    )
+    earlier_rows = [*rows.values_list("action", "run_id", "workflow", "details")[:_MAX_ROWS]]
+    attempt_key = (action, None, workflow) if run is None else (action, run.pk, run.workflow)
+    recorded_keys = ((tuple(row[:3]), row[3].get("message")) for row in earlier_rows)
+    if len(earlier_rows) < _MAX_ROWS and (attempt_key, details.get("message")) not in recorded_keys:
+        _create_row(
+            by,
+            action,
+            run,
+            alias=alias,
+            denied=True,
+            reason=reason[:_MAX_REASON_LENGTH],
+            workflow=workflow,
+            details=details,
+        )
 
 
-def _printable(said: str) -> str:
+def _strip_unprintable(text: str) -> str:
     """What somebody wrote into an address, as JSON of any database takes it."""
-    return "".join(letter for letter in said[:_LONGEST_NAME] if letter.isprintable())
+    return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
 
 
-def read(by: Acting, run: Instance) -> None:
+def record_read(by: AuditActor, run: Instance) -> None:
     """Note that a person was shown payloads of a run. Not for code and programs.
 
     One INSERT a minute: the default cache knows what was noted, and what it forgets is noted again.
     """
-    _read(by, run.pk, lambda alias: _write(by, READ, run, alias=alias))
+    _record_read(by, run.pk, lambda alias: _create_row(by, READ, run, alias=alias))
 
 
-def read_task(by: Acting, number: UUID, path: str) -> None:
+def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
     """The same of a Django task, which belongs to no run: its id and its function stand in the details."""
-    details = {"task": path, "id": str(number)}
-    _read(by, number, lambda alias: _write(by, READ, None, alias=alias, named=path, details=details))
+    details = {"task": path, "id": str(task_id)}
+    _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
 
 
-def _read(by: Acting, what: UUID, write: Callable[[str], None]) -> None:
-    key = getattr(by.user, "pk", None)
-    if key is None or by.program or by.source == _CODE:
+def _record_read(by: AuditActor, object_id: UUID, create_row: Callable[[str], None]) -> None:
+    user_id = getattr(by.user, "pk", None)
+    if user_id is None or by.program or by.source == _CODE_SOURCE:
         return
-    alias, known = get_settings().DATABASE, f"temporalex:read:{key}:{what}"
-    if cache.get(known) is None:
-        write(alias)
+    alias, cache_key = get_settings().DATABASE, f"temporalex:read:{user_id}:{object_id}"
+    if cache.get(cache_key) is None:
+        create_row(alias)
         # a row that is not written, or rolled back, is no reason to note nothing for a minute
-        transaction.on_commit(lambda: cache.set(known, 1, _SAME.total_seconds()), using=alias)
+        transaction.on_commit(lambda: cache.set(cache_key, 1, _REPEAT_PERIOD.total_seconds()), using=alias)
 
 
-def _write(
-    by: Acting,
+def _create_row(
+    by: AuditActor,
     action: str,
     run: Instance | None,
     *,
     alias: str,
     workflow: str = "",
-    named: str = "",
+    label: str = "",
     details: Mapping[str, str] | None = None,
-    **more: Any,
+    **columns: Any,
 ) -> None:
     OperatorAction.objects.using(alias).create(
         at=timezone.now(),
         action=action,
         run_id=None if run is None else run.pk,
         workflow=workflow if run is None else run.workflow,
-        workflow_id=named[:_LONGEST_NAME] if run is None else run.workflow_id,
-        details={**(details or {}), **job_of(by)},
-        **of_actor(by),
-        **more,
+        workflow_id=label[:_MAX_NAME_LENGTH] if run is None else run.workflow_id,
+        details={**(details or {}), **job_details(by)},
+        **actor_columns(by),
+        **columns,
     )
 
 
-def job_of(by: Acting) -> dict[str, Any]:
+def job_details(by: AuditActor) -> dict[str, Any]:
     """What the details of a row say of the bulk job that it is part of."""
     return {"job": by.job} if by.job else {}
 
 
-def of_actor(by: Acting) -> dict[str, Any]:
+def actor_columns(by: AuditActor) -> dict[str, Any]:
     """What a row says of who acts, and from where."""
     user = by.user
     return {
@@ -190,19 +209,19 @@ def of_actor(by: Acting) -> dict[str, Any]:
     }
 
 
-def log_entry(by: Acting, action: str, run_id: str, shown: str, reason: str) -> None:
+def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
     """In the log that Django's admin shows of an object and of a user, where the admin is installed."""
     if not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry  # noqa: PLC0415 - a model of that app
 
     alias = router.db_for_write(LogEntry)
-    kind = ContentType.objects.db_manager(alias).get_for_model(Instance)
+    content_type = ContentType.objects.db_manager(alias).get_for_model(Instance)
     LogEntry.objects.using(alias).create(
         user_id=by.user.pk,  # type: ignore[union-attr] # whoever is stored has one
-        content_type=kind,
+        content_type=content_type,
         object_id=run_id,
-        object_repr=shown[:200],
+        object_repr=object_text[:200],
         action_flag={"start": ADDITION, "delete": DELETION}.get(action, CHANGE),
-        change_message=f"{action} ({by.source})" + (f": {reason[:_LONGEST]}" if reason else ""),
+        change_message=f"{action} ({by.source})" + (f": {reason[:_MAX_REASON_LENGTH]}" if reason else ""),
     )

@@ -64,7 +64,7 @@ CODE = Actor()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class AuditSubject:
     """The run that an action was about, for audit, signal and log; no run: none of them in particular."""
 
     run_id: str | None
@@ -80,16 +80,16 @@ def storage() -> DjangoStorage:
 class Action(ABC, Generic[T]):
     """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
 
-    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``judged``: it sends a
-    message, of which the run itself says who may send it. ``ordinary``: programs do it all day, so that the audit keeps
-    theirs apart from what people did.
+    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``authorized_by_run``:
+    it sends a message, of which the run itself says who may send it. ``is_routine``: programs do it all day, so that
+    the audit keeps theirs apart from what people did.
     """
 
     name: ClassVar[str]
     permission: ClassVar[str]
     forced: ClassVar[bool] = False
-    judged: ClassVar[bool] = False
-    ordinary: ClassVar[bool] = False
+    authorized_by_run: ClassVar[bool] = False
+    is_routine: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -102,12 +102,12 @@ class Action(ABC, Generic[T]):
 
     def execute(self) -> T:
         """Raises ``ActionNotPermitted`` before anything is read or written, and what ``perform`` raises."""
-        with self.noting_denials():
+        with self.audit_denials():
             self.check()
             return self.perform()
 
     @contextmanager
-    def telling_busy(self, what: str) -> Iterator[None]:
+    def translate_busy(self, label: str) -> Iterator[None]:
         """Raise ``UpdateTimeout`` (code ``busy``) where the database had no lock to give in time: nothing was done.
 
         Inside the caller's own transaction the error of the database goes through: that transaction is broken.
@@ -118,17 +118,17 @@ class Action(ABC, Generic[T]):
             if connections[self.storage.alias].in_atomic_block or not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
-                f"{self.name} of {what}: the database is busy, nothing was done; try again", code="busy"
+                f"{self.name} of {label}: the database is busy, nothing was done; try again", code="busy"
             ) from exc
 
     @contextmanager
-    def noting_denials(self) -> Iterator[None]:
+    def audit_denials(self) -> Iterator[None]:
         """What a person may not do is audited, when it is rolled back."""
         try:
             yield
         except ActionNotPermitted as exc:
-            about = {"workflow": self.of_workflow or "", "message": self.said or ""}
-            audit.denied(self.by, self.name, str(exc), run=self.row, **about)
+            context = {"workflow": self.workflow_name or "", "message": self.message_name or ""}
+            audit.record_denial(self.by, self.name, str(exc), run=self.row, **context)
             raise
 
     @abstractmethod
@@ -140,20 +140,22 @@ class Action(ABC, Generic[T]):
         And ``NestingError`` inside workflow code.
         """
         refuse_inside_workflow(self.name)
-        for asked in self.all_asked if self.by.user is not None else ():
-            access.admit(self.by.user, asked, alias=self.storage.alias, run=self.row)
+        for operation in self.permission_requests if self.by.user is not None else ():
+            access.require_access(self.by.user, operation, alias=self.storage.alias, run=self.row)
 
     @property
-    def all_asked(self) -> Sequence[access.Operation]:
+    def permission_requests(self) -> Sequence[access.Operation]:
         """Everything that the access policy is asked about; it has to allow each."""
-        return (self.asked,)
+        return (self.permission_request,)
 
     @property
-    def asked(self) -> access.Operation:
+    def permission_request(self) -> access.Operation:
         """What the access policy is asked about."""
-        free = self.judged and self.by.source == CODE.source
-        wanted = None if free else f"{APP}.{self.permission}"
-        return access.Operation(action=self.name, permission=wanted, workflow=self.of_workflow, message=self.said)
+        is_exempt = self.authorized_by_run and self.by.source == CODE.source
+        permission = None if is_exempt else f"{APP}.{self.permission}"
+        return access.Operation(
+            action=self.name, permission=permission, workflow=self.workflow_name, message=self.message_name
+        )
 
     @property
     def row(self) -> Instance | None:
@@ -161,45 +163,45 @@ class Action(ABC, Generic[T]):
         return None
 
     @property
-    def of_workflow(self) -> str | None:
+    def workflow_name(self) -> str | None:
         """The name of the class."""
         return None if self.row is None else self.row.workflow
 
     @property
-    def said(self) -> str | None:
+    def message_name(self) -> str | None:
         """The name of the message."""
         return None
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
     @property
-    def audited(self) -> bool:
+    def is_audited(self) -> bool:
         return self.forced or self.by.user is not None or bool(self.by.account)
 
     @property
-    def automatic(self) -> bool:
+    def is_automatic(self) -> bool:
         if self.by.user is None:
             return self.by.source == CODE.source
-        return self.ordinary and self.by.program
+        return self.is_routine and self.by.program
 
-    def together(self) -> AbstractContextManager[None]:
+    def audit_transaction(self) -> AbstractContextManager[None]:
         """A transaction when there is an audit row to write beside the message; one INSERT alone needs none.
 
         Unless it waits for a writer lock, which a transaction of the storage gets sooner.
         """
-        waits = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
-        return self.storage.transaction() if self.audited or waits else nullcontext()
+        needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
+        return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
 
-    def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
+    def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log.
 
         Never payloads.
 
         An ordinary message from code leaves a log line alone: it is in the history.
         """
-        if self.audited or logger.isEnabledFor(logging.DEBUG):
+        if self.is_audited or logger.isEnabledFor(logging.DEBUG):
             self.storage.on_commit(lambda: self._announce(subject, reason))
-        if not self.audited:
+        if not self.is_audited:
             return
         OperatorAction.objects.using(self.storage.alias).create(
             at=timezone.now(),
@@ -209,19 +211,21 @@ class Action(ABC, Generic[T]):
             workflow_id=subject.workflow_id,
             reason=reason,
             forced=self.forced,
-            automatic=self.automatic,
-            details={**details, **audit.job_of(self.by)},
-            **audit.of_actor(self.by),
+            automatic=self.is_automatic,
+            details={**details, **audit.job_details(self.by)},
+            **audit.actor_columns(self.by),
         )
         # what applications send all day in the names of their users is no administration
-        stored = getattr(self.by.user, "pk", None) is not None
-        if subject.run_id is not None and stored and not (self.ordinary and self.by.source == CODE.source):
-            audit.log_entry(self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason)
+        is_stored_user = getattr(self.by.user, "pk", None) is not None
+        if subject.run_id is not None and is_stored_user and not (self.is_routine and self.by.source == CODE.source):
+            audit.add_admin_log_entry(
+                self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason
+            )
 
-    def _announce(self, subject: Subject, reason: str) -> None:
+    def _announce(self, subject: AuditSubject, reason: str) -> None:
         ids = {"run_id": subject.run_id, "workflow": subject.workflow, "workflow_id": subject.workflow_id}
         logger.log(
-            logging.INFO if self.audited else logging.DEBUG,
+            logging.INFO if self.is_audited else logging.DEBUG,
             "%s%s by %s",
             self.name,
             f" of {subject.workflow} {subject.workflow_id}" if subject.workflow else "",
@@ -230,23 +234,23 @@ class Action(ABC, Generic[T]):
             else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",
             extra={**ids, "action": self.name},
         )
-        if self.audited:
+        if self.is_audited:
             sender = workflows.signal_sender(subject.workflow)
             signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
 
 
-def refuse_inside_workflow(what: str) -> None:
+def refuse_inside_workflow(operation: str) -> None:
     """Raises ``NestingError``: workflow code has primitives of its own for all this, which replay."""
     if current.is_inside_workflow():
         raise NestingError(
-            f"{what} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
+            f"{operation} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
             "an activity"
         )
 
 
-def plain(value: Any, *, what: str) -> Any:
+def to_plain_payload(value: Any, *, label: str) -> Any:
     """``value`` as it will be stored.
 
     Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large.
     """
-    return payloads.to_plain(value, label=what, limit=get_settings().MAX_PAYLOAD_BYTES)
+    return payloads.to_plain(value, label=label, limit=get_settings().MAX_PAYLOAD_BYTES)

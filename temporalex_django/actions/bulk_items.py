@@ -11,9 +11,9 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import BulkItem, Instance
 
 #: Of runs that are judged, and not shown.
-UNREAD = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+DEFERRED_COLUMNS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
 #: Codes of errors whose words may be of code or payloads of the project.
-_QUOTING = frozenset(
+_PAYLOAD_QUOTING_CODES = frozenset(
     {
         *("payload", "update_rejected", "update_failed", "query_failed", "resume_refused", "judging_failed"),
         *("workflow_failed", "activity_failure", "child_workflow_failure"),
@@ -21,35 +21,41 @@ _QUOTING = frozenset(
 )
 
 
-def readable(
+def redact_items(
     items: Iterable[BulkItem],
     user: Person | None,
     *,
     alias: str,
-    among: QuerySet[Instance] | None = None,
-    admits: Callable[[Instance], bool] | None = None,
+    visible_runs: QuerySet[Instance] | None = None,
+    is_admitted: Callable[[Instance], bool] | None = None,
 ) -> list[BulkItem]:
     """They, without the messages about runs at which he may not look: ``code`` says what became of those.
 
     Of a run whose payloads he does not see those that may quote some are hidden, as the words of an exception are.
-    ``among`` and ``admits`` are those of ``StartBulk``, as far as a face asks more than the access policy. One read, if
-    there is a message; none for code (``user`` None). The items are not to be saved.
+    ``visible_runs`` and ``is_admitted`` are those of ``StartBulk``, as far as a face asks more than the access policy.
+    One read, if there is a message; none for code (``user`` None). The items are not to be saved.
     """
-    found = [*items]
-    about = [item.run_id for item in found if item.message]
-    if user is None or not about:
-        return found
-    there = access.runs_for(user, alias=alias) if among is None else among
-    runs = (Instance.objects.using(alias) if there is None else there.using(alias)).filter(pk__in=about)
-    may = admits or (lambda run: access.policy().allows(user, access.VIEW.of(run)))
-    looks = access.policy().allows(user, access.VIEW)
-    rows = runs.defer(*UNREAD) if looks else ()
-    seen = {run.pk: access.view_of(user, run) if may(run) else None for run in rows}
-    gone = looks and (there is None or access.is_every(there))  # nobody's: who sees all runs saw it, too
-    for item in found:
-        view = seen.get(item.run_id)
-        if view is not None:
-            item.message = view.redact_text(item.message) if item.code in _QUOTING and item.message else item.message
-        elif item.run_id in seen or not gone:
+    bulk_items = [*items]
+    run_ids = [item.run_id for item in bulk_items if item.message]
+    if user is None or not run_ids:
+        return bulk_items
+    allowed_runs = access.runs_for(user, alias=alias) if visible_runs is None else visible_runs
+    runs = (Instance.objects.using(alias) if allowed_runs is None else allowed_runs.using(alias)).filter(pk__in=run_ids)
+    can_view = is_admitted or (lambda run: access.policy().allows(user, access.VIEW.of(run)))
+    can_view_any = access.policy().allows(user, access.VIEW)
+    rows = runs.defer(*DEFERRED_COLUMNS) if can_view_any else ()
+    redactors = {run.pk: access.redactor_for(user, run) if can_view(run) else None for run in rows}
+    shows_deleted = can_view_any and (
+        allowed_runs is None or access.is_unfiltered(allowed_runs)
+    )  # nobody's: who sees all runs saw it, too
+    for item in bulk_items:
+        redactor = redactors.get(item.run_id)
+        if redactor is not None:
+            item.message = (
+                redactor.redact_text(item.message)
+                if item.code in _PAYLOAD_QUOTING_CODES and item.message
+                else item.message
+            )
+        elif item.run_id in redactors or not shows_deleted:
             item.message = ""
-    return found
+    return bulk_items

@@ -9,15 +9,15 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.live_workers import live_workers
-from temporalex_django.actions.steering import Steering, Text
-from temporalex_django.actions.terminate import end
+from temporalex_django.actions.steering import OperatorRunAction, Text
+from temporalex_django.actions.terminate import close_run
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.db.inserts import insert_message, notify_on_commit
 from temporalex_django.models import Instance
 
 
-class Cancel(Steering[None]):
+class Cancel(OperatorRunAction[None]):
     """One INSERT into the inbox, as with a signal: the workflow decides what it does about it.
 
     A second request is dropped. A graph is closed as cancelled at once, in the caller's transaction; one whose class
@@ -32,8 +32,8 @@ class Cancel(Steering[None]):
     destructive: ClassVar[bool] = True
 
     @property
-    def answer(self) -> Text:
-        if self.waits:
+    def done_message(self) -> Text:
+        if self.is_held_by_pause:
             return _("The run is asked to end. It is paused, so it hears of it when it is unpaused.")
         return f"{self.done} {self.notice}".strip()
 
@@ -46,29 +46,31 @@ class Cancel(Steering[None]):
         if run.blocked:
             return _("The run is blocked, so the request waits until its code can run. To end it now, terminate it.")
         alias = run._state.db or get_settings().DATABASE  # noqa: SLF001 - Django documents it
-        missing = live_workers(alias=alias).missing(workflow=run.workflow, version=run.version, queue=run.queue)
-        if missing is None:
+        missing_worker = live_workers(alias=alias).missing_worker(
+            workflow=run.workflow, version=run.version, queue=run.queue
+        )
+        if missing_worker is None:
             return ""
-        words = _("The request waits for {missing}. To end the run now, terminate it.")
-        return format_lazy(words, missing=missing)
+        message = _("The request waits for {missing}. To end the run now, terminate it.")
+        return format_lazy(message, missing=missing_worker)
 
     @property
-    def waits(self) -> bool:
+    def is_held_by_pause(self) -> bool:
         """Whether a pause keeps the request from the run."""
-        return self.target.paused and not self.at_once
+        return self.target.paused and not self.closes_at_once
 
     @property
-    def at_once(self) -> bool:
-        return self.target.code is not None and self.target.code.cancels_at_once
+    def closes_at_once(self) -> bool:
+        return self.target.workflow_class is not None and self.target.workflow_class.cancels_at_once
 
     def perform(self) -> None:
         target = self.target
-        if self.at_once:
-            end(self, "cancelled")
+        if self.closes_at_once:
+            close_run(self, "cancelled")
             return
         if target.closed:
             self.refuse(_("the run is closed already"), closed=True)
-        with self.together():
+        with self.audit_transaction():
             insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
-            self.tell(target.subject, reason=self.reason)
+            self.record(target.audit_subject, reason=self.reason)
         notify_on_commit(alias=self.storage.alias, queues=[target.queue])

@@ -9,7 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import signals
-from temporalex_django.actions.human_task import ActionOnTask
+from temporalex_django.actions.human_task import HumanTaskAction
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
@@ -17,7 +17,7 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.models import HumanTask
 
 
-class Claim(ActionOnTask[datetime]):
+class Claim(HumanTaskAction[datetime]):
     """Gives until when: for ``CLAIM_SECONDS`` by the clock of the database. Again by the same person prolongs it."""
 
     name: ClassVar[str] = "claim"
@@ -27,19 +27,19 @@ class Claim(ActionOnTask[datetime]):
 
     def perform(self) -> datetime:
         with self.storage.transaction():
-            task = self.held()
+            task = self.lock_task()
             self.require_candidate(task)
             self.require_unclaimed(task)
-            who = authorization.sender_of(self.user) or Sender("", "")
-            task.claimed_by_key, task.claimed_by_name = who.key, str(who)
+            sender = authorization.sender_of(self.user) or Sender("", "")
+            task.claimed_by_key, task.claimed_by_name = sender.key, str(sender)
             until = task.claimed_until = self.storage.now() + timedelta(seconds=get_settings().CLAIM_SECONDS)
             task.save(using=self.storage.alias, update_fields=["claimed_by_key", "claimed_by_name", "claimed_until"])
-            self.tell(self.subject, reason=self.reason, task=str(task.pk), until=until.isoformat())
-            self.storage.on_commit(lambda: _announce(task, self.user))
+            self.record(self.audit_subject, reason=self.reason, task=str(task.pk), until=until.isoformat())
+            self.storage.on_commit(lambda: _send_claimed_signal(task, self.user))
         return until
 
 
-def _announce(task: HumanTask, actor: object) -> None:
+def _send_claimed_signal(task: HumanTask, actor: object) -> None:
     signals.send(
         "human_task_claimed",
         workflows.signal_sender(task.workflow),

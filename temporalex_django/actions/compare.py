@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
-from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
+from temporalex_django.actions.targets import RunAction, RunTarget, runs_in_workers_only
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
@@ -37,7 +37,7 @@ class InputComparison:
     produced: Any
 
 
-class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
+class CompareInputs(RunAction[Sequence[InputComparison]]):
     """Replay the history of a run with the code of this process, and return the inputs and durations that differ.
 
     Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for each ten thousand
@@ -57,62 +57,67 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
         """Return why the run cannot be replayed in this process, or None."""
         code = workflows.find_version(run.workflow, run.version)
         if code is None:
-            words = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
-        elif in_workers_alone(code):
-            words = _("the code of {workflow} runs in workers alone (updates_in): use the command “temporalex replay”")
+            message = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
+        elif runs_in_workers_only(code):
+            message = _(
+                "the code of {workflow} runs in workers alone (updates_in): use the command “temporalex replay”"
+            )
         else:
             return None
-        return str(format_lazy(words, workflow=run.workflow, version=run.version))
+        return str(format_lazy(message, workflow=run.workflow, version=run.version))
 
     def perform(self) -> Sequence[InputComparison]:
-        run_id = self.target.shown
-        if (why := self.why_not(self.row)) is not None:
-            raise ActionNotPossible(why)
+        run_id = self.target.selected_run_id
+        if (reason := self.why_not(self.row)) is not None:
+            raise ActionNotPossible(reason)
         code = workflows.class_for_run(self.target.workflow, self.target.version)
-        view = UNREDACTED if self.by.user is None else access.view_of(self.by.user, self.row)
+        redactor = UNREDACTED if self.by.user is None else access.redactor_for(self.by.user, self.row)
         events = self.storage.histories({run_id: 0}).get(run_id, [])
-        limit = replay_limit(len(events), most=get_settings().LEASE_SECONDS)
-        bounded = partial(watchdog.run, limit=limit, label=f"run {run_id}")
+        limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
+        run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:
-            with inline.marker(self.storage).record_work("run", run_id):
-                differences = replay.replay(code.definition, events, run=bounded)
+            with inline.crash_marker(self.storage).record_work("run", run_id):
+                differences = replay.replay(code.definition, events, run=run_with_limit)
         except NondeterminismError as exc:
-            raise ActionNotPossible(f"the history does not fit the code: {view.redact_text(exc.message)}") from exc
+            raise ActionNotPossible(f"the history does not fit the code: {redactor.redact_text(exc.message)}") from exc
         except TemporalexError as exc:
-            raise ActionNotPossible(f"the replay broke off: {view.redact_text(exc.message)}") from exc
+            raise ActionNotPossible(f"the replay broke off: {redactor.redact_text(exc.message)}") from exc
         except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the answer
             error = type(exc).__name__
-            raise ActionNotPossible(f"the code raised {error} in the replay ({view.redact_text(str(exc))})") from None
-        return [_compared(difference, events[difference.event - 1], view) for difference in differences]
+            raise ActionNotPossible(
+                f"the code raised {error} in the replay ({redactor.redact_text(str(exc))})"
+            ) from None
+        return [_build_comparison(difference, events[difference.event - 1], redactor) for difference in differences]
 
 
-def replay_limit(events: int, *, most: float | None = None) -> float | None:
+def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
     """Return the seconds that the replay of so many events may take; None where no deadlock is looked for."""
     limit = get_settings().DEADLOCK_TIMEOUT
     if limit is None:
-        return most
+        return maximum
     limit += events / REPLAYED_PER_SECOND
-    return limit if most is None else min(limit, most)
+    return limit if maximum is None else min(limit, maximum)
 
 
-def _compared(difference: ReplayDifference, event: HistoryEvent, view: Redactor) -> InputComparison:
+def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
     """Show both values as the history shows them: redacted by where in the input they stand."""
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
     recorded, produced = (
-        _as_shown(payload, difference.keys, event, view) for payload in (difference.recorded, difference.produced)
+        _redact_payload(payload, difference.keys, event, redactor)
+        for payload in (difference.recorded, difference.produced)
     )
     return InputComparison(difference=difference, recorded=recorded, produced=produced)
 
 
-def _as_shown(payload: Any, keys: Sequence[str | int], event: HistoryEvent, view: Redactor) -> Any:
+def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent, redactor: Redactor) -> Any:
     names = [key for key in keys if isinstance(key, str)]
     for name in reversed(names):
         payload = {name: payload}
     attributes = {**event.attributes, "args": payload, "kwargs": {}}
-    shown = view.redact_attributes(attributes, kind=event.kind)["args"]
+    redacted_payload = redactor.redact_attributes(attributes, kind=event.kind)["args"]
     for name in names:
-        if not isinstance(shown, Mapping) or name not in shown:
+        if not isinstance(redacted_payload, Mapping) or name not in redacted_payload:
             break  # hidden, or redacted further up
-        shown = shown[name]
-    return shown
+        redacted_payload = redacted_payload[name]
+    return redacted_payload

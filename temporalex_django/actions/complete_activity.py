@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.on_activity import ActivityAction
 from temporalex_django.actions.steering import Input
 from temporalex_django.conf import get_settings
 from temporalex_django.core import payloads
@@ -16,11 +16,11 @@ from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine.operator_overrides import operator_completion
 
 
-class CompleteActivity(OnActivity):
+class CompleteActivity(ActivityAction):
     """An ordinary ``ActivityCompleted`` with ``by``. What an attempt that is under way comes to changes nothing.
 
     Raises ``PayloadError`` for a result that does not fit the annotation of the activity; of a step of a graph it is
-    ``{"event": name, "data": …}``. In the caller's transaction; locks the chain: see ``Steering.held``.
+    ``{"event": name, "data": …}``. In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "complete_activity"
@@ -33,17 +33,19 @@ class CompleteActivity(OnActivity):
     done: ClassVar[Promise] = _("The activity is completed.")
     destructive: ClassVar[bool] = True
     selectors: ClassVar[tuple[Input, ...]] = tuple(
-        replace(one, required=one.name == "activity") for one in OnActivity.selectors
+        replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
     )
     inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run = self.held()
-            task = self.of_run(run)
-            result = self.code(task).encode_manual_result(self.given.get("result"), task.args, TaskSource(task))
+            run = self.lock_run()
+            task = self.load_task(run)
+            result = self.find_activity(task).encode_manual_result(
+                self.input_values.get("result"), task.args, TaskSource(task)
+            )
             limit = get_settings().MAX_PAYLOAD_BYTES
-            self.finish(
+            self.finish_task(
                 operator_completion(task, result, sender=self.by.sender, limit=limit),
                 run,
                 digest=payloads.digest(result),

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from temporalex_django import access
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.human_task import admitted
+from temporalex_django.actions.human_task import admit_decider
 from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.db.deciders import undecidable_tasks
@@ -23,7 +23,7 @@ from temporalex_django.present.human_tasks import TaskNow, asked
 def why_not(task: HumanTask, user: Person) -> str | None:
     """Why this person may not decide it now, in a sentence; None: he may. No lock: somebody may be quicker."""
     try:
-        admitted(user, task, storage=storage())
+        admit_decider(user, task, storage=storage())
     except TemporalexError as exc:
         return f"{exc.message[:1].upper()}{exc.message[1:]}."
     return None
@@ -34,16 +34,16 @@ def is_claimed(task: HumanTask) -> bool:
     return task.claimed_until is not None and task.claimed_until > storage().now()
 
 
-def of_runs(user: Person) -> HumanTaskQuerySet:
+def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
     """Those of the runs that he may look at, open and closed, whoever decides them. Raises ``ActionNotPermitted``."""
     alias = storage().alias
-    access.admit(user, access.VIEW, alias=alias)
+    access.require_access(user, access.VIEW, alias=alias)
     runs = access.runs_for(user, alias=alias)
     tasks = HumanTask.objects.using(alias)
     return tasks.all() if runs is None else tasks.filter(run__in=runs.order_by().values("pk"))
 
 
-def about(run: Instance) -> str:
+def subject_text(run: Instance) -> str:
     """What the object that a run is about calls itself; its kind and key where it is gone, nothing where there is none.
 
     One query, where Django has not read it before.
@@ -53,17 +53,17 @@ def about(run: Instance) -> str:
     return str(run.subject or f"{run.subject_type.name} {run.subject_id}")
 
 
-def with_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
+def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
     """The tasks, each with whether nobody is left who may decide it; see ``db.deciders`` for what that reads."""
-    found = undecidable_tasks(tasks, alias=storage().alias)
+    undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)
     for task in tasks:
-        task.nobody_left = task.pk in found
+        task.nobody_left = task.pk in undecidable_ids
     return tasks
 
 
-def sentence(task: HumanTask, *, subject: str = "") -> str:
-    """What is asked, in a sentence or two; ``subject`` as ``about`` gives it. No query."""
-    now = TaskNow(
+def task_sentence(task: HumanTask, *, subject: str = "") -> str:
+    """What is asked, in a sentence or two; ``subject`` as ``subject_text`` gives it. No query."""
+    task_view = TaskNow(
         title=task.title,
         about=subject,
         requested_by=task.requested_by_name,
@@ -78,22 +78,22 @@ def sentence(task: HumanTask, *, subject: str = "") -> str:
         decided_by=task.decided_by_name,
         nobody_left=task.nobody_left,
     )
-    return asked(now, now=timezone.now())
+    return asked(task_view, now=timezone.now())
 
 
-def written(task: HumanTask) -> str:
+def value_as_json(task: HumanTask) -> str:
     """Write the value that people decide about as JSON for a page; "" for nothing."""
     value = task.shown_value
     return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
-def how_many(user: Person, *, most: int) -> int:
-    """How many human tasks are in his inbox, counted up to ``most``. One query."""
-    return int(inbox(user).order_by()[:most].count())
+def count_inbox(user: Person, *, limit: int) -> int:
+    """How many human tasks are in his inbox, counted up to ``limit``. One query."""
+    return int(inbox(user).order_by()[:limit].count())
 
 
-def user_named(name: str) -> Person | str:
+def find_user(name: str) -> Person | str:
     """The user who signs in with that name, or the name itself: ``Delegate`` refuses it as one who may not decide."""
     users: Any = get_user_model()
-    found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
-    return name if found is None else cast("Person", found)
+    user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
+    return name if user is None else cast("Person", user)

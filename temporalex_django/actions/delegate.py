@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.human_task import ActionOnTask, what
-from temporalex_django.actions.inbox import key_barred
+from temporalex_django.actions.human_task import HumanTaskAction, task_label
+from temporalex_django.actions.inbox import is_excluded
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.names import quoted
@@ -20,10 +20,10 @@ from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, Four
 from temporalex_django.models import Candidate, HumanTask
 
 #: How often a task is handed on at most: each time is kept in its row.
-_MOST = 20
+_MAX_DELEGATIONS = 20
 
 
-class Delegate(ActionOnTask[None]):
+class Delegate(HumanTaskAction[None]):
     """``to`` (a stored user) may decide it from then on, too; the claim ends. The access policy says who may do that.
 
     Whoever it may not go to is refused with ``ActionNotPermitted`` in the same words, also a name that nobody has (a
@@ -42,16 +42,16 @@ class Delegate(ActionOnTask[None]):
 
     def perform(self) -> None:
         with self.storage.transaction():
-            task = self.held()
+            task = self.lock_task()
             self.require_candidate(task)
             self.require_unclaimed(task)
-            if len(task.delegated) >= _MOST:
+            if len(task.delegated) >= _MAX_DELEGATIONS:
                 raise ActionNotPossible(
-                    f"{what(task)} was handed on {_MOST} times, and no more: decide it, or cancel it"
+                    f"{task_label(task)} was handed on {_MAX_DELEGATIONS} times, and no more: decide it, or cancel it"
                 )
-            who = self._permitted(task)
+            recipient = self._permitted_recipient(task)
             entry: dict[str, Any] = {
-                "to": who.name,
+                "to": recipient.name,
                 "by": str(authorization.sender_of(self.user)),
                 "at": self.storage.now().isoformat(),
                 "reason": self.reason,
@@ -62,26 +62,32 @@ class Delegate(ActionOnTask[None]):
             claim = ["claimed_by_key", "claimed_by_name", "claimed_until"]
             task.save(using=self.storage.alias, update_fields=["delegated", *claim])
             rows = Candidate.objects.using(self.storage.alias)
-            rows.get_or_create(task=task, who=f"user:{who.name}", defaults={"barred": False})
-            self.tell(self.subject, reason=self.reason, task=str(task.pk), to=who.name)
+            rows.get_or_create(task=task, who=f"user:{recipient.name}", defaults={"barred": False})
+            self.record(self.audit_subject, reason=self.reason, task=str(task.pk), to=recipient.name)
 
-    def _permitted(self, task: HumanTask) -> Sender:
+    def _permitted_recipient(self, task: HumanTask) -> Sender:
         """Who it goes to, if the policy lets it."""
         to = self.to
-        who = None if to is None or isinstance(to, str) else authorization.sender_of(to)
-        if to is None or isinstance(to, str) or who is None or not who.name or not self._may_have(task, to):
-            called = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
+        recipient = None if to is None or isinstance(to, str) else authorization.sender_of(to)
+        if (
+            to is None
+            or isinstance(to, str)
+            or recipient is None
+            or not recipient.name
+            or not self._can_receive(task, to)
+        ):
+            recipient_name = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
             raise ActionNotPermitted(
-                f"{self.user} may not hand {what(task)} on to {quoted(called)}: that takes an active user of that name, to "
+                f"{self.user} may not hand {task_label(task)} on to {quoted(recipient_name)}: that takes an active user of that name, to "
                 "whom the access policy lets you hand it on and for whom there is that run"
             )
-        if key_barred(to, task):
+        if is_excluded(to, task):
             raise FourEyes(
-                f"{to} may not decide {what(task)}: they started or forked it, or decided an earlier approval"
+                f"{to} may not decide {task_label(task)}: they started or forked it, or decided an earlier approval"
             )
-        return who
+        return recipient
 
-    def _may_have(self, task: HumanTask, to: Person) -> bool:
+    def _can_receive(self, task: HumanTask, to: Person) -> bool:
         if not getattr(to, "is_active", True) or not access.policy().may_delegate(self.user, task, to):
             return False
         runs = access.runs_for(to, alias=self.storage.alias)

@@ -7,15 +7,15 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.models import Instance
 
 
-class Delete(Steering[None]):
+class Delete(OperatorRunAction[None]):
     """All runs of its chain go, with histories, activities and messages; the audit stays. Always audited.
 
-    In the caller's transaction; locks the chain: see ``Steering.held``.
+    In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "delete"
@@ -38,6 +38,6 @@ class Delete(Steering[None]):
 
     def perform(self) -> None:
         with self.storage.transaction():
-            self.held()
-            self.tell(self.target.subject, reason=self.reason)
+            self.lock_run()
+            self.record(self.target.audit_subject, reason=self.reason)
             delete_chain(self.target.chain_id, storage=self.storage)

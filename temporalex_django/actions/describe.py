@@ -14,7 +14,14 @@ from asgiref.sync import sync_to_async
 from temporalex_django.actions import inline
 from temporalex_django.actions.live_workers import LiveWorkers, live_workers
 from temporalex_django.actions.targets import RunTarget, find_chain
-from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
+from temporalex_django.actions.waiting import (
+    Deadline,
+    WaitSlot,
+    await_for,
+    inside_transaction,
+    unlimited_wait,
+    wait_for,
+)
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import codec
@@ -34,7 +41,7 @@ from temporalex_django.present.facts import PATIENCE
 
 
 def describe(
-    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: Redactor = UNREDACTED
+    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, redactor: Redactor = UNREDACTED
 ) -> Description:
     """The run as it stands. What has been due for a while and no live worker can take, or may, ``waiting_for`` says.
 
@@ -42,7 +49,7 @@ def describe(
     ``run``, its row, is there already.
     """
     now, parameters = storage.sql.now_expression(storage.clock)
-    run = run or _run(target, storage=storage)
+    run = run or _load_run(target, storage=storage)
     waiting = list(run.waiting_for or [])
     if run.status not in CLOSED_STATUSES and not run.blocked:
         rows = storage.sql.select(
@@ -53,27 +60,29 @@ def describe(
             [*parameters, target.chain_id],
             ("timestamptz", "timestamptz", "bool", "timestamptz"),
         )
-        for due_at, unread, queued, at in rows:
-            since = min((one for one in (due_at, unread) if one is not None and one <= at), default=None)
-            if since is None and not queued:
+        for due_at, unread_since, has_queued_tasks, at in rows:
+            since = min(
+                (moment for moment in (due_at, unread_since) if moment is not None and moment <= at), default=None
+            )
+            if since is None and not has_queued_tasks:
                 continue
             workers = live_workers(alias=storage.alias)
-            missing = None if run.paused else workers.untaken(run, since=since, now=at)
-            waiting += [missing] if missing else []
-            waiting += _absent(run, workers, late=at - PATIENCE, storage=storage)
-            waiting += _off(run, storage=storage)
-    failed = failed_of(run.chain_id, storage=storage) if failed_count(run) else []
-    shown = replace(
-        described(run, waiting_for=waiting, view=view),
-        failed_messages=[view.redact_failed_message(message) for message in failed],
+            missing_worker = None if run.paused else workers.missing_if_overdue(run, since=since, now=at)
+            waiting += [missing_worker] if missing_worker else []
+            waiting += _missing_code(run, workers, due_before=at - PATIENCE, storage=storage)
+            waiting += _switched_off_names(run, storage=storage)
+    failures = failed_messages_of(run.chain_id, storage=storage) if failed_count(run) else []
+    description = replace(
+        build_description(run, waiting_for=waiting, redactor=redactor),
+        failed_messages=[redactor.redact_failed_message(message) for message in failures],
     )
     if run.status in CLOSED_STATUSES:
-        return shown
+        return description
     activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
-    return replace(shown, activities=[view.redact_activity(activity) for activity in activities])
+    return replace(description, activities=[redactor.redact_activity(activity) for activity in activities])
 
 
-def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
+def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
     """The first failed messages of a chain, oldest first."""
     rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
     return [
@@ -82,43 +91,47 @@ def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
     ]
 
 
-def _absent(run: Instance, workers: LiveWorkers, *, late: datetime, storage: DjangoStorage) -> list[str]:
-    """Name the code or key that activities lack which are due since ``late`` and nobody takes."""
+def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, storage: DjangoStorage) -> list[str]:
+    """Name the code or key that activities lack which are due since ``due_before`` and nobody takes."""
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
         " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",
-        [run.pk, late],
+        [run.pk, due_before],
         ("text", "text", "text"),
     )
-    lacking = [
+    needs = [
         waits_for or f"the activity {name}"
         for name, queue, waits_for in rows
-        if waits_for or not workers.has(name, queue=queue)
+        if waits_for or not workers.can_run_activity(name, queue=queue)
     ]
-    return [f"a worker with {what}" for what in dict.fromkeys(lacking)]
+    return [f"a worker with {need}" for need in dict.fromkeys(needs)]
 
 
-def _off(run: Instance, *, storage: DjangoStorage) -> list[str]:
+def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
     """What is switched off, of what it waits for."""
-    off = read_switches(storage.sql)
-    if not (off.queues or off.activities or off.workflows):
+    switches = read_switches(storage.sql)
+    if not (switches.queues or switches.activities or switches.workflows):
         return []
     rows = storage.sql.select(
         "select distinct activity, queue from temporalex_activity_task where run_id = %s and owner is null order by 1, 2",
         [run.pk],
         ("text", "text"),
     )
-    found = [f"the class {run.workflow}"] if run.workflow in off.workflows else []
-    found += [f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in off.queues]
-    found += [f"the activity {name}" for name, _ in rows if name in off.activities]
-    return [f"{what} to be switched on" for what in dict.fromkeys(found)]
+    switched_names = [f"the class {run.workflow}"] if run.workflow in switches.workflows else []
+    switched_names += [
+        f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in switches.queues
+    ]
+    switched_names += [f"the activity {name}" for name, _ in rows if name in switches.activities]
+    return [f"{switched_name} to be switched on" for switched_name in dict.fromkeys(switched_names)]
 
 
-def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: Redactor = UNREDACTED) -> Description:
+def build_description(
+    run: Instance, *, waiting_for: Iterable[str] | None = None, redactor: Redactor = UNREDACTED
+) -> Description:
     """The description of a row that was read already; a blocked one says what no worker has that it needs, or may."""
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
-    if run.blocked and (lacking := run.blocked.get("waits_for")):
-        waiting.append(f"a worker with {lacking}")
+    if run.blocked and (missing_worker := run.blocked.get("waits_for")):
+        waiting.append(f"a worker with {missing_worker}")
     if run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code:
         waiting.append(f"the class {run.workflow} to be switched on")
     return Description(
@@ -127,9 +140,9 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
         workflow=run.workflow,
         version=run.version,
         status=run.status,
-        blocked=view.redact_blocked(run.blocked),
+        blocked=redactor.redact_blocked(run.blocked),
         paused=run.paused,
-        waiting_for=view.redact_waiting_for(waiting, run.waits),
+        waiting_for=redactor.redact_waiting_for(waiting, run.waits),
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
         closed_at=run.closed_at,
@@ -138,7 +151,7 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
     )
 
 
-def _run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
+def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
     runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
     run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
     if run is None:
@@ -146,16 +159,18 @@ def _run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
     return run
 
 
-def history(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNREDACTED) -> list[HistoryEvent]:
+def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> list[HistoryEvent]:
     """Of the newest run, or of the one that was asked for by its run id."""
-    return [view.redact_event(event) for event in storage.histories({target.shown: 0})[target.shown]]
+    return [
+        redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
+    ]
 
 
-class Result:
+class ResultWaiter:
     """The result of a chain: follows continue-as-new. Waits with no transaction open; inside one it looks once.
 
     Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open. What
-    ``view`` hides is hidden in all of them.
+    ``redactor`` hides is hidden in all of them.
     """
 
     def __init__(
@@ -164,26 +179,26 @@ class Result:
         *,
         timeout: float | None,
         storage: DjangoStorage,
-        seat: Seat = free_seat,
-        view: Redactor = UNREDACTED,
+        wait_slot: WaitSlot = unlimited_wait,
+        redactor: Redactor = UNREDACTED,
     ) -> None:
         self.target = target
-        self.view = view
-        self.seat = seat
+        self.redactor = redactor
+        self.wait_slot = wait_slot
         self.storage = storage
         self.deadline = Deadline(check_wait(timeout))
 
     def get(self) -> Any:
         if inside_transaction(self.storage.alias):
-            return self.value(self.look())
-        ear = partial(listen, self.target.chain_id, alias=self.storage.alias)
-        return self.value(wait_for(self.look, self.deadline, seat=self.seat, ear=ear))
+            return self.resolve(self.poll())
+        listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
+        return self.resolve(wait_for(self.poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     async def aget(self) -> Any:
-        found = await await_for(self.look, self.deadline)
-        return await sync_to_async(self.value)(found)
+        outcome = await await_for(self.poll, self.deadline)
+        return await sync_to_async(self.resolve)(outcome)
 
-    def look(self) -> tuple[str, Any] | None:
+    def poll(self) -> tuple[str, Any] | None:
         """Status and closing attributes of a chain that is closed."""
         rows = self.storage.sql.select(
             "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
@@ -196,36 +211,42 @@ class Result:
         status, closing = rows[0]
         return status, None if closing is None else codec().decode(closing)
 
-    def value(self, found: tuple[str, Any] | None) -> Any:
+    def resolve(self, outcome: tuple[str, Any] | None) -> Any:
         target = self.target
-        if found is not None:
-            status, closing = found
-            shown = closing if self.view is UNREDACTED else self.view.redact_attributes(closing or {})
-            return run_result(status, shown, workflow=target.workflow, workflow_id=target.workflow_id)
-        now = describe(find_chain(target.chain_id, storage=self.storage), storage=self.storage, view=self.view)
-        if now.blocked:
-            why = f"blocked: {now.blocked.get('error')}"
+        if outcome is not None:
+            status, closing = outcome
+            attributes = closing if self.redactor is UNREDACTED else self.redactor.redact_attributes(closing or {})
+            return run_result(status, attributes, workflow=target.workflow, workflow_id=target.workflow_id)
+        description = describe(
+            find_chain(target.chain_id, storage=self.storage), storage=self.storage, redactor=self.redactor
+        )
+        if description.blocked:
+            reason = f"blocked: {description.blocked.get('error')}"
         else:
-            why = f"{now.status}, waiting for {', '.join(now.waiting_for)}" if now.waiting_for else now.status
+            reason = (
+                f"{description.status}, waiting for {', '.join(description.waiting_for)}"
+                if description.waiting_for
+                else description.status
+            )
         if inside_transaction(self.storage.alias):
-            why += (
+            reason += (
                 ". Inside atomic() it is looked at once and not waited for: what was started or sent in this transaction "
                 "is taken up when it has committed. Ask for the result behind it, in transaction.on_commit() for example"
             )
-        raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {why}")
+        raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {reason}")
 
 
-def version_of(target: RunTarget, *, storage: DjangoStorage) -> int:
+def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
     """Of the run that is shown: an older one of the chain may have had another (it was moved since)."""
-    return target.version if target.shown == target.run_id else _run(target, storage=storage).version
+    return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
 
 
-def instance(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNREDACTED) -> Any:
+def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
     """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
-    version = version_of(target, storage=storage)
-    with inline.marker(storage).record_work("run", target.shown):
-        found = instance_of(target.shown, name=target.workflow, version=version)
-    return found if view is UNREDACTED else snapshot.redact_instance(found, view)
+    version = selected_version(target, storage=storage)
+    with inline.crash_marker(storage).record_work("run", target.selected_run_id):
+        graph_instance = instance_of(target.selected_run_id, name=target.workflow, version=version)
+    return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

@@ -26,5 +26,5 @@ class Discard(FailedMessageAction):
     done: ClassVar[Promise] = _("The message is discarded.")
     destructive: ClassVar[bool] = True
 
-    def act(self, chain: UUID, message: str) -> HandledMessage | None:
-        return discard(chain, message, alias=self.storage.alias)
+    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
+        return discard(chain, message_id, alias=self.storage.alias)

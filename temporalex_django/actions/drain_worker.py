@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import check_text
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
@@ -34,22 +34,22 @@ class DrainWorker(Action[Worker]):
     def perform(self) -> Worker:
         alias = self.storage.alias
         with self.storage.transaction():
-            row = _living(self.worker, alias=alias)
+            row = _lock_live_worker(self.worker, alias=alias)
             if (row.drained_at is not None) == self.drains:
                 raise ActionNotPossible(f"the worker {row} {'is drained' if self.drains else 'takes work'} already")
             row.drained_at = timezone.now() if self.drains else None
             row.save(using=alias, update_fields=["drained_at"])
-            self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason, worker=str(row))
+            self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, worker=str(row))
         return row
 
 
-def _living(ref: UUID | str, *, alias: str) -> Worker:
+def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
     """Locked. Raises ``WorkerNotFound``."""
     try:
-        pk = UUID(str(ref))
+        pk = UUID(str(worker_ref))
     except ValueError:
-        raise WorkerNotFound(f"there is no worker {quoted(str(ref))}") from None
+        raise WorkerNotFound(f"there is no worker {quoted(str(worker_ref))}") from None
     row = Worker.objects.using(alias).select_for_update().filter(pk=pk, buried_at=None).first()
     if row is None:
-        raise WorkerNotFound(f"there is no worker {quoted(str(ref))}")
+        raise WorkerNotFound(f"there is no worker {quoted(str(worker_ref))}")
     return row

@@ -8,16 +8,16 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.on_activity import ActivityAction
 from temporalex_django.actions.steering import Input
 from temporalex_django.core import payloads
 from temporalex_django.engine.operator_overrides import operator_failure
 
 
-class FailActivity(OnActivity):
+class FailActivity(ActivityAction):
     """An ordinary ``ActivityFailed`` with ``by``, whatever its retries. What an attempt comes to changes nothing.
 
-    In the caller's transaction; locks the chain: see ``Steering.held``.
+    In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "fail_activity"
@@ -30,7 +30,7 @@ class FailActivity(OnActivity):
     done: ClassVar[Promise] = _("The activity has failed.")
     destructive: ClassVar[bool] = True
     selectors: ClassVar[tuple[Input, ...]] = tuple(
-        replace(one, required=one.name == "activity") for one in OnActivity.selectors
+        replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
     )
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(name="message", kind=str, label=_("Message"), required=True),
@@ -39,7 +39,7 @@ class FailActivity(OnActivity):
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run = self.held()
-            kind, message = self.given.get("type") or "FailedByHand", self.given["message"]
-            result = operator_failure(self.of_run(run), type=kind, message=message, sender=self.by.sender)
-            self.finish(result, run, digest=payloads.digest(message))
+            run = self.lock_run()
+            error_type, message = self.input_values.get("type") or "FailedByHand", self.input_values["message"]
+            result = operator_failure(self.load_task(run), type=error_type, message=message, sender=self.by.sender)
+            self.finish_task(result, run, digest=payloads.digest(message))

@@ -9,17 +9,17 @@ from uuid import UUID
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.db.failed_messages import HandledMessage, failed_count, failed_messages
 from temporalex_django.models import Instance
 
 
-class FailedMessageAction(Steering[None]):
+class FailedMessageAction(OperatorRunAction[None]):
     """Base of the two.
 
-    In the caller's transaction. Locks the chain, see ``Steering.held``, and the rows of the messages. Raises
-    ``ActionNotPossible`` where the run has no failed message of that id, or none at all. The audit has the id and the
-    digest of each payload.
+    In the caller's transaction. Locks the chain, see ``OperatorRunAction.lock_run``, and the rows of the messages.
+    Raises ``ActionNotPossible`` where the run has no failed message of that id, or none at all. The audit has the id
+    and the digest of each payload.
     """
 
     permission: ClassVar[str] = "redeliver_message"
@@ -38,22 +38,32 @@ class FailedMessageAction(Steering[None]):
         return None if failed_count(run) else str(_("the run has no failed message"))
 
     @abstractmethod
-    def act(self, chain: UUID, message: str) -> HandledMessage | None:
+    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
         """Act on one failed message; None where it is gone."""
 
     def perform(self) -> None:
         alias = self.storage.alias
         with self.storage.transaction():
-            run = self.held()
-            wanted = self.given.get("message")
-            ids = [wanted] if wanted else [str(row.request_id) for row in failed_messages(run.chain_id, alias=alias)]
-            for message in ids:
-                done = self.act(run.chain_id, message)
-                if done is None:
-                    self.refuse(format_lazy(_("it has no failed message with the id {id}"), id=message), closed=False)
+            run = self.lock_run()
+            chosen_id = self.input_values.get("message")
+            message_ids = (
+                [chosen_id]
+                if chosen_id
+                else [str(row.request_id) for row in failed_messages(run.chain_id, alias=alias)]
+            )
+            for message_id in message_ids:
+                handled = self.act(run.chain_id, message_id)
+                if handled is None:
+                    self.refuse(
+                        format_lazy(_("it has no failed message with the id {id}"), id=message_id), closed=False
+                    )
                 else:
-                    self.tell(
-                        self.target.subject, reason=self.reason, message=done.id, signal=done.name, digest=done.digest
+                    self.record(
+                        self.target.audit_subject,
+                        reason=self.reason,
+                        message=handled.id,
+                        signal=handled.name,
+                        digest=handled.digest,
                     )
             self.finish(run.queue)
 

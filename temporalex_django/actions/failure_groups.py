@@ -12,9 +12,9 @@ from temporalex_django.models import ActivityTask, Instance, Status
 from temporalex_django.present.diagnosis import FailureGroup
 
 #: Groups of each kind at most, the largest first.
-_MOST = 20
+_MAX_GROUPS = 20
 #: Failed runs that are grouped: those of this time, and so many of them at most, the newest first.
-_RECENT, _NEWEST = timedelta(days=1), 1000
+_RECENT_PERIOD, _MAX_RUNS = timedelta(days=1), 1000
 
 
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
@@ -26,15 +26,19 @@ def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime
     tasks: Any = ActivityTask.objects.using(alias).filter(cause__isnull=False, chain__isnull=False)
     if runs is not None:
         tasks = tasks.filter(run__in=runs.order_by().values("pk"))
-    failing = tasks.order_by().values("workflow", "activity", "cause")
-    failing = failing.annotate(
+    failing_tasks = tasks.order_by().values("workflow", "activity", "cause")
+    failing_tasks = failing_tasks.annotate(
         count=Count("pk"), since=Min(Coalesce("failing_since", "failed_at")), example=Max("workflow_id")
     )
-    there = Instance.objects.using(alias) if runs is None else runs
-    newest = there.filter(ended=Status.FAILED, cause__isnull=False).order_by("-id").values_list("pk", flat=True)
-    recent = Instance.objects.using(alias).filter(pk__in=[*newest[:_NEWEST]], closed_at__gte=now - _RECENT)
-    failed: Any = recent.order_by().values("workflow", "cause")
-    failed = failed.annotate(count=Count("pk"), since=Min("closed_at"), example=Max("workflow_id"))
+    visible_runs = Instance.objects.using(alias) if runs is None else runs
+    newest_ids = (
+        visible_runs.filter(ended=Status.FAILED, cause__isnull=False).order_by("-id").values_list("pk", flat=True)
+    )
+    recent_runs = Instance.objects.using(alias).filter(
+        pk__in=[*newest_ids[:_MAX_RUNS]], closed_at__gte=now - _RECENT_PERIOD
+    )
+    failed_runs: Any = recent_runs.order_by().values("workflow", "cause")
+    failed_runs = failed_runs.annotate(count=Count("pk"), since=Min("closed_at"), example=Max("workflow_id"))
     order = ("-count", "workflow", "cause")
-    rows: list[Any] = [*failing.order_by(*order)[:_MOST], *failed.order_by(*order)[:_MOST]]
+    rows: list[Any] = [*failing_tasks.order_by(*order)[:_MAX_GROUPS], *failed_runs.order_by(*order)[:_MAX_GROUPS]]
     return [FailureGroup(**row) for row in rows]

@@ -9,7 +9,7 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.actions.waiting import Deadline, wait_for
 from temporalex_django.authoring.authorization import split_decider
 from temporalex_django.db.storage import DjangoStorage
@@ -54,7 +54,7 @@ class DjangoRunner:
     ) -> None:
         """See ``Resume``; ``by`` is a user, or a name, which has no role."""
         user, name = split_decider(by)
-        target = _target(id, workflow, version)
+        target = _find_target(id, workflow, version)
         Resume(target, event=event, step=step, data=data, by=Actor(user=user), decided_by=name).execute()
 
     def schedule_resume(
@@ -62,7 +62,7 @@ class DjangoRunner:
     ) -> Timer:
         """Refused: a timer that is not in the history would be lost, or fire twice."""
         del step, delay
-        _target(id, workflow, version).require_open("schedule_resume")
+        _find_target(id, workflow, version).require_open("schedule_resume")
         raise NotConfigured(
             f"{id}: timers of durable graphs stand in their histories, so they belong to their steps: "
             "use Wait(duration), WaitForEvent(name, timeout=...) or Approval(due=...)"
@@ -70,21 +70,21 @@ class DjangoRunner:
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
         """See ``actions.cancel``."""
-        Cancel(_target(id, workflow, version)).execute()
+        Cancel(_find_target(id, workflow, version)).execute()
 
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
         """Looks again and again, with growing pauses. Raises ``ResultTimeout``."""
 
-        def look() -> Instance | None:
+        def poll() -> Instance | None:
             instance = self.storage.get(id, workflow=workflow, version=version)
             return instance if instance.closed else None
 
-        found = wait_for(look, Deadline(timeout))
-        if found is None:
+        closed_instance = wait_for(poll, Deadline(timeout))
+        if closed_instance is None:
             raise ResultTimeout(f"{id!r} has no result yet")
-        return found
+        return closed_instance
 
     def recover(self) -> int:
         """None: workers do."""
@@ -97,6 +97,6 @@ class DjangoRunner:
         """Nothing runs here."""
 
 
-def _target(id: str, workflow: str | None, version: int | None) -> RunTarget:
+def _find_target(id: str, workflow: str | None, version: int | None) -> RunTarget:
     storage = DjangoStorage()
-    return find(id, storage=storage, workflow=workflow, version=version)
+    return find_run(id, storage=storage, workflow=workflow, version=version)

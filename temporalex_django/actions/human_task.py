@@ -9,8 +9,8 @@ from uuid import UUID
 from django.utils.functional import Promise
 
 from temporalex_django import access
-from temporalex_django.actions.base import Action, Actor, Subject
-from temporalex_django.actions.inbox import find_task, happened, key_barred, stands
+from temporalex_django.actions.base import Action, Actor, AuditSubject
+from temporalex_django.actions.inbox import find_task, is_excluded, matching_candidate, outcome_text
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
@@ -28,7 +28,7 @@ from temporalex_django.models import HumanTask, Instance
 T = TypeVar("T")
 
 
-class ActionOnTask(Action[T]):
+class HumanTaskAction(Action[T]):
     """Base of what people do with a human task: who may decide it may do it, and needs no permission besides.
 
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened. In the
@@ -47,9 +47,9 @@ class ActionOnTask(Action[T]):
         self.reason = check_text(reason, label="the reason")
 
     @property
-    def asked(self) -> access.Operation:
+    def permission_request(self) -> access.Operation:
         """The policy may still refuse it; no permission is asked for."""
-        return replace(super().asked, permission=None)
+        return replace(super().permission_request, permission=None)
 
     @property
     def row(self) -> Instance:
@@ -57,28 +57,28 @@ class ActionOnTask(Action[T]):
         return run
 
     @property
-    def said(self) -> str:
+    def message_name(self) -> str:
         return self.task.key
 
     @property
-    def subject(self) -> Subject:
+    def audit_subject(self) -> AuditSubject:
         task = self.task
-        return Subject(run_id=str(task.run_id), workflow=task.workflow, workflow_id=task.workflow_id)
+        return AuditSubject(run_id=str(task.run_id), workflow=task.workflow, workflow_id=task.workflow_id)
 
     @property
     def user(self) -> Person:
         """Raises ``ActionNotPermitted`` for code: it takes a person."""
         if self.by.user is None:
-            raise ActionNotPermitted(f"{self.name} of {what(self.task)}: it takes a user (by=user)")
+            raise ActionNotPermitted(f"{self.name} of {task_label(self.task)}: it takes a user (by=user)")
         return self.by.user
 
     def execute(self) -> T:
-        with self.telling_busy(what(self.task)):
+        with self.translate_busy(task_label(self.task)):
             return super().execute()
 
-    def held(self) -> HumanTask:
+    def lock_task(self) -> HumanTask:
         """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
-        self.task = held(self.task, storage=self.storage)
+        self.task = lock_task(self.task, storage=self.storage)
         return self.task
 
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
@@ -90,13 +90,13 @@ class ActionOnTask(Action[T]):
         require_unclaimed(self.user, task, storage=self.storage)
 
 
-def held(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
+def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
     """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
-    found = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
-    if found is None:
-        raise HumanTaskNotFound(f"{what(task)} is gone: somebody has deleted its run")
-    require_open(found)
-    return found
+    locked_task = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
+    if locked_task is None:
+        raise HumanTaskNotFound(f"{task_label(task)} is gone: somebody has deleted its run")
+    require_open(locked_task)
+    return locked_task
 
 
 def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
@@ -104,53 +104,55 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
     until = task.claimed_until
     if until is None or task.claimed_by_key == authorization.sender_key(user) or until <= storage.now():
         return
-    raise HumanTaskClaimed(f"{what(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
+    raise HumanTaskClaimed(f"{task_label(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
 
 
-def require_claims_kept(user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage) -> None:
+def require_claims_respected(
+    user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage
+) -> None:
     """Raises ``HumanTaskClaimed`` where that event of a chain is the decision of what somebody else has claimed."""
     for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
         if event in task.outcomes and step in (None, task.key, base_key(task.key)):
             require_unclaimed(user, task, storage=storage)
 
 
-def admitted(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
+def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
     """What a decision says of who decides, if he may: see ``HumanTasks.judge``.
 
     Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed``, ``HumanTaskClaimed``.
     """
     require_open(task)
-    word, person = require_candidate(user, task)
+    candidate, person = require_candidate(user, task)
     require_unclaimed(user, task, storage=storage)
-    said: dict[str, Any] = {"by": str(user), "by_key": authorization.sender_key(user)}
-    if word not in task.asked:
-        said["word"] = word
+    decider: dict[str, Any] = {"by": str(user), "by_key": authorization.sender_key(user)}
+    if candidate not in task.asked:
+        decider["word"] = candidate
     if person is not user:
-        said["for"] = {"key": authorization.sender_key(person), "name": str(authorization.sender_of(person))}
-    return said
+        decider["for"] = {"key": authorization.sender_key(person), "name": str(authorization.sender_of(person))}
+    return decider
 
 
 def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     """By which word, and whose, he may decide it. Raises ``ActionNotPermitted``, ``FourEyes``."""
-    found = stands(user, task)
-    if found is None:
-        wanted = ", ".join(task.asked)
-        raise ActionNotPermitted(f"{user} may not decide {what(task)}: that is asked of {wanted}")
-    for one in {authorization.sender_key(user): user, authorization.sender_key(found[1]): found[1]}.values():
-        if key_barred(one, task):
+    candidacy = matching_candidate(user, task)
+    if candidacy is None:
+        candidates = ", ".join(task.asked)
+        raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: that is asked of {candidates}")
+    for person in {authorization.sender_key(user): user, authorization.sender_key(candidacy[1]): candidacy[1]}.values():
+        if is_excluded(person, task):
             raise FourEyes(
-                f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started or "
+                f"{user} may not decide {task_label(task)}: it takes another pair of eyes than those of {person}, who started or "
                 "forked it, or decided an earlier approval"
             )
-    return found
+    return candidacy
 
 
 def require_open(task: HumanTask) -> None:
     """Raises ``HumanTaskClosed`` with what happened."""
     if task.closed_at is not None:
-        raise HumanTaskClosed(f"{what(task)} is not open any more: {happened(task)}")
+        raise HumanTaskClosed(f"{task_label(task)} is not open any more: {outcome_text(task)}")
 
 
-def what(task: HumanTask) -> str:
+def task_label(task: HumanTask) -> str:
     """The name of a task in errors, which people read who may not see its title."""
     return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"

@@ -19,7 +19,7 @@ from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, Work
 from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
 
 #: Kinds of waits behind which people are asked.
-_ASKING = ("human_task", "step")
+_HUMAN_WAIT_KINDS = ("human_task", "step")
 Order = Literal["due", "opened"]
 _ORDERS: dict[str, tuple[Any, ...]] = {
     "due": (F("due_at").asc(nulls_last=True), "opened_at", "pk"),
@@ -36,34 +36,34 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
     database. Raises what the access policy raises.
     """
     alias = storage().alias
-    key = authorization.sender_key(user)
-    found = HumanTask.objects.using(alias).open().filter(_may(user))
-    found = found.filter(Q(claimed_until=None) | Q(claimed_until__lte=now or Now()) | Q(claimed_by_key=key))
+    user_key = authorization.sender_key(user)
+    tasks = HumanTask.objects.using(alias).open().filter(_decidable_condition(user))
+    tasks = tasks.filter(Q(claimed_until=None) | Q(claimed_until__lte=now or Now()) | Q(claimed_by_key=user_key))
     runs = access.runs_for(user, alias=alias)
     if runs is not None:
-        found = found.filter(run__in=runs.order_by().values("pk"))
-    return found.order_by(*_ORDERS[order])
+        tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    return tasks.order_by(*_ORDERS[order])
 
 
-def tasks_of(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
+def open_tasks_of_run(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
     """The open human tasks of a run, oldest first; for a person those that he may see. One query for code."""
-    found = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
-    return [task for task in found if user is None or sees(user, task)]
+    tasks = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
+    return [task for task in tasks if user is None or may_view(user, task)]
 
 
-def open_in(run: Instance, *, most: int) -> list[HumanTask]:
+def awaited_tasks(run: Instance, *, limit: int) -> list[HumanTask]:
     """What a run asks people now, oldest first, for whoever may look at it; no query where it waits for nobody."""
-    if not run.is_open or not any(wait.get("kind") in _ASKING for wait in run.waits or ()):
+    if not run.is_open or not any(wait.get("kind") in _HUMAN_WAIT_KINDS for wait in run.waits or ()):
         return []
-    return [*HumanTask.objects.using(storage().alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:most]]
+    return [*HumanTask.objects.using(storage().alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:limit]]
 
 
-def every_task_of(run: UUID) -> list[HumanTask]:
+def all_tasks_of_run(run: UUID) -> list[HumanTask]:
     """The human tasks of a run, those that are not open any more too, oldest first."""
     return list(HumanTask.objects.using(storage().alias).filter(run_id=run).order_by("opened_at", "key"))
 
 
-def shown_to_code(task: HumanTask) -> OpenHumanTask:
+def to_open_human_task(task: HumanTask) -> OpenHumanTask:
     """A row as handles give it."""
     return OpenHumanTask(
         id=str(task.pk),
@@ -80,11 +80,11 @@ def shown_to_code(task: HumanTask) -> OpenHumanTask:
         shows=task.shown_value,
         claimed_by=task.claimed_by_name,
         claimed_until=task.claimed_until,
-        happened="" if task.is_open else happened(task),
+        happened="" if task.is_open else outcome_text(task),
     )
 
 
-def happened(task: HumanTask) -> str:
+def outcome_text(task: HumanTask) -> str:
     """What became of a closed one."""
     at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
     match task.ending:
@@ -104,86 +104,94 @@ def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
     open) do, and those who may look at its run.
     """
     try:
-        number = pk if isinstance(pk, UUID) else UUID(pk)
+        task_id = pk if isinstance(pk, UUID) else UUID(pk)
     except (ValueError, AttributeError, TypeError):
-        number = None
-    found = None if number is None else HumanTask.objects.using(storage().alias).filter(pk=number).first()
-    if found is None or (user is not None and not sees(user, found)):
+        task_id = None
+    task = None if task_id is None else HumanTask.objects.using(storage().alias).filter(pk=task_id).first()
+    if task is None or (user is not None and not may_view(user, task)):
         raise HumanTaskNotFound(f"there is no human task {str(pk)[:50]!r}")
-    return found
+    return task
 
 
-def sees(user: Person, task: HumanTask) -> bool:
+def may_view(user: Person, task: HumanTask) -> bool:
     """Whether there is that human task for him."""
     alias = storage().alias
     runs = access.runs_for(user, alias=alias)
     if runs is not None and not runs.filter(pk=task.run_id).exists():
         return False
-    if stands(user, task) is not None or key_barred(user, task):
+    if matching_candidate(user, task) is not None or is_excluded(user, task):
         return True
     try:
-        access.admit(user, access.VIEW, alias=alias, run=task.run)
+        access.require_access(user, access.VIEW, alias=alias, run=task.run)
     except (ActionNotPermitted, WorkflowNotFound):
         return False
     return True
 
 
-def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
+def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | None:
     """By which word he may decide it, and whose word that is: his own, or of somebody for whom he stands in.
 
     Of those who may not, since it takes another pair of eyes, only where there is nobody else.
     """
-    words = words_of(task)
-    barred = None
+    candidates = candidates_of(task)
+    excluded_match = None
     for person in (user, *principals(user)):
-        for word in words:
-            if authorization.matches_candidate(person, word, permits=access.policy().permits):
-                if not task.four_eyes or not key_barred(person, task):
-                    return word, person
-                barred = barred or (word, person)
+        for candidate in candidates:
+            if authorization.matches_candidate(person, candidate, permits=access.policy().permits):
+                if not task.four_eyes or not is_excluded(person, task):
+                    return candidate, person
+                excluded_match = excluded_match or (candidate, person)
                 break
-    return barred
+    return excluded_match
 
 
-def words_of(task: HumanTask) -> list[str]:
+def candidates_of(task: HumanTask) -> list[str]:
     """List who may decide a task, as words (see ``HumanTask.asked``): people asked, and people it was handed on to."""
-    return [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
+    return [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
 
 
-def key_barred(user: Person, task: HumanTask) -> bool:
+def is_excluded(user: Person, task: HumanTask) -> bool:
     """Whether it takes another pair of eyes than his."""
     return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
 
 
-def _may(user: Person) -> Q:
-    barred = Q(pk__in=_barred(authorization.sender_key(user)))
-    may = Q(pk__in=_asked_of(user))
+def _decidable_condition(user: Person) -> Q:
+    excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
+    decidable = Q(pk__in=_candidate_task_ids(user))
     for person in principals(user):
-        may |= Q(pk__in=_asked_of(person)) & ~Q(pk__in=_barred(authorization.sender_key(person)))
-    return may & ~barred
+        decidable |= Q(pk__in=_candidate_task_ids(person)) & ~Q(
+            pk__in=_excluded_task_ids(authorization.sender_key(person))
+        )
+    return decidable & ~excluded
 
 
 def principals(user: Person) -> Collection[Person]:
     """The people in whose place this one may decide as well."""
     if not getattr(user, "is_active", True):
         return ()
-    return [one for one in access.policy().stands_in_for(user) if getattr(one, "pk", None) != getattr(user, "pk", 0)]
+    return [
+        principal
+        for principal in access.policy().stands_in_for(user)
+        if getattr(principal, "pk", None) != getattr(user, "pk", 0)
+    ]
 
 
-def _barred(key: str) -> Any:
+def _excluded_task_ids(key: str) -> Any:
     return Candidate.objects.using(storage().alias).filter(who=f"key:{key}", barred=True).values("task")
 
 
-def _asked_of(user: Person) -> Any:
+def _candidate_task_ids(user: Person) -> Any:
     """Ids of the open human tasks that ask for him; a superuser is in each group, and has each permission."""
-    found = Candidate.objects.using(storage().alias).filter(barred=False)
+    candidates = Candidate.objects.using(storage().alias).filter(barred=False)
     if not getattr(user, "is_active", True):
-        return found.none().values("task")
-    known = authorization.sender_of(user)
-    own = [] if known is None else [f"user:{known.name}"]
+        return candidates.none().values("task")
+    sender = authorization.sender_of(user)
+    own_names = [] if sender is None else [f"user:{sender.name}"]
     if getattr(user, "is_superuser", False):
-        return found.filter(Q(who__in=own) | Q(who__startswith="group:") | Q(who__startswith="perm:")).values("task")
+        return candidates.filter(
+            Q(who__in=own_names) | Q(who__startswith="group:") | Q(who__startswith="perm:")
+        ).values("task")
     groups = user.groups.values_list("name", flat=True) if hasattr(user, "groups") else ()
-    words = [*own, *(f"group:{name}" for name in groups)]
-    words += [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
-    return found.filter(who__in=words).values("task")
+    identities = [*own_names, *(f"group:{name}" for name in groups)]
+    identities += [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
+    return candidates.filter(who__in=identities).values("task")

@@ -33,7 +33,7 @@ from temporalex_django.liveness.recovery import judge_abandoned_markers
 from temporalex_django.models import ActivityTask
 
 _engines: dict[tuple[Any, ...], WorkflowEngine] = {}
-_held: dict[tuple[int, str], CrashMarker] = {}
+_markers: dict[tuple[int, str], CrashMarker] = {}
 _lock = threading.Lock()
 
 
@@ -59,47 +59,48 @@ def engine(alias: str) -> WorkflowEngine:
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
                 unexpected_error=settings.UNEXPECTED_ERROR,
                 strict_replay=settings.STRICT_REPLAY,
-                on_activate=marker(storage).record_chain,
+                on_activate=crash_marker(storage).record_chain,
                 make_judge=partial(DatabaseJudge, alias),
                 perform=run_atomic_activity,
             )
         return _engines[key]
 
 
-def marker(storage: DjangoStorage) -> CrashMarker:
+def crash_marker(storage: DjangoStorage) -> CrashMarker:
     """Where this process notes what it runs of a database: held until the process ends."""
     key = (os.getpid(), storage.alias)
-    if key not in _held:
-        _held[key] = open_marker(storage.domain)
-    return _held[key]
+    if key not in _markers:
+        _markers[key] = open_marker(storage.domain)
+    return _markers[key]
 
 
-def locked(target: RunTarget, *, storage: DjangoStorage, wait: float, gives_way: bool = False) -> RunState | None:
+def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yields: bool = False) -> RunState | None:
     """The chain under the lock of the open transaction, or None.
 
     Not free within ``wait`` seconds, or only for workers to take, or of a class that is switched off.
 
-    ``gives_way``: see ``DjangoStorage.lock_chain``. Leaves the transaction whole. SQLite has the lock already.
+    ``yields``: see ``DjangoStorage.lock_chain``. Leaves the transaction whole. SQLite has the lock already.
     """
     if target.off:
         return None  # none of its code runs, here neither
     chains = [target.chain_id]
-    found = storage.claim(limit=1, queues=(), chains=chains)
-    waits = not found and wait > 0 and not storage.sql.writer_lock
-    if waits and storage.lock_chain(target.chain_id, wait=wait, yields=gives_way):
-        found = storage.claim(limit=1, queues=(), chains=chains)
-    return found[0] if found else None
+    runs = storage.claim(limit=1, queues=(), chains=chains)
+    can_wait = not runs and wait > 0 and not storage.sql.writer_lock
+    if can_wait and storage.lock_chain(target.chain_id, wait=wait, yields=yields):
+        runs = storage.claim(limit=1, queues=(), chains=chains)
+    return runs[0] if runs else None
 
 
 def advance(
     target: RunTarget, *, storage: DjangoStorage, run: RunState | None = None, now: datetime | None = None
 ) -> TurnReport:
-    """One activation of a run that ``locked`` gave, in the open transaction.
+    """One activation of a run that ``try_lock_run`` gave, in the open transaction.
 
     After its commit signals go out and workers ring. ``run`` is what it gave, for the first activation, and ``now`` the
     database's time after that: two statements less.
 
-    Tries a blocked run too. Never for a process without the class (``RunTarget.code``): that would block the run.
+    Tries a blocked run too. Never for a process without the class (``RunTarget.workflow_class``): that would block the
+    run.
     """
     report = engine(storage.alias).advance(
         limit=1, queues=(), chains=[target.chain_id], force=True, locked_runs=() if run is None else [run], now=now
@@ -123,16 +124,16 @@ def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
     return report
 
 
-def forget(run_id: UUID, *, storage: DjangoStorage) -> None:
+def evict_run(run_id: UUID, *, storage: DjangoStorage) -> None:
     """What this process has in memory of a run is out of date."""
     entry = engine(storage.alias).cache.take(run_id)
     if entry is not None:
         entry.executor.evict()
 
 
-def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
+def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
     """The same follow-up for a run that an action closed."""
-    facts = RunRecord(
+    run_record = RunRecord(
         run_id=write.run.run_id,
         workflow_id=target.workflow_id,
         workflow=target.workflow,
@@ -140,14 +141,14 @@ def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoSt
         args=None,
         seed=0,
     )
-    forget(write.run.run_id, storage=storage)
-    _follow_up(TurnReport(run_count=1, writes=[write], records={write.run.run_id: facts}), storage=storage)
+    evict_run(write.run.run_id, storage=storage)
+    _follow_up(TurnReport(run_count=1, writes=[write], records={write.run.run_id: run_record}), storage=storage)
 
 
-def taken_up(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
+def notify_after_reset(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
     """The same for a run that another one takes up, or that takes up another one: what was copied is no news."""
     for write in writes:
-        forget(write.run.run_id, storage=storage)
+        evict_run(write.run.run_id, storage=storage)
     _follow_up(TurnReport(run_count=len(writes), writes=list(writes)), storage=storage)
     notify_on_commit(alias=storage.alias, queues=[target.queue])
 
@@ -157,22 +158,22 @@ def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
         return
     storage.on_commit(partial(notify.send_turn_signals, report))
     queues = {task.queue for write in report.writes for task in write.tasks}
-    queues |= {write.run.queue for write in report.writes if _due_at_once(write)}
+    queues |= {write.run.queue for write in report.writes if _is_due_now(write)}
     if queues:
         notify_on_commit(alias=storage.alias, queues=queues)
 
 
-def _due_at_once(write: RunWrite) -> bool:
+def _is_due_now(write: RunWrite) -> bool:
     """Whether a worker has something to do now.
 
     The next run of the chain, an atomic activity, a message to another run.
     """
     run = write.run
-    due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
-    return due or write.next_run is not None or bool(write.messages)
+    is_due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
+    return is_due or write.next_run is not None or bool(write.messages)
 
 
-def refuse_own_run(target: RunTarget, what: str, *, storage: DjangoStorage) -> None:
+def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage) -> None:
     """Raises ``NestingError`` inside an atomic activity of this very run.
 
     Its transaction has the run locked, in the middle of a turn.
@@ -189,6 +190,6 @@ def refuse_own_run(target: RunTarget, what: str, *, storage: DjangoStorage) -> N
     if tasks.filter(atomic=False).exists():
         return
     raise NestingError(
-        f"{what} of {target.workflow} {target.workflow_id} inside an atomic activity of the same run: its transaction has the run "
+        f"{operation} of {target.workflow} {target.workflow_id} inside an atomic activity of the same run: its transaction has the run "
         "locked. Return the value to the workflow instead; signal() and cancel() are fine"
     )

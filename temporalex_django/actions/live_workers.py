@@ -22,11 +22,13 @@ class LiveWorkers:
     One read serves a whole list of runs.
     """
 
-    able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
+    workflow_versions: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
     activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
 
     @classmethod
-    def of(cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]) -> LiveWorkers:
+    def from_rows(
+        cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]
+    ) -> LiveWorkers:
         """Collect the queues, the versions by class and the activities of each worker."""
         rows = list(workers)
         return cls(
@@ -37,49 +39,49 @@ class LiveWorkers:
             activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
         )
 
-    def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
+    def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
         """Why none of them can take a run, in words; None when one can."""
-        here = [workflows for queues, workflows in self.able if queue in queues]
-        if not here:
+        pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
+        if not pollers:
             return f"a worker: {no_poller(queue)}"
-        if not any(version in workflows.get(workflow, ()) for workflows in here):
-            return f"a worker: {no_code(f'{workflow} (version {version})', queue=queue, pollers=len(here))}"
+        if not any(version in workflows.get(workflow, ()) for workflows in pollers):
+            return f"a worker: {no_code(f'{workflow} (version {version})', queue=queue, pollers=len(pollers))}"
         return None
 
-    def untaken(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
+    def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
         """Why none of them can take a run that is due since then, in words.
 
         None: one can, or it is too early to say: a worker that lives takes what is due within seconds.
         """
         if since is None or now - since < PATIENCE:
             return None
-        return self.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+        return self.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
-    def without_taker(self) -> Q:
+    def unpolled_tasks(self) -> Q:
         """Select the activities that none of them takes from its queue."""
-        taken = Q(pk__in=[])
+        polled = Q(pk__in=[])
         for queues, names in {*self.activities}:
-            taken |= Q(queue__in=sorted(queues), activity__in=sorted(names))
-        return ~taken
+            polled |= Q(queue__in=sorted(queues), activity__in=sorted(names))
+        return ~polled
 
-    def pollers(self, queue: str) -> int:
+    def count_pollers(self, queue: str) -> int:
         """How many of them poll that queue, whatever code they have."""
-        return sum(queue in queues for queues, _ in self.able)
+        return sum(queue in queues for queues, _ in self.workflow_versions)
 
-    def has(self, activity: str, *, queue: str) -> bool:
+    def can_run_activity(self, activity: str, *, queue: str) -> bool:
         """Whether one of them takes that activity from that queue."""
-        task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
-        return any(queue in queues and (task or activity in names) for queues, names in self.activities)
+        is_django_task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
+        return any(queue in queues and (is_django_task or activity in names) for queues, names in self.activities)
 
 
-def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
+def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
     """Select the rows whose lease has not run out, which nobody found dead and nobody drains."""
-    there = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
-    alive = [worker for worker in there if worker.expires_at > now]
-    return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)
+    active_workers = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
+    leased_workers = [worker for worker in active_workers if worker.expires_at > now]
+    return LiveWorkers.from_rows((worker.queues, worker.workflows, worker.activity_names) for worker in leased_workers)
 
 
 def live_workers(*, alias: str) -> LiveWorkers:
     """Workers whose lease has not run out, that nobody found dead and nobody drains. One read."""
-    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
-    return LiveWorkers.of(alive.values_list("queues", "workflows", "activity_names"))
+    leased_workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    return LiveWorkers.from_rows(leased_workers.values_list("queues", "workflows", "activity_names"))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from temporalex_django.actions.base import plain, storage
+from temporalex_django.actions.base import storage, to_plain_payload
 from temporalex_django.authoring import django_tasks
 from temporalex_django.conf import codec
 from temporalex_django.core import current
@@ -49,56 +49,56 @@ def enqueue(
         raise NestingError(
             f"{path} was enqueued in workflow code: await api.task(...) runs it, an activity may enqueue it"
         )
-    plain([args, kwargs], what=f"the arguments of {path}")
-    deferred = None if run_after is None else run_after.isoformat()
-    said = {**options, "run_after": deferred, "priority": priority or None}
-    new = NewBackgroundTask(
+    to_plain_payload([args, kwargs], label=f"the arguments of {path}")
+    run_after_text = None if run_after is None else run_after.isoformat()
+    stored_options = {**options, "run_after": run_after_text, "priority": priority or None}
+    task = NewBackgroundTask(
         activity=f"{django_tasks.KIND}:{path}",
         args=args,
         kwargs=kwargs,
-        options={name: value for name, value in said.items() if value is not None},
+        options={name: value for name, value in stored_options.items() if value is not None},
         queue=queue,
         priority=priority,
         run_after=run_after,
     )
     store = storage()
-    found = insert_task(new, storage=store)
+    inserted = insert_task(task, storage=store)
     notify_on_commit(alias=store.alias, queues=[queue])
-    return found
+    return inserted
 
 
-def begun(state: TaskState) -> BackgroundTask:
+def started_task(state: TaskState) -> BackgroundTask:
     """Of one whose attempt begins."""
     return background_task.started_task(state)
 
 
-def over(result: TaskResult) -> BackgroundTask:
+def finished_task(result: TaskResult) -> BackgroundTask:
     """Of one that has ended just now."""
     return background_task.finished_task(result, timezone.now())
 
 
-def find_lone(id: str) -> BackgroundTask | None:
+def find_background_task(id: str) -> BackgroundTask | None:
     """The task with that id as it stands; None when there is none (any more). Two reads at most, no lock.
 
     Raises ``PayloadError`` and ``KeyMissing`` for what cannot be read here.
     """
     try:
-        number = UUID(str(id))
+        task_id = UUID(str(id))
     except ValueError:
         return None
     alias = storage().alias
     # in this order: it ends by going from the first table to the second
-    if (row := EnqueuedTask.objects.using(alias).filter(run_id=number).first()) is not None:
-        return enqueued(row)
-    ended = EndedTask.objects.using(alias).filter(pk=number).first()
-    return None if ended is None else as_ended(ended)
+    if (row := EnqueuedTask.objects.using(alias).filter(run_id=task_id).first()) is not None:
+        return from_enqueued_row(row)
+    finished_row = EndedTask.objects.using(alias).filter(pk=task_id).first()
+    return None if finished_row is None else from_finished_row(finished_row)
 
 
-def enqueued(row: Any) -> BackgroundTask:
+def from_enqueued_row(row: Any) -> BackgroundTask:
     """Of the row of one that has not ended."""
-    (args, kwargs), options = _read(row.call), _read(row.options)
-    log, running = background_task.attempt_log(options), row.owner is not None
-    if running:
+    (args, kwargs), options = _decode(row.call), _decode(row.options)
+    log, is_running = background_task.attempt_log(options), row.owner is not None
+    if is_running:
         log.append(background_task.log_entry(row.owner, row.started_at, None))
     return BackgroundTask(
         id=row.run_id,
@@ -106,19 +106,19 @@ def enqueued(row: Any) -> BackgroundTask:
         backend=str(options.get("backend")),
         queue=row.queue,
         priority=row.priority,
-        status="RUNNING" if running else "READY",
+        status="RUNNING" if is_running else "READY",
         args=args,
         kwargs=kwargs,
         enqueued_at=row.scheduled_at,
-        run_after=_run_after(options),
+        run_after=_parse_run_after(options),
         log=log,
         attempts=row.attempt,
     )
 
 
-def as_ended(row: EndedTask) -> BackgroundTask:
+def from_finished_row(row: EndedTask) -> BackgroundTask:
     """Of the row of one that has ended."""
-    (args, kwargs), options = _read(row.call), _read(row.options)
+    (args, kwargs), options = _decode(row.call), _decode(row.options)
     return BackgroundTask(
         id=row.pk,
         path=row.task,
@@ -129,18 +129,18 @@ def as_ended(row: EndedTask) -> BackgroundTask:
         args=args,
         kwargs=kwargs,
         enqueued_at=row.enqueued_at,
-        run_after=_run_after(options),
+        run_after=_parse_run_after(options),
         finished_at=row.finished_at,
         log=background_task.attempt_log(options),
-        value=_read(row.outcome).get("result"),
+        value=_decode(row.outcome).get("result"),
         attempts=row.attempts,
     )
 
 
-def _read(data: Any) -> Any:
+def _decode(data: Any) -> Any:
     return codec().decode(bytes(data))
 
 
-def _run_after(options: dict[str, Any]) -> datetime | None:
-    moment = options.get("run_after")
-    return None if moment is None else datetime.fromisoformat(moment)
+def _parse_run_after(options: dict[str, Any]) -> datetime | None:
+    text = options.get("run_after")
+    return None if text is None else datetime.fromisoformat(text)

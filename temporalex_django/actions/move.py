@@ -10,7 +10,7 @@ from django.db import transaction
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
-from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.actions.targets import RunAction, RunTarget
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.conf import codec
@@ -39,7 +39,7 @@ class MoveOutcome:
     why: str = ""
 
 
-class Move(ActionOnRun[MoveOutcome]):
+class Move(RunAction[MoveOutcome]):
     """A graph closes as continued as new, and its next run begins with the snapshot of this one.
 
     Under the steps' names in ``names``.
@@ -66,7 +66,7 @@ class Move(ActionOnRun[MoveOutcome]):
     ) -> None:
         super().__init__(by=by)
         self.target = target
-        self.to = workflows.class_for_run(target.workflow, version)
+        self.new_class = workflows.class_for_run(target.workflow, version)
         self.names = names or {}
         self.rehearse = rehearse
 
@@ -74,29 +74,31 @@ class Move(ActionOnRun[MoveOutcome]):
         """Raises ``UnknownWorkflow`` when the class of the run is not here."""
         target = self.target
         with self.storage.transaction():
-            why = self._move()
-            if why is not None or self.rehearse:
+            reason = self._move()
+            if reason is not None or self.rehearse:
                 transaction.set_rollback(True, using=self.storage.alias)
             else:
-                self.tell(target.subject, reason=f"version {target.version} to {self.to.version}")
-        return MoveOutcome(workflow_id=target.workflow_id, run_id=str(target.run_id), moves=why is None, why=why or "")
+                self.record(target.audit_subject, reason=f"version {target.version} to {self.new_class.version}")
+        return MoveOutcome(
+            workflow_id=target.workflow_id, run_id=str(target.run_id), moves=reason is None, why=reason or ""
+        )
 
     def _move(self) -> str | None:
         """Do it; or why not: then what was begun is to be rolled back."""
         target = self.target
-        run = inline.locked(target, storage=self.storage, wait=0)
+        run = inline.try_lock_run(target, storage=self.storage, wait=0)
         if run is None:
             return "it is being advanced: try again"
         if run.closed or run.run_id != target.run_id:
             return "it has ended, or gone on as new, meanwhile"
-        tried = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.run_id, attempt__gt=0).first()
-        if tried is not None:
-            return f"{tried.activity} is being tried (attempt {tried.attempt}): wait for its end"
-        if key_taken := self._key_taken(run):
-            return key_taken
+        tried_task = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.run_id, attempt__gt=0).first()
+        if tried_task is not None:
+            return f"{tried_task.activity} is being tried (attempt {tried_task.attempt}): wait for its end"
+        if key_conflict := self._key_conflict(run):
+            return key_conflict
         events = self.storage.histories({run.run_id: 0}).get(run.run_id, [])
         try:
-            if issubclass(self.to, GraphWorkflow):
+            if issubclass(self.new_class, GraphWorkflow):
                 self._move_graph(run, events)
             else:
                 self._move_function(run, events)
@@ -104,57 +106,57 @@ class Move(ActionOnRun[MoveOutcome]):
             return str(exc)
         return None
 
-    def _key_taken(self, run: RunState) -> str | None:
+    def _key_conflict(self, run: RunState) -> str | None:
         """With scope ``version`` the id must be free in the other version."""
-        unique = self.to.unique
+        unique = self.new_class.unique
         if unique is None or unique.scope != "version":
             return None
         target = self.target
-        key = RunStart(workflow_id=target.workflow_id, args=None, **start_options(self.to)).open_key
+        key = RunStart(workflow_id=target.workflow_id, args=None, **start_options(self.new_class)).open_key
         chains = Chain.objects.using(self.storage.alias)
         if chains.filter(open_key=key).exists():
-            return f"version {self.to.version} has an open run of this id"
+            return f"version {self.new_class.version} has an open run of this id"
         chains.filter(pk=run.chain_id).update(open_key=key)
         return None
 
     def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
         target = self.target
-        facts = self.storage.run_records([run.run_id])[run.run_id]
-        snapshot = facts.snapshot
+        run_record = self.storage.run_records([run.run_id])[run.run_id]
+        snapshot = run_record.snapshot
         if events:
             code: Any = workflows.class_for_run(target.workflow, target.version)
             projection = Projection(code)
             projection.feed(events)
-            instance = snapshot_for_version(projection.instance, self.to, self.names)
+            instance = snapshot_for_version(projection.instance, self.new_class, self.names)
             snapshot = {**instance, "due": projection.due_times(self.names), **next_run_snapshot(events)}
-        write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), record=facts)
+        write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), record=run_record)
         self.storage.write([write])
         assert write.next_run is not None
         Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(
-            version=self.to.version,
+            version=self.new_class.version,
             snapshot=None if snapshot is None else codec().encode(snapshot),
-            **self._of_class(),
+            **self._class_columns(),
         )
-        inline.closed_from_outside(write, target, storage=self.storage)
-        self._ring(run)
+        inline.notify_after_close(write, target, storage=self.storage)
+        self._notify_new_queue(run)
 
     def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
-        replay(self.to.definition, events)
+        replay(self.new_class.definition, events)
         Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(
-            version=self.to.version, **self._of_class()
+            version=self.new_class.version, **self._class_columns()
         )
         if run.failed_tries:  # it may have been blocked for want of its class
             Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
-        inline.forget(run.run_id, storage=self.storage)
-        self._ring(run)
+        inline.evict_run(run.run_id, storage=self.storage)
+        self._notify_new_queue(run)
 
-    def _of_class(self) -> dict[str, Any]:
+    def _class_columns(self) -> dict[str, Any]:
         """What a run's row has of its class; tags that it was started with stay."""
-        cls, before = self.to, self.target.code
-        own = [tag for tag in self.target.row.tags or () if before is None or tag not in before.tags]
-        tags = list(dict.fromkeys([*cls.tags, *own]))
+        cls, old_class = self.new_class, self.target.workflow_class
+        own_tags = [tag for tag in self.target.row.tags or () if old_class is None or tag not in old_class.tags]
+        tags = list(dict.fromkeys([*cls.tags, *own_tags]))
         return {"queue": cls.task_queue, "tags": tags or None, "metadata": dict(cls.metadata) or None}
 
-    def _ring(self, run: RunState) -> None:
-        Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.to.task_queue)
-        notify_on_commit(alias=self.storage.alias, queues=[self.to.task_queue])
+    def _notify_new_queue(self, run: RunState) -> None:
+        Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.new_class.task_queue)
+        notify_on_commit(alias=self.storage.alias, queues=[self.new_class.task_queue])

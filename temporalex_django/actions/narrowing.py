@@ -1,8 +1,8 @@
 """What narrows runs to those that somebody means: the same in code, over REST and in the admin.
 
-Each function takes a queryset of runs and gives a narrower one; nothing is read but, by ``stuck``, the workers. What
-turns rewrite has no index, so open runs are told apart by looking at them; all else is found by an index or by where a
-run's id is among the others.
+Each function takes a queryset of runs and gives a narrower one; nothing is read but, by ``stuck_runs``, the workers.
+What turns rewrite has no index, so open runs are told apart by looking at them; all else is found by an index or by
+where a run's id is among the others.
 """
 
 from __future__ import annotations
@@ -34,64 +34,74 @@ Runs = QuerySet[Instance]
 
 _MANY_ATTEMPTS = 5
 #: The clock of who starts a run makes its id, that of the database says when it was: so far apart they never are.
-_CLOCKS = timedelta(days=1)
-_LAST = 1 << 48
+_CLOCK_TOLERANCE = timedelta(days=1)
+_MAX_MILLISECONDS = 1 << 48
 #: Code points that no text has.
 _SURROGATES, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
 def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     """Runs of one of these statuses. Those of runs that ended without a result are in an index."""
-    wanted = sorted(statuses)
-    if UNSUCCESSFUL_STATUSES.issuperset(wanted):
-        return runs.filter(ended=wanted[0]) if len(wanted) == 1 else runs.filter(ended__in=wanted)
-    found = runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
+    sorted_statuses = sorted(statuses)
+    if UNSUCCESSFUL_STATUSES.issuperset(sorted_statuses):
+        return (
+            runs.filter(ended=sorted_statuses[0])
+            if len(sorted_statuses) == 1
+            else runs.filter(ended__in=sorted_statuses)
+        )
+    matching_runs = (
+        runs.filter(status=sorted_statuses[0]) if len(sorted_statuses) == 1 else runs.filter(status__in=sorted_statuses)
+    )
     alias = runs.db
-    if wanted == ["running"]:
-        return semi_join(found, _stopped(alias).union(_with_activities(alias), _with_children(alias)))
-    if wanted == ["pending"]:
-        return semi_join(found, _stopped(alias).union(_due(alias)))
-    return found
+    if sorted_statuses == ["running"]:
+        return semi_join(
+            matching_runs, _stopped_run_ids(alias).union(_run_ids_with_activities(alias), _run_ids_with_children(alias))
+        )
+    if sorted_statuses == ["pending"]:
+        return semi_join(matching_runs, _stopped_run_ids(alias).union(_due_run_ids(alias)))
+    return matching_runs
 
 
-def stuck(runs: Runs) -> Runs:
+def stuck_runs(runs: Runs) -> Runs:
     """Runs that somebody should look at.
 
     Blocked, with an activity that is tried in vain again and again or that no live worker takes, with a failed message,
     or due and taken by nobody. What waits for a switch is none of these. One read, of the workers.
     """
-    late, alias = timezone.now() - LATE, runs.db
-    waiting = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
-    untaken = waiting.filter(
-        Q(due_at__lt=late) & live_workers(alias=alias).without_taker() | Q(waits_for__isnull=False)
+    due_before, alias = timezone.now() - LATE, runs.db
+    waiting_tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
+    untaken_tasks = waiting_tasks.filter(
+        Q(due_at__lt=due_before) & live_workers(alias=alias).unpolled_tasks() | Q(waits_for__isnull=False)
     )
-    untaken = untaken.exclude(queue__in=_off("queue", alias)).exclude(activity__in=_off("activity", alias))
-    due = Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False)
-    blocked = Instance.objects.using(alias).filter(blocked__isnull=False)
+    untaken_tasks = untaken_tasks.exclude(queue__in=_switched_off_names("queue", alias)).exclude(
+        activity__in=_switched_off_names("activity", alias)
+    )
+    due_chains = Chain.objects.using(alias).filter(due_at__lt=due_before, closed=False, paused=False)
+    blocked_runs = Instance.objects.using(alias).filter(blocked__isnull=False)
     return semi_join(
         runs,
-        blocked.exclude(blocked__code=WorkflowSwitchedOff.code)
+        blocked_runs.exclude(blocked__code=WorkflowSwitchedOff.code)
         .order_by()
         .values("pk")
         .union(
             ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
-            untaken.order_by().values("run_id"),
+            untaken_tasks.order_by().values("run_id"),
             Message.objects.using(alias).failed().order_by().values("chain__run_id"),
-            due.exclude(queue__in=_off("queue", alias)).order_by().values("run_id"),
+            due_chains.exclude(queue__in=_switched_off_names("queue", alias)).order_by().values("run_id"),
         ),
     )
 
 
-def caused_by(runs: Runs, cause: str) -> Runs:
+def with_cause(runs: Runs, cause: str) -> Runs:
     """Runs that failed or are blocked with this cause, or that have an activity that fails with it; by indexes."""
     alias = runs.db
-    of_runs = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
+    run_ids = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
     return semi_join(
-        runs, of_runs.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id"))
+        runs, run_ids.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id"))
     )
 
 
-def _off(kind: str, alias: str) -> QuerySet[Any]:
+def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
     """Names of what is switched off."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
@@ -99,75 +109,75 @@ def _off(kind: str, alias: str) -> QuerySet[Any]:
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAIT_KINDS``)."""
     # LIKE would look to PostgreSQL as if hardly a run were left, and a page of many is then sorted instead of read
-    said = Cast("waiting_for", TextField())
-    places = [StrIndex(said, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
-    found = runs.alias(said_at=sum(places[1:], start=places[0])).filter(said_at__gt=0)
+    waiting_text = Cast("waiting_for", TextField())
+    positions = [StrIndex(waiting_text, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
+    matching_runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
     alias = runs.db
     match kind:
         case "activity":
-            found = semi_join(found, _with_activities(alias))
+            matching_runs = semi_join(matching_runs, _run_ids_with_activities(alias))
         case "child":
-            found = semi_join(found, _stopped(alias).union(_with_children(alias)))
+            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_run_ids_with_children(alias)))
         case "timer":
-            found = semi_join(found, _stopped(alias).union(_due(alias)))
-    return found.exclude(status__in=CLOSED_STATUSES)
+            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_due_run_ids(alias)))
+    return matching_runs.exclude(status__in=CLOSED_STATUSES)
 
 
-def _due(alias: str) -> QuerySet[Any]:
+def _due_run_ids(alias: str) -> QuerySet[Any]:
     """Runs that go on by themselves, now or at some time; by an index."""
     return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
 
 
-def _with_activities(alias: str) -> QuerySet[Any]:
+def _run_ids_with_activities(alias: str) -> QuerySet[Any]:
     """Runs that have activities without a result."""
     return ActivityTask.objects.using(alias).order_by().values("run_id")
 
 
-def _with_children(alias: str) -> QuerySet[Any]:
+def _run_ids_with_children(alias: str) -> QuerySet[Any]:
     """Runs that have open children; by an index of those that are children."""
     children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
     return children.order_by().values("parent_run_id")
 
 
-def _stopped(alias: str) -> QuerySet[Any]:
+def _stopped_run_ids(alias: str) -> QuerySet[Any]:
     """Runs that are blocked or paused, of which nothing is due and something may have ended; by indexes."""
-    of = Instance.objects.using(alias).order_by().values("pk")
-    return of.filter(blocked__isnull=False).union(of.filter(paused__isnull=False)).order_by()
+    run_ids = Instance.objects.using(alias).order_by().values("pk")
+    return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
 
 
 def created_after(runs: Runs, moment: datetime) -> Runs:
     """Runs that were started then or later: their ids sort by it, so no other is read."""
-    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCKS))
+    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCK_TOLERANCE))
 
 
 def created_before(runs: Runs, moment: datetime) -> Runs:
     """Runs that were started before."""
-    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCKS))
+    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
 
 
 def closed_before(runs: Runs, moment: datetime) -> Runs:
     """Runs that were closed before, so that they were started before, too."""
-    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCKS))
+    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
 
 
-def tagged(runs: Runs, tag: str) -> Runs:
+def with_tag(runs: Runs, tag: str) -> Runs:
     """Runs whose class has that tag."""
     if "\0" in tag:
         return runs.none()  # no database keeps one
     if connections[runs.db].features.supports_json_field_contains:  # by an index
         return runs.filter(tags__contains=[tag])
-    said, found = Cast("tags", TextField()), Q()
+    tags_text, condition = Cast("tags", TextField()), Q()
     # first of the list, or after the end of another: the end of a tag with a quote in it looks like one of its own;
     # who wrote the row decides about spaces and, in SQLite, about letters that are not of ASCII
-    for words in dict.fromkeys((json.dumps(tag, ensure_ascii=False), json.dumps(tag))):
-        for before in ("[", '", ', '",'):
-            at = f"tag_at_{len(found)}"  # LIKE of SQLite takes capitals for small letters
-            runs = runs.alias(**{at: StrIndex(said, Value(before + words))})
-            found |= Q(**{at: 1}) if before == "[" else Q(**{f"{at}__gt": 0})
-    return runs.filter(found, tags__isnull=False)
+    for encoded_tag in dict.fromkeys((json.dumps(tag, ensure_ascii=False), json.dumps(tag))):
+        for opening in ("[", '", ', '",'):
+            position_alias = f"tag_at_{len(condition)}"  # LIKE of SQLite takes capitals for small letters
+            runs = runs.alias(**{position_alias: StrIndex(tags_text, Value(opening + encoded_tag))})
+            condition |= Q(**{position_alias: 1}) if opening == "[" else Q(**{f"{position_alias}__gt": 0})
+    return runs.filter(condition, tags__isnull=False)
 
 
-def present(runs: Runs) -> Runs:
+def current_runs(runs: Runs) -> Runs:
     """Of each chain the run that it stands at.
 
     Not a join: two columns that must agree look to PostgreSQL as if next to no run were left, and a page of many is
@@ -179,45 +189,47 @@ def present(runs: Runs) -> Runs:
 
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
     """Runs with these search attributes: each condition is a row beside the run, found by an index."""
-    for number, one in enumerate(conditions):
-        rows = Q(workflow=one.workflow, name=one.name)
-        value = Decimal(one.value) if one.column == "number" else one.value
-        wanted = _compared(one.column, one.operator, value, alias=runs.db)
-        if one.several:  # a join would give a run once for each of its values
-            runs = runs.filter(Exists(SearchAttribute.objects.using(runs.db).filter(rows, wanted, run=OuterRef("pk"))))
+    for number, condition in enumerate(conditions):
+        rows = Q(workflow=condition.workflow, name=condition.name)
+        value = Decimal(condition.value) if condition.column == "number" else condition.value
+        comparison = _comparison(condition.column, condition.operator, value, alias=runs.db)
+        if condition.several:  # a join would give a run once for each of its values
+            runs = runs.filter(
+                Exists(SearchAttribute.objects.using(runs.db).filter(rows, comparison, run=OuterRef("pk")))
+            )
             continue
         row = f"searched_{number}"
-        of_it = Q(searched__workflow=one.workflow, searched__name=one.name)
-        runs = runs.alias(**{row: FilteredRelation("searched", condition=of_it)})
-        runs = runs.filter(_compared(f"{row}__{one.column}", one.operator, value, alias=runs.db))
+        attribute_condition = Q(searched__workflow=condition.workflow, searched__name=condition.name)
+        runs = runs.alias(**{row: FilteredRelation("searched", condition=attribute_condition)})
+        runs = runs.filter(_comparison(f"{row}__{condition.column}", condition.operator, value, alias=runs.db))
     return runs
 
 
-def _compared(column: str, operator: str, value: Any, *, alias: str) -> Q:
+def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
     if operator != "prefix":
         return Q(**{f"{column}__{operator}" if operator else column: value})
     if not connections[alias].features.has_case_insensitive_like:
         return Q(**{f"{column}__startswith": value})
     # there text is in the order of its code points
-    begins, after = Q(**{f"{column}__gte": value}), _after(value)
-    return begins & Q(**{f"{column}__lt": after}) if after else begins
+    lower_bound, upper_bound = Q(**{f"{column}__gte": value}), _upper_bound(value)
+    return lower_bound & Q(**{f"{column}__lt": upper_bound}) if upper_bound else lower_bound
 
 
-def _after(beginning: str) -> str:
+def _upper_bound(prefix: str) -> str:
     """The first text after all that begin so; empty: there is none."""
-    kept = beginning.rstrip(chr(sys.maxunicode))
-    if not kept:
+    stem = prefix.rstrip(chr(sys.maxunicode))
+    if not stem:
         return ""
-    last = ord(kept[-1]) + 1
-    return kept[:-1] + chr(_AFTER_SURROGATES if last == _SURROGATES else last)
+    next_code_point = ord(stem[-1]) + 1
+    return stem[:-1] + chr(_AFTER_SURROGATES if next_code_point == _SURROGATES else next_code_point)
 
 
-def id_begins(runs: Runs, prefix: str) -> Runs:
+def with_id_prefix(runs: Runs, prefix: str) -> Runs:
     """Runs whose business id begins so, capitals told from small letters; found by an index."""
-    return runs.filter(_compared("workflow_id", "prefix", prefix, alias=runs.db))
+    return runs.filter(_comparison("workflow_id", "prefix", prefix, alias=runs.db))
 
 
-def of_version(runs: Runs, version: int) -> Runs:
+def with_version(runs: Runs, version: int) -> Runs:
     """Runs of that version of their class.
 
     Said so that PostgreSQL does not know how many those are: most runs are of a version, those of a tenant may be none
@@ -229,17 +241,19 @@ def of_version(runs: Runs, version: int) -> Runs:
 #: By the names of ``authoring.listing.FILTERS``.
 FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "id": lambda runs, value: runs.filter(workflow_id=value),
-    "id_prefix": id_begins,
+    "id_prefix": with_id_prefix,
     "status": with_status,
-    "version": of_version,
+    "version": with_version,
     "queue": lambda runs, value: runs.filter(queue=value),
     "blocked": lambda runs, value: runs.filter(blocked__isnull=not value),
     "paused": lambda runs, value: runs.filter(paused__isnull=not value),
-    "stuck": lambda runs, value: stuck(runs) if value else runs.exclude(pk__in=stuck(_every(runs)).values("pk")),
-    "cause": caused_by,
+    "stuck": lambda runs, value: (
+        stuck_runs(runs) if value else runs.exclude(pk__in=stuck_runs(_all_runs(runs)).values("pk"))
+    ),
+    "cause": with_cause,
     "waits": waiting_for,
     "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of its own queryset class
-    "tag": tagged,
+    "tag": with_tag,
     "attributes": with_attributes,
     "created_after": created_after,
     "created_before": created_before,
@@ -248,18 +262,18 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 }
 
 
-def narrowed(runs: Runs, filters: Mapping[str, Any]) -> Runs:
+def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
     """Those for which all filters hold; names and values are those of ``authoring.listing.check_filters``."""
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)
     return runs
 
 
-def _every(runs: Runs) -> Runs:
+def _all_runs(runs: Runs) -> Runs:
     return Instance.objects.using(runs.db).order_by()
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
     """Below the ids that are drawn from so much later on; whatever the year."""
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
-    return UUID(int=min(max(milliseconds, 0), _LAST - 1) << 80)
+    return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Count
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.db.inserts import notify_on_commit
@@ -21,21 +21,21 @@ from temporalex_django.errors import ActivityNotFound
 from temporalex_django.models import ActivityTask, Instance
 
 #: Databases bound the parameters of one statement.
-_TOGETHER = 500
-_MOST_OPTIONS = 50
+_BATCH_SIZE = 500
+_MAX_OPTIONS = 50
 
 
 def batches(runs: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
     """The runs in portions that one statement takes."""
-    for start in range(0, len(runs), _TOGETHER):
-        yield runs[start : start + _TOGETHER]
+    for start in range(0, len(runs), _BATCH_SIZE):
+        yield runs[start : start + _BATCH_SIZE]
 
 
-class OnActivity(Steering[None]):
+class ActivityAction(OperatorRunAction[None]):
     """Base of these. ``seq`` is the number of the command that scheduled the activity."""
 
     permission: ClassVar[str] = "retry_activity"
-    of: ClassVar[Literal["run", "activity", "timer"]] = "activity"
+    target_kind: ClassVar[Literal["run", "activity", "timer"]] = "activity"
     selectors: ClassVar[tuple[Input, ...]] = (
         Input(name="activity", kind=str, label=_("Activity"), help=_("Only activities of this name.")),
         Input(name="cause", kind=str, label=_("Cause"), help=_("Only activities that fail with this cause.")),
@@ -43,12 +43,12 @@ class OnActivity(Steering[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if why := cls.why_not_open(run):
-            return why
+        if reason := cls.why_not_open(run):
+            return reason
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
         if seq is None:
-            whys = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
-            return str(cls.none()) if all(whys) else None
+            reasons = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
+            return str(cls.none_possible_text()) if all(reasons) else None
         task = tasks.filter(seq=seq).first()
         if task is None:
             return str(_("no activity of that number is under way: it has ended, or was cancelled"))
@@ -61,48 +61,50 @@ class OnActivity(Steering[None]):
         return None
 
     @classmethod
-    def none(cls) -> Any:
+    def none_possible_text(cls) -> Any:
         """Why it can be done to none of them."""
         return _("no activity is under way")
 
     @classmethod
     def parts(
-        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, most: int
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
     ) -> list[tuple[UUID, int | None]]:
-        found: list[tuple[UUID, int | None]] = []
-        for some in batches(runs):
-            tasks = ActivityTask.objects.using(alias).filter(run__in=some, **selection).order_by("-run", "seq")
-            rows = tasks.defer("call", "options", "heartbeat", "failure").iterator(chunk_size=_TOGETHER)
-            possible = ((task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None)
-            found += islice(possible, most - len(found))
-        return found
+        parts: list[tuple[UUID, int | None]] = []
+        for batch in batches(runs):
+            tasks = ActivityTask.objects.using(alias).filter(run__in=batch, **selection).order_by("-run", "seq")
+            rows = tasks.defer("call", "options", "heartbeat", "failure").iterator(chunk_size=_BATCH_SIZE)
+            possible_parts = ((task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None)
+            parts += islice(possible_parts, limit - len(parts))
+        return parts
 
     @classmethod
-    def options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = {}
-        for one in cls.selectors:
+    def selector_options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
+        option_counts: dict[str, dict[str, int]] = {}
+        for selector in cls.selectors:
             counts: Counter[str] = Counter()
-            for some in batches(runs):
-                tasks = ActivityTask.objects.using(alias).filter(run__in=some).exclude(**{one.name: None}).order_by()
-                counts.update(dict(tasks.values_list(one.name).annotate(Count("pk"))))
-            found[one.name] = dict(counts.most_common(_MOST_OPTIONS))
-        return found
+            for batch in batches(runs):
+                tasks = (
+                    ActivityTask.objects.using(alias).filter(run__in=batch).exclude(**{selector.name: None}).order_by()
+                )
+                counts.update(dict(tasks.values_list(selector.name).annotate(Count("pk"))))
+            option_counts[selector.name] = dict(counts.most_common(_MAX_OPTIONS))
+        return option_counts
 
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
-    def of_run(self, run: RunState) -> TaskState:
+    def load_task(self, run: RunState) -> TaskState:
         """The activity, of a locked run."""
         assert self.seq is not None
         task = self.storage.find_task(run.run_id, self.seq)
         if task is None:
             self.refuse(_("it has ended meanwhile"), closed=False)
             raise AssertionError("unreachable")
-        self.admit_activities([task.activity])
-        if not operator_overrides.allows_overrides(task.options) and (self.edits or self.sees_payloads):
+        self.require_activity_access([task.activity])
+        if not operator_overrides.allows_overrides(task.options) and (self.edits_input or self.sees_payloads):
             self.refuse(_("its code lets nobody do that by hand (by_hand=False)"), closed=False)
         return task
 
-    def code(self, task: TaskState) -> Activity[Any, Any]:
+    def find_activity(self, task: TaskState) -> Activity[Any, Any]:
         """Its code, which says what it takes and gives."""
         try:
             return activity.find(task.activity)
@@ -110,10 +112,10 @@ class OnActivity(Steering[None]):
             self.refuse(_("this process lacks the code of it, and cannot check what is given"), closed=False)
             raise
 
-    def finish(self, result: TaskResult, run: RunState, **digests: Any) -> None:
+    def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
         """Store the end of an activity, unless its worker was quicker, and tell, with ``digests`` for the audit."""
         if not self.storage.finish_tasks([result]):
             self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
-        about = {"seq": self.seq, "activity": result.task.activity, **digests}
-        self.tell(self.target.subject, reason=self.reason, **about)
+        details = {"seq": self.seq, "activity": result.task.activity, **digests}
+        self.record(self.target.audit_subject, reason=self.reason, **details)
         notify_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))

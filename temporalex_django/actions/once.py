@@ -18,56 +18,59 @@ from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import KeptAnswer
 
 
-class AskedBefore(Exception):
-    """That request was done before: ``made`` is the run or job that its answer showed, ``new`` if it made it."""
+class DuplicateRequest(Exception):
+    """That request was done before.
 
-    def __init__(self, made: UUID, *, new: bool) -> None:
-        super().__init__(str(made))
-        self.made = made
-        self.new = new
+    ``object_id`` is the run or job that its answer showed, ``is_new`` if it made it.
+    """
+
+    def __init__(self, object_id: UUID, *, is_new: bool) -> None:
+        super().__init__(str(object_id))
+        self.object_id = object_id
+        self.is_new = is_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class IdempotentRequest:
     """A request of somebody with a key of his: ``request`` is all that it says, as bytes."""
 
     by: Actor
     key: str
     request: bytes
 
-    def look(self) -> None:
-        """Raises ``AskedBefore``, and ``IdempotencyKeyReused`` for a key of another request. One read."""
-        found = KeptAnswer.objects.using(storage().alias).filter(key=self._key).first()
-        if found is not None:
-            self._refuse(found)
+    def check_duplicate(self) -> None:
+        """Raises ``DuplicateRequest``, and ``IdempotencyKeyReused`` for a key of another request. One read."""
+        stored_answer = KeptAnswer.objects.using(storage().alias).filter(key=self._key_digest).first()
+        if stored_answer is not None:
+            self._raise_duplicate(stored_answer)
 
     @contextmanager
-    def doing(self) -> Iterator[KeptAnswer]:
+    def run_once(self) -> Iterator[KeptAnswer]:
         """What is done inside commits with the answer, of which the block sets ``made`` and ``new``.
 
-        Raises as ``look`` does. Who comes with the same key at the same time waits, and finds it; what raises leaves
-        no key.
+        Raises as ``check_duplicate`` does. Who comes with the same key at the same time waits, and finds it; what
+        raises leaves no key.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
-        answer = KeptAnswer(id=uuid7(), key=self._key, request=self._request, at=timezone.now())
-        with audit.surviving(), store.transaction():
+        answer = KeptAnswer(id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now())
+        with audit.defer_denials(), store.transaction():
             answers.bulk_create([answer], ignore_conflicts=True)
-            found = answers.get(key=self._key)
-            if found.pk != answer.pk:
-                self._refuse(found)
+            stored_answer = answers.get(key=self._key_digest)
+            if stored_answer.pk != answer.pk:
+                self._raise_duplicate(stored_answer)
             yield answer
             answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 
-    def _refuse(self, found: KeptAnswer) -> None:
-        if found.request != self._request or found.made is None:
+    def _raise_duplicate(self, stored_answer: KeptAnswer) -> None:
+        if stored_answer.request != self._request_digest or stored_answer.made is None:
             raise IdempotencyKeyReused(f"the key {self.key} came with another request before")
-        raise AskedBefore(found.made, new=found.new)
+        raise DuplicateRequest(stored_answer.made, is_new=stored_answer.new)
 
     @property
-    def _key(self) -> str:
+    def _key_digest(self) -> str:
         return hashlib.sha256(f"{authorization.sender_key(self.by.user)}\0{self.key}".encode()).hexdigest()
 
     @property
-    def _request(self) -> str:
+    def _request_digest(self) -> str:
         return hashlib.sha256(self.request).hexdigest()

@@ -21,20 +21,20 @@ Place = tuple[Any, UUID]
 
 #: So many ids are found in one go where they are the order, a quarter of it in another one. For a hundred PostgreSQL
 #: would walk by the order and hope; for all it would read everything.
-FOUND_AT_ONCE: Final = 1000
+FETCH_SIZE: Final = 1000
 #: Attribute of a row by which it is told where in the order it stands, by the words of ``authoring.listing.ORDERS``.
 _COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}
 #: When runs closed is known by ranges of pages alone: it is looked for near the place first.
-_REACHES: Final = (timedelta(days=1), timedelta(days=30))
+_TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
 
 
 def columns(order: str) -> tuple[str, ...]:
-    """For ``order_by`` of runs that are ``ordered``: the last is the id."""
+    """For ``order_by`` of runs that are ``order_runs``: the last is the id."""
     sign, column = ("-" if order.startswith("-") else ""), _COLUMNS[order.lstrip("-")]
     return (f"{sign}{column}",) if column == "pk" else (f"{sign}{column}", f"{sign}pk")
 
 
-def ordered(runs: Runs, order: str) -> Runs:
+def order_runs(runs: Runs, order: str) -> Runs:
     """Those that have a place in that order: only closed runs closed at some time, and so on."""
     match order.lstrip("-"):
         case "closed":
@@ -45,46 +45,50 @@ def ordered(runs: Runs, order: str) -> Runs:
     return runs.order_by(*columns(order))
 
 
-def behind(runs: Runs, order: str, place: Place) -> Runs:
-    """What comes after a place, of runs that are ``ordered``."""
-    column, beyond = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
+def after_place(runs: Runs, order: str, place: Place) -> Runs:
+    """What comes after a place, of runs that are ``order_runs``."""
+    column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
     value, pk = place
     if column == "pk":
-        return runs.filter(**{f"pk__{beyond}": pk})
-    later = Q(**{f"{column}__{beyond}": value}) | Q(**{column: value, f"pk__{beyond}": pk})
-    return runs.filter(later, **{f"{column}__{beyond}e": value})
+        return runs.filter(**{f"pk__{lookup}": pk})
+    condition = Q(**{f"{column}__{lookup}": value}) | Q(**{column: value, f"pk__{lookup}": pk})
+    return runs.filter(condition, **{f"{column}__{lookup}e": value})
 
 
-def at_once(order: str, wanted: int) -> int:
+def fetch_size(order: str, size: int) -> int:
     """How many to ask for in one go where so many are wanted."""
-    return max(wanted, (FOUND_AT_ONCE if columns(order)[0].lstrip("-") == "pk" else FOUND_AT_ONCE // 4) + 1)
+    return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
 
 
-def within_reach(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
+def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
     """The same as far as its first ``rows`` are asked for; ``at``: where they begin, None: at the beginning.
 
     At most three statements, where the order is that in which runs closed; none otherwise.
     """
     if order.lstrip("-") != "closed":
         return runs
-    newest, beyond = order.startswith("-"), Q()
+    newest_first, condition = order.startswith("-"), Q()
     if at is not None:
-        beyond = Q(closed_at__lt=at) if newest else Q(closed_at__gt=at)
-    begins: datetime = at or _beginning(runs.db, newest=newest)
-    for reach in _REACHES:
-        near = runs.filter(closed_at__gte=begins - reach) if newest else runs.filter(closed_at__lte=begins + reach)
-        if len(near.filter(beyond).order_by().values("pk")[:rows]) >= rows:
-            return near
+        condition = Q(closed_at__lt=at) if newest_first else Q(closed_at__gt=at)
+    start: datetime = at or _first_time(runs.db, newest=newest_first)
+    for time_range in _TIME_RANGES:
+        near_runs = (
+            runs.filter(closed_at__gte=start - time_range)
+            if newest_first
+            else runs.filter(closed_at__lte=start + time_range)
+        )
+        if len(near_runs.filter(condition).order_by().values("pk")[:rows]) >= rows:
+            return near_runs
     return runs
 
 
-def _beginning(alias: str, *, newest: bool) -> datetime:
+def _first_time(alias: str, *, newest: bool) -> datetime:
     """No run closed before the first was started."""
     created = Instance.objects.using(alias).order_by("pk").values_list("created_at", flat=True)
     return (None if newest else created.first()) or timezone.now()
 
 
-class FoundAtOnce:
+class IndexOrderedQuerySet:
     """What a paginator asks runs for (``filter``, ``order_by``, a slice), of which it gets ids and places alone.
 
     More are found than a page has: of a limit of fifty PostgreSQL hopes to meet so many soon if it walks by the order,
@@ -94,29 +98,29 @@ class FoundAtOnce:
     def __init__(self, runs: Runs, order: str) -> None:
         self.runs, self.order = runs, order
 
-    def order_by(self, *names: str) -> FoundAtOnce:
+    def order_by(self, *names: str) -> IndexOrderedQuerySet:
         """In another direction, say."""
-        return FoundAtOnce(self.runs.order_by(*names), self.order)
+        return IndexOrderedQuerySet(self.runs.order_by(*names), self.order)
 
-    def filter(self, *conditions: Any, **named: Any) -> FoundAtOnce:
+    def filter(self, *conditions: Any, **lookups: Any) -> IndexOrderedQuerySet:
         """Narrower."""
-        return FoundAtOnce(self.runs.filter(*conditions, **named), self.order)
+        return IndexOrderedQuerySet(self.runs.filter(*conditions, **lookups), self.order)
 
     def __getitem__(self, part: slice) -> list[dict[str, Any]]:
         """Rows of ``pk`` and the column of the order. One read."""
         start, stop = part.start or 0, part.stop
         rows = self.runs.values(*(name.lstrip("-") for name in columns(self.order)))
-        return [*rows[start : start + at_once(self.order, stop - start)]][: stop - start]
+        return [*rows[start : start + fetch_size(self.order, stop - start)]][: stop - start]
 
 
-def in_order(runs: Runs, order: str = NEWEST_FIRST, *, size: int) -> Iterator[Instance]:
+def iterate_runs(runs: Runs, order: str = NEWEST_FIRST, *, size: int) -> Iterator[Instance]:
     """All of them, read in pages of that ``size`` as they are asked for."""
-    runs, place = ordered(runs, order), None
+    runs, place = order_runs(runs, order), None
     column = columns(order)[0].lstrip("-")
     while True:
-        here = runs if place is None else behind(runs, order, place)
-        here = within_reach(here, order, place[0] if place is not None else None, rows=size)
-        page = [*here[:size]]
+        queryset = runs if place is None else after_place(runs, order, place)
+        queryset = limit_to_range(queryset, order, place[0] if place is not None else None, rows=size)
+        page = [*queryset[:size]]
         yield from page
         if len(page) < size:
             return

@@ -7,17 +7,17 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.engine.pausing import pause_run
 from temporalex_django.models import Instance
 
 
-class Pause(Steering[None]):
+class Pause(OperatorRunAction[None]):
     """None of its code runs until it is unpaused, in the caller's transaction.
 
     Signals, cancel requests, results and timers wait for that, and so do its timeouts; updates and resumes are refused
     (``RunPaused``), queries are answered. Activities that it has scheduled go on, with their retries. Terminating it
-    works. The next run of its chain is paused too. Locks the chain: see ``Steering.held``.
+    works. The next run of its chain is paused too. Locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "pause"
@@ -31,13 +31,13 @@ class Pause(Steering[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if why := super().why_not(run, seq=seq):
-            return why
+        if reason := super().why_not(run, seq=seq):
+            return reason
         return None if run.paused is None else str(_("the run is paused already"))
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run = self.held()
+            run = self.lock_run()
             now = self.storage.now()
             self.storage.write([pause_run(run, reason=self.reason, sender=self.by.sender, now=now)])
-            self.tell(self.target.subject, reason=self.reason)
+            self.record(self.target.audit_subject, reason=self.reason)

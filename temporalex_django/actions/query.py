@@ -10,7 +10,7 @@ from django.db import DatabaseError
 from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
-from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.actions.targets import RunAction, RunTarget
 from temporalex_django.actions.waiting import inside_transaction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import UNREDACTED
@@ -22,7 +22,7 @@ from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 BUILT_IN = ("__accepts", "__describe")
 
 
-class Query(ActionOnRun[Any]):
+class Query(RunAction[Any]):
     """Gives the answer, from the row: no worker is asked.
 
     With ``fresh``, messages that no turn has read and a first activation that has not been are driven here first, in a
@@ -44,45 +44,51 @@ class Query(ActionOnRun[Any]):
         self.fresh = fresh
 
     @property
-    def said(self) -> str:
+    def message_name(self) -> str:
         return str(self.query)
 
     def perform(self) -> Any:
         user = self.by.user
         if user is None:
             return self._answer()
-        view = access.view_of(user, self.row)
+        redactor = access.redactor_for(user, self.row)
         try:
-            return view.redact_answer(self._answer(), message_name=self.said)
+            return redactor.redact_answer(self._answer(), message_name=self.message_name)
         except QueryFailed as exc:
-            why = exc.__cause__
-            if view.shows_error_text or why is None or isinstance(why, TemporalexError):
+            cause = exc.__cause__
+            if redactor.shows_error_text or cause is None or isinstance(cause, TemporalexError):
                 raise
-            what = f"query {self.said!r} of {self.target.workflow} raised {type(why).__name__}"
-            raise QueryFailed(f"{what} ({view.redact_text('')})") from None
+            label = f"query {self.message_name!r} of {self.target.workflow} raised {type(cause).__name__}"
+            raise QueryFailed(f"{label} ({redactor.redact_text('')})") from None
 
     def _answer(self) -> Any:
         inline.refuse_own_run(self.target, "query()", storage=self.storage)
         cls = workflows.class_for_run(self.target.workflow, self.target.version)
-        row = self._row()
-        status, _, blocked, undelivered, crashes = row
-        stale = undelivered or (status == "pending" and not blocked)
-        if self.fresh and stale and status not in CLOSED_STATUSES and self.target.code is not None and self._drive():
-            row = self._row()
+        row = self._read_row()
+        status, _, blocked, has_undelivered, crashes = row
+        is_stale = has_undelivered or (status == "pending" and not blocked)
+        if (
+            self.fresh
+            and is_stale
+            and status not in CLOSED_STATUSES
+            and self.target.workflow_class is not None
+            and self._advance_run()
+        ):
+            row = self._read_row()
         if isinstance(self.query, str) and self.query.startswith("__"):
-            return self._built_in()
+            return self._answer_built_in()
         published = None if row[1] is None else codec().decode(row[1])
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
-            published = self._before()
+            published = self._previous_state()
         if crashes >= MOST_CRASHES:
             raise QueryFailed(
                 f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
                 "code. Terminate it, or put its code right and move it"
             )
-        with inline.marker(self.storage).record_work("run", self.target.run_id):
+        with inline.crash_marker(self.storage).record_work("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
 
-    def _row(self) -> tuple[str, bytes | None, bool, bool, int]:
+    def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
         """Status, published state, blocked or not, unread messages or not, and how many processes its code has ended.
 
         The last counts those in a row.
@@ -96,25 +102,25 @@ class Query(ActionOnRun[Any]):
             [*pinned, self.target.chain_id],
             ("text", "bytea", "bool", "bool", "int4"),
         )
-        status, published, blocked, undelivered, crashes = rows[0]
-        return status, published, blocked, undelivered, crashes
+        status, published, blocked, has_undelivered, crashes = rows[0]
+        return status, published, blocked, has_undelivered, crashes
 
-    def _drive(self) -> bool:
-        inside = inside_transaction(self.storage.alias)
-        if inside and self.storage.sql.fixed_snapshot():
+    def _advance_run(self) -> bool:
+        in_transaction = inside_transaction(self.storage.alias)
+        if in_transaction and self.storage.sql.fixed_snapshot():
             return False  # it could not see what it locks: the row answers
         try:
-            with self.storage.savepoint() if inside else self.storage.transaction():
-                run = inline.locked(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
+            with self.storage.savepoint() if in_transaction else self.storage.transaction():
+                run = inline.try_lock_run(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
                 if run is None or run.closed:
                     return True
                 inline.advance(self.target, storage=self.storage)
         except DatabaseError as exc:
-            if inside or not self.storage.is_transient(exc):
+            if in_transaction or not self.storage.is_transient(exc):
                 raise
         return True
 
-    def _before(self) -> Any:
+    def _previous_state(self) -> Any:
         """The state of the run that went on as this one, while this one has published none; None: there is none.
 
         That of a run which was taken back is of what no longer happened.
@@ -129,17 +135,19 @@ class Query(ActionOnRun[Any]):
             return None
         return codec().decode(runs[1][1])
 
-    def _built_in(self) -> Any:
+    def _answer_built_in(self) -> Any:
         from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query
 
         user = self.by.user
-        access.admit(user, access.VIEW, alias=self.storage.alias, run=self.row)  # it is what ``describe`` shows
-        view = UNREDACTED if user is None else access.view_of(user, self.row)
-        described = describe(self.target, storage=self.storage, view=view)
+        access.require_access(
+            user, access.VIEW, alias=self.storage.alias, run=self.row
+        )  # it is what ``describe`` shows
+        redactor = UNREDACTED if user is None else access.redactor_for(user, self.row)
+        description = describe(self.target, storage=self.storage, redactor=redactor)
         match self.query:
             case "__accepts":
-                return described.accepts
+                return description.accepts
             case "__describe":
-                plain = described.as_dict()
-                return {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in plain.items()}
+                fields = description.as_dict()
+                return {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in fields.items()}
         raise UnknownQuery(f"no built-in query {self.query!r} (there are: {', '.join(BUILT_IN)})")

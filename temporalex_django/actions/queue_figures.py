@@ -10,14 +10,14 @@ from typing import Any
 from django.db.models.functions import Now
 
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.switch_off import known_names
+from temporalex_django.actions.switch_off import switchable_names
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits
 from temporalex_django.db.switches import read_switches
 from temporalex_django.models import SwitchedOff, Worker
 
 #: What waits is counted up to so many.
-MOST = 10_000
+MAX_COUNT = 10_000
 _RUNS = "from temporalex_chain where queue = %s and due_at <= {now}"
 _TASKS = "from temporalex_activity_task where queue = %s and owner is null and not atomic and line is {which} and due_at <= {now}"
 
@@ -26,8 +26,8 @@ _TASKS = "from temporalex_activity_task where queue = %s and owner is null and n
 class QueueFigures:
     """A queue as it stands.
 
-    ``due_runs`` and ``due_activities`` wait for a worker (``MOST`` of each, or more), ``held_activities`` of them in
-    lines of their own; the oldest run and the oldest activity of all are due for ``lag`` seconds (0.0: none is).
+    ``due_runs`` and ``due_activities`` wait for a worker (``MAX_COUNT`` of each, or more), ``held_activities`` of them
+    in lines of their own; the oldest run and the oldest activity of all are due for ``lag`` seconds (0.0: none is).
     ``running``: activities that workers have. ``workers``: live ones that poll it, and are not drained. ``off``: it is
     switched off. ``concurrency`` and ``rate`` are its limits.
     """
@@ -50,19 +50,21 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
 
     At most six reads; locks nothing.
     """
-    where = storage()
-    sql, limits = where.sql, queue_limits()
-    named = sorted(known_names(SwitchedOff.Switchable.QUEUE, alias=where.alias) if queues is None else queues)
-    if not named:
+    store = storage()
+    sql, limits = store.sql, queue_limits()
+    queue_names = sorted(
+        switchable_names(SwitchedOff.Switchable.QUEUE, alias=store.alias) if queues is None else queues
+    )
+    if not queue_names:
         return []
-    now, moment = sql.now_expression(None)
+    now, parameters = sql.now_expression(None)
     parts = [_RUNS.format(now=now), _TASKS.format(which="null", now=now), _TASKS.format(which="not null", now=now)]
     columns = [f"(select min(due_at) {part})" for part in parts]
-    columns += [f"(select count(*) from (select 1 {part} limit {MOST}) x{n})" for n, part in enumerate(parts)]  # noqa: S608 - constants
-    one = f"select {', '.join(columns)}, {now}"
+    columns += [f"(select count(*) from (select 1 {part} limit {MAX_COUNT}) x{n})" for n, part in enumerate(parts)]  # noqa: S608 - constants
+    queue_sql = f"select {', '.join(columns)}, {now}"
     rows = sql.select(
-        " union all ".join([one] * len(named)),
-        [value for queue in named for value in (*((queue, *moment) * len(columns)), *moment)],
+        " union all ".join([queue_sql] * len(queue_names)),
+        [value for queue in queue_names for value in (*((queue, *parameters) * len(columns)), *parameters)],
         (*["timestamptz"] * 3, *["int8"] * 3, "timestamptz"),
     )
     running = dict(
@@ -72,38 +74,38 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             ("text", "int8"),
         )
     )
-    off = read_switches(sql).queues
-    alive = Worker.objects.using(where.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    off_queues = read_switches(sql).queues
+    live_workers = Worker.objects.using(store.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     pollers = [
-        (str(worker), {*worker.queues}) for worker in alive.only("host", "pid", "queues").order_by("host", "pid")
+        (str(worker), {*worker.queues}) for worker in live_workers.only("host", "pid", "queues").order_by("host", "pid")
     ]
     return [
-        _figures(
+        _build_figures(
             queue,
             row,
             running.get(queue, 0),
             workers=[name for name, queues in pollers if queue in queues],
-            off=queue in off,
+            off=queue in off_queues,
             limits=limits.get(queue, NO_LIMITS),
         )
-        for queue, row in zip(named, rows, strict=True)
+        for queue, row in zip(queue_names, rows, strict=True)
     ]
 
 
-def _figures(
+def _build_figures(
     queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], off: bool, limits: Limits
 ) -> QueueFigures:
-    *oldest, runs, tasks, held, now = row
-    due = min((at for at in oldest if at is not None), default=None)
+    *oldest, runs, tasks, partitioned_tasks, now = row
+    oldest_due = min((at for at in oldest if at is not None), default=None)
     return QueueFigures(
         queue=queue,
         due_runs=runs,
-        due_activities=tasks + held,
-        held_activities=held,
+        due_activities=tasks + partitioned_tasks,
+        held_activities=partitioned_tasks,
         running=running,
         workers=workers,
-        oldest_due=due,
-        lag=0.0 if due is None else max(0.0, (now - due).total_seconds()),
+        oldest_due=oldest_due,
+        lag=0.0 if oldest_due is None else max(0.0, (now - oldest_due).total_seconds()),
         off=off,
         concurrency=limits.concurrency,
         rate=None if limits.rate is None else str(limits.rate),

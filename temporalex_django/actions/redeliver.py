@@ -31,8 +31,8 @@ class Redeliver(FailedMessageAction):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         return cls.why_not_open(run) or super().why_not(run, seq=seq)
 
-    def act(self, chain: UUID, message: str) -> HandledMessage | None:
-        return redeliver(chain, message, alias=self.storage.alias)
+    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
+        return redeliver(chain, message_id, alias=self.storage.alias)
 
     def finish(self, queue: str) -> None:
         notify_on_commit(alias=self.storage.alias, queues=[queue])

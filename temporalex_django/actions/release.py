@@ -8,14 +8,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
-from temporalex_django.actions.human_task import ActionOnTask, what
+from temporalex_django.actions.human_task import HumanTaskAction, task_label
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import HumanTask
 
 
-class Release(ActionOnTask[None]):
+class Release(HumanTaskAction[None]):
     """Others may decide it again.
 
     A claim of somebody else takes the permission ``release_humantask``. Raises ``ActionNotPossible`` where there is no
@@ -29,21 +29,26 @@ class Release(ActionOnTask[None]):
 
     def perform(self) -> None:
         with self.storage.transaction():
-            task = self.held()
-            own = task.claimed_until is not None and task.claimed_by_key == authorization.sender_key(self.user)
-            if not own and not (task.claimed_until is not None and self._may_release(task)):
+            task = self.lock_task()
+            is_own_claim = task.claimed_until is not None and task.claimed_by_key == authorization.sender_key(self.user)
+            if not is_own_claim and not (task.claimed_until is not None and self._may_release(task)):
                 self.require_candidate(task)
                 self.require_unclaimed(task)
-                raise ActionNotPossible(f"{what(task)} is not claimed by {self.user}: there is nothing to release")
+                raise ActionNotPossible(
+                    f"{task_label(task)} is not claimed by {self.user}: there is nothing to release"
+                )
             claimed_by = task.claimed_by_name
             task.claimed_by_key = task.claimed_by_name = ""
             task.claimed_until = None
             task.save(using=self.storage.alias, update_fields=["claimed_by_key", "claimed_by_name", "claimed_until"])
-            self.tell(
-                self.subject, reason=self.reason, task=str(task.pk), **({} if own else {"claimed_by": claimed_by})
+            self.record(
+                self.audit_subject,
+                reason=self.reason,
+                task=str(task.pk),
+                **({} if is_own_claim else {"claimed_by": claimed_by}),
             )
 
     def _may_release(self, task: HumanTask) -> bool:
         """Whether the access policy lets this person end claims of others."""
-        wanted = access.Operation(action=self.name, permission=f"{APP}.release_humantask")
-        return access.policy().allows(self.user, wanted.of(task.run))
+        operation = access.Operation(action=self.name, permission=f"{APP}.release_humantask")
+        return access.policy().allows(self.user, operation.of(task.run))

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.taking_up import TakingUp, details
+from temporalex_django.actions.taking_up import ReplayFromAction, audit_details
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.engine import anew
@@ -19,7 +19,7 @@ from temporalex_django.engine.storage import RunState
 from temporalex_django.models import Chain
 
 
-class Reset(TakingUp[str]):
+class Reset(ReplayFromAction[str]):
     """The run is closed as terminated (reason ``reset``); a new one of its id and chain has its history up to a point.
 
     That point is behind the activation ``to`` (0: at the start), or behind the last one that the code which is here
@@ -28,8 +28,8 @@ class Reset(TakingUp[str]):
     children stay with the old run. What somebody did by hand stays: other inputs, and ends that nobody has read. A
     closed run is reset as well, if its id is free. Gives the id of the new run.
 
-    In the caller's transaction, under the lock of the chain: see ``Steering.held``. Raises ``ActionNotPossible``,
-    ``PayloadError``, ``UpdateTimeout``. Always audited.
+    In the caller's transaction, under the lock of the chain: see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``. Always audited.
     """
 
     name: ClassVar[str] = "reset"
@@ -42,26 +42,28 @@ class Reset(TakingUp[str]):
 
     def perform(self) -> str:
         target, storage = self.target, self.storage
-        self.rehearse()
+        self.check_replay()
         with storage.transaction():
-            run = self.held()
+            run = self.lock_run()
             plan, code = self.plan(run)
-            self._open_again(run, plan, code)
-            new = uuid7()
-            writes = anew.reset(storage, run, plan, run_id=new)
-            self.tell(
-                target.subject, reason=self.reason, **details(plan, run=str(plan.record.run_id), new_run=str(new))
+            self._reopen_chain(run, plan, code)
+            new_run_id = uuid7()
+            writes = anew.reset(storage, run, plan, run_id=new_run_id)
+            self.record(
+                target.audit_subject,
+                reason=self.reason,
+                **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
             )
-            inline.taken_up(writes, target, storage=storage)
-        return str(new)
+            inline.notify_after_reset(writes, target, storage=storage)
+        return str(new_run_id)
 
-    def _open_again(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
-        facts, storage = plan.record, self.storage
-        if facts.expires_at is not None and facts.expires_at <= storage.now():
+    def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+        run_record, storage = plan.record, self.storage
+        if run_record.expires_at is not None and run_record.expires_at <= storage.now():
             self.refuse(_("the time of all its runs together (execution_timeout) is over: fork it"), closed=False)
-        if run.queue != code.task_queue and facts.run_id != run.run_id:  # it was moved since
+        if run.queue != code.task_queue and run_record.run_id != run.run_id:  # it was moved since
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
-        start = RunStart(workflow_id=facts.workflow_id, args=None, **start_options(code))
+        start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
         if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
             self.refuse(_("another open run has its id by now"), closed=False)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from temporalex_django import access
 from temporalex_django.actions.base import CODE, Actor, storage
-from temporalex_django.actions.human_task import require_claims_kept
-from temporalex_django.actions.targets import Runs, RunTarget, find
-from temporalex_django.actions.update import JudgedMessage
+from temporalex_django.actions.human_task import require_claims_respected
+from temporalex_django.actions.targets import Runs, RunTarget, find_run
+from temporalex_django.actions.update import RequestAction
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
@@ -20,7 +20,7 @@ from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
-class Resume(JudgedMessage):
+class Resume(RequestAction):
     """Judged like an update, and where an update would be.
 
     The event must be for exactly one waiting step, else nothing changes.
@@ -47,41 +47,47 @@ class Resume(JudgedMessage):
         by: Actor = CODE,
         decided_by: str | None = None,
     ) -> None:
-        code = target.code
+        code = target.workflow_class
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
-        self.may = [] if code is None else decidable_steps(code, event, by.user)
+        self.decidable_steps = [] if code is None else decidable_steps(code, event, by.user)
         # from a face a person needs the permission to signal; whether the step that matches has a role is known when it
         # is judged
-        self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
-        who, key = (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
-        request = resume_request(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
-        super().__init__(target, message=event, body=request, id=id, timeout=timeout, mode="auto", by=by, exact=exact)
+        self.is_permitted = by.user is None or by.source == CODE.source or self._may_signal(by.user, target)
+        decider_name, decider_key = (
+            (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
+        )
+        payload = resume_request(
+            event, step=step, data=data, by=decider_name, key=decider_key, permitted=self.is_permitted
+        )
+        super().__init__(
+            target, message=event, payload=payload, id=id, timeout=timeout, mode="auto", by=by, exact=exact
+        )
 
-    def _permits(self, user: Person, target: RunTarget) -> bool:
-        wanted = access.Operation(action=self.name, permission=f"{authorization.APP}.{self.permission}")
-        return access.policy().allows(user, wanted.of(target.row))
+    def _may_signal(self, user: Person, target: RunTarget) -> bool:
+        operation = access.Operation(action=self.name, permission=f"{authorization.APP}.{self.permission}")
+        return access.policy().allows(user, operation.of(target.row))
 
     @property
-    def asked(self) -> access.Operation:
+    def permission_request(self) -> access.Operation:
         """Whoever has the role of a step needs no permission besides."""
-        asked = super().asked
-        return asked if self.permitted or not self.may else replace(asked, permission=None)
+        request = super().permission_request
+        return request if self.is_permitted or not self.decidable_steps else replace(request, permission=None)
 
     def _insert(self) -> InsertedMessage:
         """Under the lock of its run, where that is had: what people have claimed is theirs to decide."""
-        if self.by.user is not None and (self.may or self.target.code is None):
-            require_claims_kept(
-                self.by.user, self.target.chain_id, self.message, step=self.body["step"], storage=self.storage
+        if self.by.user is not None and (self.decidable_steps or self.target.workflow_class is None):
+            require_claims_respected(
+                self.by.user, self.target.chain_id, self.message, step=self.payload["step"], storage=self.storage
             )
         return super()._insert()
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
 
 
-def approves(user: Person | None, ref: str, *, workflow: str | None = None, among: Runs = None) -> bool:
+def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None, visible_runs: Runs = None) -> bool:
     """Whether some step of that run takes the word of this person, by his role.
 
     He may resume it without the permission to signal.
@@ -89,12 +95,16 @@ def approves(user: Person | None, ref: str, *, workflow: str | None = None, amon
     False where there is no such run: who may not know it is told the same.
     """
     try:
-        code = find(ref, storage=storage(), workflow=workflow, among=among).code
+        code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class
     except (WorkflowNotFound, AmbiguousId):
         return False
     if code is None or not issubclass(code, GraphWorkflow):
         return False
     try:
-        return any(authorization.matches_candidate(user, word) for step in code.graph() for word in decider_words(step))
+        return any(
+            authorization.matches_candidate(user, candidate)
+            for step in code.graph()
+            for candidate in decider_words(step)
+        )
     except ActionNotPermitted:
         return False

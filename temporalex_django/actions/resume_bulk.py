@@ -12,5 +12,5 @@ class ResumeBulk(StopBulk):
     """The other way round: workers go on with the runs that it has not come to."""
 
     name: ClassVar[str] = "resume_bulk"
-    before: ClassVar[str] = BulkJob.State.STOPPED
-    after: ClassVar[str] = BulkJob.State.RUNNING
+    from_state: ClassVar[str] = BulkJob.State.STOPPED
+    to_state: ClassVar[str] = BulkJob.State.RUNNING

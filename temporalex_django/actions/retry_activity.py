@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.on_activity import ActivityAction
 from temporalex_django.actions.steering import Input
 from temporalex_django.engine.operator_overrides import immediate_retry, input_digests, retry_atomic, with_edited_input
 from temporalex_django.models import ActivityTask
 
 
-class RetryActivity(OnActivity):
+class RetryActivity(ActivityAction):
     """It is due at once, and not at its back-off; with ``input`` it is tried with that, under a new idempotency key.
 
     The end of an activity with an edited input says so in the history. Attempts stay counted. Raises ``PayloadError``
-    for an input that does not fit. In the caller's transaction; locks the chain: see ``Steering.held``.
+    for an input that does not fit. In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "retry_activity"
@@ -42,19 +42,19 @@ class RetryActivity(OnActivity):
         return None if task.attempt else str(_("it has not been tried yet"))
 
     @classmethod
-    def none(cls) -> Any:
+    def none_possible_text(cls) -> Any:
         return _("no failing activity to retry")
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run = self.held()
-            task, digests = self.of_run(run), {}
-            if "input" in self.given:
-                args, kwargs = self.code(task).parse_edited_input(self.given["input"], task.args)
+            run = self.lock_run()
+            task, digests = self.load_task(run), {}
+            if "input" in self.input_values:
+                args, kwargs = self.find_activity(task).parse_edited_input(self.input_values["input"], task.args)
                 digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
                 task = with_edited_input(task, args, kwargs, sender=self.by.sender)
                 self.storage.edit_task(task)
             now = self.storage.now()
-            self.finish(immediate_retry(task, now=now), run, **digests)
+            self.finish_task(immediate_retry(task, now=now), run, **digests)
             if task.atomic:
                 self.storage.write([retry_atomic(run, now=now)])

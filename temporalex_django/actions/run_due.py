@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.conf import settings
 
-from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject
 from temporalex_django.core.payloads import check_text
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.errors import ActionNotPossible
@@ -34,5 +34,5 @@ class RunDue(Action[int]):
                 "without DEBUG no web process does the work of workers: run manage.py temporalex worker --burst"
             )
         with self.storage.transaction():
-            self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason)
+            self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason)
         return run_due(self.timeout)

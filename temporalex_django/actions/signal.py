@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from temporalex_django.actions.base import CODE, Actor, plain
-from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.actions.base import CODE, Actor, to_plain_payload
+from temporalex_django.actions.targets import RunAction, RunTarget
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.core import payloads
@@ -14,22 +14,22 @@ from temporalex_django.db.inserts import find_message, insert_message, notify_on
 from temporalex_django.engine.deduplication import MessageFingerprint
 
 
-class SendSignal(ActionOnRun[None]):
+class SendSignal(RunAction[None]):
     """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction.
 
     Locks nothing.
 
-    With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor taken for
-    it when its payload is another). One that has become a failed message is delivered again, with this payload, and the
-    audit has the digests of both. Raises ``WorkflowClosed`` when the run was closed when ``target`` was read,
-    ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` where its class is here and declares others. A run that
-    closes before it reads the signal leaves it settled as undelivered.
+    With ``message_id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor
+    taken for it when its payload is another). One that has become a failed message is delivered again, with this
+    payload, and the audit has the digests of both. Raises ``WorkflowClosed`` when the run was closed when ``target``
+    was read, ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` where its class is here and declares others. A run
+    that closes before it reads the signal leaves it settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
     permission: ClassVar[str] = "signal_instance"
-    judged: ClassVar[bool] = True
-    ordinary: ClassVar[bool] = True
+    authorized_by_run: ClassVar[bool] = True
+    is_routine: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -45,58 +45,58 @@ class SendSignal(ActionOnRun[None]):
         self.target = target
         self.signal = signal
         self.payload = payload
-        self.id = id
+        self.message_id = id
         self.exact = exact
-        self._replaces = False
+        self._replaces_failed = False
 
     @property
-    def audited(self) -> bool:
+    def is_audited(self) -> bool:
         """Also where code sends a signal again that failed: its payload is another one now."""
-        return self._replaces or super().audited
+        return self._replaces_failed or super().is_audited
 
     @property
-    def said(self) -> str:
+    def message_name(self) -> str:
         return str(self.signal)
 
     def perform(self) -> None:
         target, name = self.target, check_name(self.signal, label="signal")
-        body = plain(self.payload, what=f"the payload of signal {name!r}")
-        request_id = None if self.id is None else check_message_id(self.id, label="signal")
-        sent = MessageFingerprint("signal", name, body, self.by.sender)
-        if target.closed and request_id is not None and self._was_read(request_id, sent):
+        payload = to_plain_payload(self.payload, label=f"the payload of signal {name!r}")
+        message_id = None if self.message_id is None else check_message_id(self.message_id, label="signal")
+        fingerprint = MessageFingerprint("signal", name, payload, self.by.sender)
+        if target.closed and message_id is not None and self._was_read(message_id, fingerprint):
             return
         target.require_open(f"signal {name!r}")
-        if (code := target.code) is not None:
+        if (code := target.workflow_class) is not None:
             require_signal(code, name)
-            warn_lossy(code, "signal", name, self.payload, body)
-        with self.together():
+            warn_lossy(code, "signal", name, self.payload, payload)
+        with self.audit_transaction():
             inserted = insert_message(
                 target.chain_id,
                 kind="signal",
                 name=name,
-                body=body,
-                request_id=request_id,
+                body=payload,
+                request_id=message_id,
                 sender=self.by.sender,
                 exact=self.exact,
                 storage=self.storage,
             )
             if inserted.replaced is not None:  # it takes the place of a failed message
-                self._replaces = True
-                self.tell(
-                    target.subject,
+                self._replaces_failed = True
+                self.record(
+                    target.audit_subject,
                     signal=name,
-                    message=request_id,
-                    digest=payloads.digest(body),
+                    message=message_id,
+                    digest=payloads.digest(payload),
                     replaced=inserted.replaced,
                 )
             elif inserted.new:
-                self.tell(target.subject, signal=name)
+                self.record(target.audit_subject, signal=name)
         notify_on_commit(alias=self.storage.alias, queues=[target.queue])
 
-    def _was_read(self, request_id: str, sent: MessageFingerprint) -> bool:
+    def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
         """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
-        if (before := find_message(self.target.chain_id, request_id, storage=self.storage)) is None:
+        if (earlier_message := find_message(self.target.chain_id, message_id, storage=self.storage)) is None:
             return False
-        before[1].require_same(request_id, sent, exact=self.exact)
-        outcome = update_outcome(self.target.chain_id, request_id, storage=self.storage)
+        earlier_message[1].require_same(message_id, fingerprint, exact=self.exact)
+        outcome = update_outcome(self.target.chain_id, message_id, storage=self.storage)
         return outcome is not None and outcome.status == "completed"

@@ -11,7 +11,7 @@ from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 
@@ -24,7 +24,7 @@ class SignalWithStart(Action[RunTarget]):
 
     name: ClassVar[str] = "signal_with_start"
     permission: ClassVar[str] = "start_instance"
-    judged: ClassVar[bool] = True  # the start inside is not
+    authorized_by_run: ClassVar[bool] = True  # the start inside is not
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class SignalWithStart(Action[RunTarget]):
         self.tags = tags
 
     @property
-    def of_workflow(self) -> str:
+    def workflow_name(self) -> str:
         return self.workflow.name
 
     @property
-    def said(self) -> str:
+    def message_name(self) -> str:
         return str(self.signal)
 
     def perform(self) -> RunTarget:
@@ -68,21 +68,21 @@ class SignalWithStart(Action[RunTarget]):
             by=self.by,
         )
         with self.storage.transaction():
-            target = self._open()
+            target = self._find_open_run()
             if target is None:
                 try:
                     target = start.execute()
                 except AlreadyRunning:
-                    target = self._open()  # somebody else started it between our look and our start
+                    target = self._find_open_run()  # somebody else started it between our look and our start
                     if target is None:
                         raise
             SendSignal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
         return target
 
-    def _open(self) -> RunTarget | None:
+    def _find_open_run(self) -> RunTarget | None:
         try:
-            there = access.runs_for(self.by.user, alias=self.storage.alias)
-            target = find(self.id, storage=self.storage, workflow=self.workflow.name, among=there)
+            visible_runs = access.runs_for(self.by.user, alias=self.storage.alias)
+            target = find_run(self.id, storage=self.storage, workflow=self.workflow.name, visible_runs=visible_runs)
         except WorkflowNotFound:
             return None
         return None if target.closed or target.pinned is not None else target

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from django.db import models
 
 from temporalex_django import access
-from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain, refuse_inside_workflow
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject, refuse_inside_workflow, to_plain_payload
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
@@ -34,7 +34,7 @@ class Start(Action[RunTarget]):
 
     name: ClassVar[str] = "start"
     permission: ClassVar[str] = "start_instance"
-    ordinary: ClassVar[bool] = True
+    is_routine: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Start(Action[RunTarget]):
         self.args = args
         self.id = id
         self.value = value
-        self.subject = saved_subject(subject, of=workflow.name)
+        self.subject = require_saved_subject(subject, workflow_name=workflow.name)
         self.telemetry = telemetry
         self.search_attributes = search_attributes
         self.tags = tags
@@ -62,45 +62,47 @@ class Start(Action[RunTarget]):
     def check(self) -> None:
         """Also asks for the class's own permission, and whether it may be started from there."""
         refuse_inside_workflow(self.name)
-        admit_start(self.by, self.workflow, alias=self.storage.alias)
+        require_start_access(self.by, self.workflow, alias=self.storage.alias)
 
     @property
-    def of_workflow(self) -> str:
+    def workflow_name(self) -> str:
         return self.workflow.name
 
     def perform(self) -> RunTarget:
         cls = self.workflow
-        new = self._new()
+        new_start = self._build_start()
         try:
-            with self.together():
-                started = insert_start(new, storage=self.storage)
-                self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
-                self._require_there(pk=started.run_id)
+            with self.audit_transaction():
+                inserted_run = insert_start(new_start, storage=self.storage)
+                self.record(
+                    AuditSubject(run_id=str(inserted_run.run_id), workflow=cls.name, workflow_id=new_start.workflow_id)
+                )
+                self._require_visible(pk=inserted_run.run_id)
         except AlreadyRunning:  # told to who sees the run that has the id; to others it sounds as if it were free
-            self._require_there(workflow_id=new.workflow_id, closed_at=None)
+            self._require_visible(workflow_id=new_start.workflow_id, closed_at=None)
             raise
         return RunTarget(
-            chain_id=started.chain_id,
-            run_id=started.run_id,
-            queue=new.queue,
+            chain_id=inserted_run.chain_id,
+            run_id=inserted_run.run_id,
+            queue=new_start.queue,
             closed=False,
             paused=False,
-            workflow_id=new.workflow_id,
+            workflow_id=new_start.workflow_id,
             workflow=cls.name,
             version=cls.version,
             status="pending",
         )
 
-    def _require_there(self, **run: Any) -> None:
-        require_there(self.by, of=self.workflow, alias=self.storage.alias, **run)
+    def _require_visible(self, **lookups: Any) -> None:
+        require_visible_run(self.by, workflow_class=self.workflow, alias=self.storage.alias, **lookups)
 
-    def _new(self) -> NewStart:
+    def _build_start(self) -> NewStart:
         cls = self.workflow
-        workflow_id = self._id()
-        what = f"the input of {cls.name}"
-        args = plain(input_or_default(cls, self.args), what=what)
+        workflow_id = self._build_id()
+        label = f"the input of {cls.name}"
+        args = to_plain_payload(input_or_default(cls, self.args), label=label)
         # here it is the caller's error, later it would be the run's
-        payloads.convert(args, cls.definition.args_type, label=what)
+        payloads.convert(args, cls.definition.args_type, label=label)
         warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
         return NewStart(
             workflow_id=workflow_id,
@@ -109,13 +111,13 @@ class Start(Action[RunTarget]):
             subject=self.subject,
             snapshot=start_snapshot(
                 cls,
-                telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
+                telemetry=None if self.telemetry is None else to_plain_payload(self.telemetry, label="telemetry"),
                 started_by=authorization.sender_of(self.by.user),
             ),
             **start_options(cls, search_attributes=self.search_attributes, tags=self.tags),
         )
 
-    def _id(self) -> str:
+    def _build_id(self) -> str:
         unique = self.workflow.unique
         if self.id is not None:
             if self.value is not None:
@@ -130,56 +132,58 @@ class Start(Action[RunTarget]):
         return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
 
 
-def saved_subject(subject: models.Model | None, *, of: str) -> models.Model | None:
+def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -> models.Model | None:
     """What a run is about. Raises ``PayloadError`` for what is no saved model instance."""
     if subject is not None and not isinstance(subject, models.Model):
-        raise PayloadError(f"the subject of {of} must be a saved model instance, not {subject!r}")
+        raise PayloadError(f"the subject of {workflow_name} must be a saved model instance, not {subject!r}")
     if subject is not None and subject.pk is None:
         kind = type(subject).__name__
         raise PayloadError(
-            f"the subject of {of} must be a saved model instance, not one that was deleted or never saved: "
+            f"the subject of {workflow_name} must be a saved model instance, not one that was deleted or never saved: "
             f"this {kind} has no key. Save it first, or start without subject="
         )
     return subject
 
 
-def admit_start(by: Actor, cls: type[Workflow], *, alias: str) -> None:
+def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
     """Whoever makes a run of that class may start it, in whatever way. Raises ``ActionNotPermitted``."""
     user = by.user
     if user is None:
         return
-    for asked in _asked(cls):
-        access.admit(user, asked, alias=alias)
+    for operation in _start_operations(cls):
+        access.require_access(user, operation, alias=alias)
     if by.source != CODE.source and not access.policy().startable(user, cls):
         raise ActionNotPermitted(
             f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
         )
 
 
-def start_lacks(user: Person, cls: type[Workflow]) -> access.Operation | None:
+def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operation | None:
     """What of that this person may not do from a face; without a permission: nobody may."""
-    asked = access.policy()
-    refused = next((one for one in _asked(cls) if not asked.allows(user, one)), None)
-    if refused is None and not asked.startable(user, cls):
+    access_policy = access.policy()
+    refused_operation = next(
+        (operation for operation in _start_operations(cls) if not access_policy.allows(user, operation)), None
+    )
+    if refused_operation is None and not access_policy.startable(user, cls):
         return access.Operation(action=Start.name, permission=None, workflow=cls.name)
-    return refused
+    return refused_operation
 
 
-def _asked(cls: type[Workflow]) -> Iterator[access.Operation]:
+def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
     """What the access policy is asked about whoever makes a run of that class."""
-    asked = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
-    yield asked
+    operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
+    yield operation
     if cls.start_permission is not None:
-        yield replace(asked, permission=cls.start_permission)
+        yield replace(operation, permission=cls.start_permission)
 
 
-def require_there(by: Actor, *, of: type[Workflow], alias: str, **run: Any) -> None:
+def require_visible_run(by: Actor, *, workflow_class: type[Workflow], alias: str, **lookups: Any) -> None:
     """Nobody starts from a face what there is not for him: a run among those of another tenant, say.
 
-    Raises ``ActionNotPermitted`` when no run that there is for him is such a ``run``.
+    Raises ``ActionNotPermitted`` when no run that there is for him is such a ``lookups``.
     """
     if by.user is None or by.source == CODE.source:
         return
-    narrowed = access.runs_for(by.user, alias=alias)
-    if narrowed is not None and not narrowed.filter(**run).exists():
-        raise ActionNotPermitted(f"{by.user} may not start this {of.name}: it would not be among his runs")
+    visible_runs = access.runs_for(by.user, alias=alias)
+    if visible_runs is not None and not visible_runs.filter(**lookups).exists():
+        raise ActionNotPermitted(f"{by.user} may not start this {workflow_class.name}: it would not be among his runs")

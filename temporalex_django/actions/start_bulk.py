@@ -13,9 +13,9 @@ from django.core.exceptions import EmptyResultSet
 from django.db.models import QuerySet
 
 from temporalex_django import access
-from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
-from temporalex_django.actions.bulk_items import UNREAD
-from temporalex_django.actions.bulk_jobs import steering
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject, to_plain_payload
+from temporalex_django.actions.bulk_items import DEFERRED_COLUMNS
+from temporalex_django.actions.bulk_jobs import operator_action
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import codec, get_settings
@@ -26,9 +26,9 @@ from temporalex_django.engine.lookup import parse_run_id
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
-_TOGETHER = 500
+_BATCH_SIZE = 500
 #: A time, or the id that begins at one (see ``narrowing``), among the values of a filter.
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
 
 
 class StartBulk(Action[BulkJob]):
@@ -38,12 +38,12 @@ class StartBulk(Action[BulkJob]):
     ``selectors`` of the action, among the ``inputs``, choose among them.
 
     ``runs`` are run ids, or a queryset of runs (a filter), of which there are those that the access policy leaves; at
-    most ``BULK_LIMIT``. ``among`` are the runs that a face leaves him besides, and ``admits`` says of one whether it
-    leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those of the
-    action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its turn;
-    a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with it
-    before, if he asks for the same and while it is kept (see ``forgetting``); the times in a queryset do not
-    count there. Gives the job.
+    most ``BULK_LIMIT``. ``visible_runs`` are the runs that a face leaves him besides, and ``is_admitted`` says of one
+    whether it leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those
+    of the action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its
+    turn; a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with
+    it before, if he asks for the same and while it is kept (see ``forgetting``); the times in a queryset do not count
+    there. Gives the job.
 
     One transaction, that of the caller if he has one. Raises ``ActionNotPermitted``, ``ActionNotPossible`` (no such
     action, no run, too many, an input that only one run can have), ``WorkflowNotFound`` for an id that there is not for
@@ -63,43 +63,47 @@ class StartBulk(Action[BulkJob]):
         runs: Iterable[str | UUID] | QuerySet[Instance],
         reason: str = "",
         token: str | None = None,
-        among: QuerySet[Instance] | None = None,
-        admits: Callable[[Instance], bool] | None = None,
+        visible_runs: QuerySet[Instance] | None = None,
+        is_admitted: Callable[[Instance], bool] | None = None,
         by: Actor = CODE,
         **inputs: Any,
     ) -> None:
         super().__init__(by=by)
         self.action = action
-        self.runs = _chosen(runs)
+        self.runs = _validate_runs(runs)
         self.reason = check_text(reason, label="the reason")
         self.token = None if token is None else check_message_id(token, label="bulk job")
-        self.among = among
-        self.admits = admits
-        self.needs, self.given, self.selection = _checked(action, inputs)
+        self.visible_runs = visible_runs
+        self.is_admitted = is_admitted
+        self.action_permission, self.input_values, self.selection = _validate_inputs(action, inputs)
 
     def check(self) -> None:
         """Also asks for the permission of the action itself, and who chooses by what runs are like looks at them."""
         super().check()
         if isinstance(self.runs, QuerySet):
-            access.admit(self.by.user, access.VIEW, alias=self.storage.alias)
-        wanted = access.Operation(action=self.action, permission=f"{APP}.{self.needs}")
-        action = steering(self.action)
-        edits = action is not None and any(one.edits and one.name in self.given for one in action.inputs)
-        more = [access.EDIT] if edits else []
-        more += [access.VIEW_PAYLOAD] if edits or (action is not None and action.sees_payloads) else []
-        for asked in (wanted, *more):
-            access.admit(self.by.user, asked, alias=self.storage.alias)
+            access.require_access(self.by.user, access.VIEW, alias=self.storage.alias)
+        action_operation = access.Operation(action=self.action, permission=f"{APP}.{self.action_permission}")
+        action = operator_action(self.action)
+        edits_input = action is not None and any(
+            action_input.edits and action_input.name in self.input_values for action_input in action.inputs
+        )
+        extra_operations = [access.EDIT] if edits_input else []
+        extra_operations += (
+            [access.VIEW_PAYLOAD] if edits_input or (action is not None and action.sees_payloads) else []
+        )
+        for operation in (action_operation, *extra_operations):
+            access.require_access(self.by.user, operation, alias=self.storage.alias)
 
     def perform(self) -> BulkJob:
-        alias, user, token = self.storage.alias, self.by.user, self._key
+        alias, user, token = self.storage.alias, self.by.user, self._token_digest
         with self.storage.transaction():
             job = BulkJob(
                 id=uuid7(),
                 action=self.action,
-                given=codec().encode(self.given),
+                given=codec().encode(self.input_values),
                 reason=self.reason,
                 token=token,
-                asked="" if token is None else self._asked(),
+                asked="" if token is None else self._request_digest(),
                 actor_id=getattr(user, "pk", None),
                 actor_name=(self.by.account if user is None else str(user))[:200],
                 by_code=user is None,
@@ -110,142 +114,149 @@ class StartBulk(Action[BulkJob]):
                 total=0,
                 created_at=self.storage.now(),
             )
-            if token is not None and (before := self._before(job, token)) is not None:
-                return before
-            self._require_room()
-            parts = self._parts(self._found())
+            if token is not None and (duplicate := self._find_duplicate(job, token)) is not None:
+                return duplicate
+            self._require_job_limit()
+            parts = self._build_parts(self._select_runs())
             job.total = len(parts)
             job.save(using=alias)
             items = [BulkItem(job_id=job.pk, run_id=run, part=seq) for run, seq in parts]
-            BulkItem.objects.using(alias).bulk_create(items, batch_size=_TOGETHER)
-            self.tell(
-                Subject(run_id=None, workflow="", workflow_id=""),
+            BulkItem.objects.using(alias).bulk_create(items, batch_size=_BATCH_SIZE)
+            self.record(
+                AuditSubject(run_id=None, workflow="", workflow_id=""),
                 reason=self.reason,
                 job=str(job.pk),
                 of=self.action,
                 runs=len({run for run, _ in parts}),
-                **({} if self._action_of == "run" else {"parts": job.total, **self.selection}),
+                **({} if self._target_kind == "run" else {"parts": job.total, **self.selection}),
             )
         return job
 
-    def _require_room(self) -> None:
+    def _require_job_limit(self) -> None:
         """Raises ``ActionNotPossible`` where jobs of this person run in such number that others would wait long."""
-        key, most = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
-        if key is None:
+        user_id, limit = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
+        if user_id is None:
             return
-        running = BulkJob.objects.using(self.storage.alias).filter(actor_id=key, state=BulkJob.State.RUNNING)
-        if running.exclude(total=0).count() >= most:
+        running = BulkJob.objects.using(self.storage.alias).filter(actor_id=user_id, state=BulkJob.State.RUNNING)
+        if running.exclude(total=0).count() >= limit:
             raise ActionNotPossible(
-                f"{most} bulk jobs of {self.by.user} are running, and no more may at a time (BULK_JOBS): wait until one "
+                f"{limit} bulk jobs of {self.by.user} are running, and no more may at a time (BULK_JOBS): wait until one "
                 "has ended, or stop one"
             )
 
     @property
-    def _key(self) -> str | None:
+    def _token_digest(self) -> str | None:
         """Of who asks, and his token: whatever characters are in both, there is none of another person."""
         return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
-    def _before(self, job: BulkJob, token: str) -> BulkJob | None:
+    def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
         """The job of that token; else ``job`` has it now, and who comes with it at the same time waits for us."""
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
-        found = jobs.get(token=token)
-        if found.asked != job.asked:
+        stored_job = jobs.get(token=token)
+        if stored_job.asked != job.asked:
             raise IdempotencyKeyReused(f"the token {self.token} came with another bulk job before")
-        return None if found.pk == job.pk else found
+        return None if stored_job.pk == job.pk else stored_job
 
-    def _asked(self) -> str:
+    def _request_digest(self) -> str:
         """What was asked for, but for the moment at which it was."""
         runs: Sequence[str]
         if isinstance(self.runs, QuerySet):
             try:
-                rows = self._chosen_rows(self.runs)
+                rows = self._run_keys(self.runs)
                 sql, values = rows.query.get_compiler(using=self.storage.alias).as_sql()
             except EmptyResultSet:
                 sql, values = "", ()
-            runs = [sql, *(said for said in map(str, values) if not _MOMENT.fullmatch(said))]
+            runs = [sql, *(parameter for parameter in map(str, values) if not _TIME_PATTERN.fullmatch(parameter))]
         else:
-            runs = sorted({str(self._id(one)) for one in self.runs})
-        return _digest([self.action, self.given, self.reason, runs, self.selection])
+            runs = sorted({str(self._run_id(run)) for run in self.runs})
+        return _digest([self.action, self.input_values, self.reason, runs, self.selection])
 
-    def _found(self) -> list[UUID]:
+    def _select_runs(self) -> list[UUID]:
         """The runs, newest first."""
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
-        narrowed = access.runs_for(self.by.user, alias=alias)
-        there = Instance.objects.using(alias) if narrowed is None else narrowed
-        if self.among is not None and not access.is_every(self.among):
-            there = there.filter(pk__in=self.among.using(alias).order_by().values("pk"))
-        wanted: set[UUID] = set()
+        allowed_runs = access.runs_for(self.by.user, alias=alias)
+        queryset = Instance.objects.using(alias) if allowed_runs is None else allowed_runs
+        if self.visible_runs is not None and not access.is_unfiltered(self.visible_runs):
+            queryset = queryset.filter(pk__in=self.visible_runs.using(alias).order_by().values("pk"))
+        requested_ids: set[UUID] = set()
         if isinstance(self.runs, QuerySet):
-            there = there.filter(pk__in=self._chosen_rows(self.runs))
+            queryset = queryset.filter(pk__in=self._run_keys(self.runs))
         else:
-            wanted = {self._id(one) for one in self.runs}
-            there = there.filter(pk__in=list(wanted)[: limit + 1])
-        found = list(there.order_by("-id").values_list("pk", flat=True)[: limit + 1])
-        if max(len(wanted), len(found)) > limit:
+            requested_ids = {self._run_id(entry) for entry in self.runs}
+            queryset = queryset.filter(pk__in=list(requested_ids)[: limit + 1])
+        run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
+        if max(len(requested_ids), len(run_ids)) > limit:
             raise ActionNotPossible(f"a bulk job takes {limit:,} runs at most (BULK_LIMIT): choose fewer")
-        if missing := wanted - set(found):
+        if missing := requested_ids - set(run_ids):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
-        found = self._admitted(found)
-        if not found:
+        run_ids = self._filter_admitted(run_ids)
+        if not run_ids:
             raise ActionNotPossible("there is no run to do that to")
-        if len(found) > 1 and (one := self._of_one_run()):
-            raise ActionNotPossible(f"the input {one!r} is for one run, and these are {len(found):,}: leave it out")
-        return found
+        if len(run_ids) > 1 and (entry := self._single_run_input()):
+            raise ActionNotPossible(f"the input {entry!r} is for one run, and these are {len(run_ids):,}: leave it out")
+        return run_ids
 
     @property
-    def _action_of(self) -> str:
-        action = steering(self.action)
-        return "run" if action is None else action.of
+    def _target_kind(self) -> str:
+        action = operator_action(self.action)
+        return "run" if action is None else action.target_kind
 
-    def _parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
+    def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
         """The items of the job. Raises ``ActionNotPossible`` for none, and for too many."""
-        action, limit = steering(self.action), get_settings().BULK_LIMIT
+        action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:
             return [(run, None) for run in runs]
-        parts = action.parts(runs, self.selection, alias=self.storage.alias, most=limit + 1)
+        parts = action.parts(runs, self.selection, alias=self.storage.alias, limit=limit + 1)
         if not parts:
-            raise ActionNotPossible(f"none of the {len(runs):,} runs has any {action.of} to do that to")
+            raise ActionNotPossible(f"none of the {len(runs):,} runs has any {action.target_kind} to do that to")
         if len(parts) > limit:
             raise ActionNotPossible(
-                f"a bulk job takes {action.count_of(limit)} at most (BULK_LIMIT), and these are more: choose fewer"
+                f"a bulk job takes {action.count_text(limit)} at most (BULK_LIMIT), and these are more: choose fewer"
             )
         return parts
 
-    def _chosen_rows(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
+    def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
         """Their keys; of a slice in its order, which says which they are."""
-        found = runs.using(self.storage.alias)
-        return (found if found.query.is_sliced else found.order_by()).values("pk")
+        queryset = runs.using(self.storage.alias)
+        return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
 
-    def _admitted(self, found: list[UUID]) -> list[UUID]:
+    def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
         """Those that the face leaves him one by one. Raises ``ActionNotPermitted`` for one that he has named."""
-        if self.admits is None:
-            return found
-        rows = Instance.objects.using(self.storage.alias).filter(pk__in=found).defer(*UNREAD)
-        refused = {run.pk: run for run in rows if not self.admits(run)}
-        if refused and not isinstance(self.runs, QuerySet):
-            run = refused[max(refused)]
+        if self.is_admitted is None:
+            return run_ids
+        rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
+        refused_runs = {run.pk: run for run in rows if not self.is_admitted(run)}
+        if refused_runs and not isinstance(self.runs, QuerySet):
+            run = refused_runs[max(refused_runs)]
             raise ActionNotPermitted(f"{self.by.user} may not {self.action} {run.workflow} {run.workflow_id}")
-        return [one for one in found if one not in refused]
+        return [run_id for run_id in run_ids if run_id not in refused_runs]
 
-    def _of_one_run(self) -> str | None:
+    def _single_run_input(self) -> str | None:
         """An input that was given and that no two runs can have."""
-        action = steering(self.action)
+        action = operator_action(self.action)
         inputs = () if action is None else action.inputs
-        return next((one.name for one in inputs if one.single and self.given.get(one.name)), None)
+        return next(
+            (
+                action_input.name
+                for action_input in inputs
+                if action_input.single and self.input_values.get(action_input.name)
+            ),
+            None,
+        )
 
-    def _id(self, run: object) -> UUID:
+    def _run_id(self, run: object) -> UUID:
         run_id = run if isinstance(run, UUID) else parse_run_id(run) if isinstance(run, str) else None
         if run_id is None:
             raise WorkflowNotFound(f"there is no run {quoted(run)}")
         return run_id
 
 
-def _digest(said: object) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "replace")).hexdigest()
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8", "replace")).hexdigest()
 
 
-def _chosen(runs: object) -> QuerySet[Instance] | list[object]:
+def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
     """Raises ``TypeError`` for what is neither run ids nor a queryset of runs."""
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
@@ -256,18 +267,22 @@ def _chosen(runs: object) -> QuerySet[Instance] | list[object]:
     return [*runs]
 
 
-def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The permission of the action, its inputs, and what chooses among the parts of runs, as they will be stored."""
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
             raise TypeError(f"signal takes no {', '.join(unknown)}")
         name = check_name(inputs.get("signal"), label="signal")
-        payload = plain(inputs.get("payload"), what=f"the payload of signal {name!r}")
+        payload = to_plain_payload(inputs.get("payload"), label=f"the payload of signal {name!r}")
         return SendSignal.permission, {"signal": name, "payload": payload}, {}
-    found = steering(action) if isinstance(action, str) else None
-    if found is None:
+    action_class = operator_action(action) if isinstance(action, str) else None
+    if action_class is None:
         raise ActionNotPossible(f"{quoted(action)} is nothing that is done to runs")
-    chooses = {one.name for one in found.selectors}
-    selection = found.checked(found.selectors, {name: value for name, value in inputs.items() if name in chooses})
-    values = found.checked(found.inputs, {name: value for name, value in inputs.items() if name not in chooses})
-    return found.permission, values, selection
+    selector_names = {selector.name for selector in action_class.selectors}
+    selection = action_class.validate_inputs(
+        action_class.selectors, {name: value for name, value in inputs.items() if name in selector_names}
+    )
+    values = action_class.validate_inputs(
+        action_class.inputs, {name: value for name, value in inputs.items() if name not in selector_names}
+    )
+    return action_class.permission, values, selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.core.payloads import check_text
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
@@ -22,8 +22,8 @@ class StopBulk(Action[BulkJob]):
     name: ClassVar[str] = "stop_bulk"
     permission: ClassVar[str] = "bulk_actions"
     forced: ClassVar[bool] = True
-    before: ClassVar[str] = BulkJob.State.RUNNING
-    after: ClassVar[str] = BulkJob.State.STOPPED
+    from_state: ClassVar[str] = BulkJob.State.RUNNING
+    to_state: ClassVar[str] = BulkJob.State.STOPPED
 
     def __init__(self, job: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
@@ -40,9 +40,9 @@ class StopBulk(Action[BulkJob]):
             job = jobs_for(self.by.user, alias=alias).select_for_update().filter(pk=pk).first()
             if job is None:
                 raise WorkflowNotFound("there is no such bulk job")
-            if job.state != self.before:
-                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}: it cannot be {self.after} now")
-            job.state = self.after
+            if job.state != self.from_state:
+                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}: it cannot be {self.to_state} now")
+            job.state = self.to_state
             job.save(using=alias, update_fields=["state"])
-            self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason, job=str(job.pk))
+            self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, job=str(job.pk))
         return job

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from temporalex_django.actions import audit
-from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.actions.base import CODE, Action, Actor, AuditSubject
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import queue_limits
@@ -17,9 +17,9 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 
-_NAMED = 10
+_MAX_NAMES = 10
 #: Tables with what waits for a worker, each with the condition of its index.
-_WAITING = (
+_WAITING_SOURCES = (
     ("chains", "temporalex_chain", "due_at is not null"),
     ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
     ("lines", "temporalex_activity_task", "owner is null and not atomic and line is not null"),
@@ -39,63 +39,70 @@ class SwitchOff(Action[SwitchedOff]):
     permission: ClassVar[str] = "use_switches"
     forced: ClassVar[bool] = True
 
-    def __init__(self, kind: str, thing: str, *, reason: str = "", by: Actor = CODE) -> None:
+    def __init__(self, kind: str, switch_name: str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         if kind not in SwitchedOff.Switchable.values:
             raise ActionNotPossible(
                 f"there is no switch for {quoted(kind)}: there are {', '.join(SwitchedOff.Switchable.values)}"
             )
         self.kind = kind
-        self.thing = check_text(thing, label=f"the name of the {kind}")
+        self.switch_name = check_text(switch_name, label=f"the name of the {kind}")
         self.reason = check_text(reason, label="the reason")
 
     def perform(self) -> SwitchedOff:
         alias = self.storage.alias
-        known = known_names(self.kind, alias=alias)
-        if self.thing not in known and not self._is_enqueued():
-            some = f": there are {', '.join(sorted(known)[:_NAMED])}" if known else ""
+        names = switchable_names(self.kind, alias=alias)
+        if self.switch_name not in names and not self._is_enqueued():
+            suggestions = f": there are {', '.join(sorted(names)[:_MAX_NAMES])}" if names else ""
             raise ActionNotPossible(
-                f"neither this process nor a worker knows the {self.kind} {quoted(self.thing)}{some}"
+                f"neither this process nor a worker knows the {self.kind} {quoted(self.switch_name)}{suggestions}"
             )
-        here = activity.registry.get(self.thing) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
-        if here is not None and here.options_set.atomic:
+        local_activity = (
+            activity.registry.get(self.switch_name) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
+        )
+        if local_activity is not None and local_activity.options_set.atomic:
             raise ActionNotPossible(
-                f"{self.thing} is atomic: the turns of its runs run it, and no worker takes it; switch the classes off that call it"
+                f"{self.switch_name} is atomic: the turns of its runs run it, and no worker takes it; switch the classes off that call it"
             )
         with self.storage.transaction():
-            row, made = SwitchedOff.objects.using(alias).get_or_create(
+            row, is_new = SwitchedOff.objects.using(alias).get_or_create(
                 kind=self.kind,
-                name=self.thing,
+                name=self.switch_name,
                 defaults={
                     "since": self.storage.now(),
-                    "by": audit.of_actor(self.by)["actor_name"],
+                    "by": audit.actor_columns(self.by)["actor_name"],
                     "reason": self.reason,
                 },
             )
-            if not made:
-                raise ActionNotPossible(f"the {self.kind} {self.thing} is switched off already")
-            self.tell_of(self.reason)
+            if not is_new:
+                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is switched off already")
+            self.record_switch(self.reason)
         return row
 
     def _is_enqueued(self) -> bool:
         """Whether it is a Django task that waits: a process knows it when it has run or enqueued it."""
-        waiting = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.thing)
-        return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting.exists()
+        waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
+        return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 
-    def tell_of(self, reason: str) -> None:
+    def record_switch(self, reason: str) -> None:
         """Audit it."""
-        workflow = self.thing if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
-        subject = Subject(run_id=None, workflow=workflow, workflow_id="")
-        self.tell(subject, reason=reason, kind=self.kind, name=self.thing)
+        workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
+        subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
+        self.record(subject, reason=reason, kind=self.kind, name=self.switch_name)
 
 
 def waiting_queues(*, alias: str) -> list[str]:
     """Queues in which runs or activities wait, by name. One read, which looks at an index once for each queue."""
     sql = DjangoStorage(alias).sql
-    return [name for (name,) in sql.select(" union ".join(_each_queue(*source) for source in _WAITING), [], ("text",))]
+    return [
+        name
+        for (name,) in sql.select(
+            " union ".join(_distinct_queues_sql(*source) for source in _WAITING_SOURCES), [], ("text",)
+        )
+    ]
 
 
-def _each_queue(name: str, table: str, where: str) -> str:
+def _distinct_queues_sql(name: str, table: str, where: str) -> str:
     first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
     return (
         f"select queue from (with recursive {name}(queue) as ({first} union all"  # noqa: S608
@@ -104,18 +111,24 @@ def _each_queue(name: str, table: str, where: str) -> str:
     )
 
 
-def known_names(kind: str, *, alias: str) -> set[str]:
+def switchable_names(kind: str, *, alias: str) -> set[str]:
     """Names that this process has, and live workers; of queues also the ones in which something waits."""
     rows = [*Worker.objects.using(alias).filter(buried_at=None)]
-    found: Iterable[str]
+    names: Iterable[str]
     if kind == SwitchedOff.Switchable.WORKFLOW:
-        found = [*workflows.registry, *(name for row in rows for name in row.workflows)]
+        names = [*workflows.registry, *(name for row in rows for name in row.workflows)]
     elif kind == SwitchedOff.Switchable.ACTIVITY:
-        found = [*activity.registry, *(name for row in rows for name in row.activity_names)]
+        names = [*activity.registry, *(name for row in rows for name in row.activity_names)]
     else:
-        classes = (cls.task_queue for cls in workflows.concrete_classes())
-        own = (one.options_set.queue or "default" for one in activity.registry.values())
-        tasks = background_tasks.backend_queues() or ()
-        found = [*classes, *own, *tasks, *queue_limits(), *(name for row in rows for name in row.queues)]
-        found += waiting_queues(alias=alias)
-    return set(found)
+        workflow_queues = (cls.task_queue for cls in workflows.concrete_classes())
+        activity_queues = (definition.options_set.queue or "default" for definition in activity.registry.values())
+        task_queues = background_tasks.backend_queues() or ()
+        names = [
+            *workflow_queues,
+            *activity_queues,
+            *task_queues,
+            *queue_limits(),
+            *(name for row in rows for name in row.queues),
+        ]
+        names += waiting_queues(alias=alias)
+    return set(names)

@@ -20,9 +20,9 @@ class SwitchOn(SwitchOff):
     def perform(self) -> SwitchedOff:
         with self.storage.transaction():
             rows = SwitchedOff.objects.using(self.storage.alias).select_for_update()
-            row = rows.filter(kind=self.kind, name=self.thing).first()
+            row = rows.filter(kind=self.kind, name=self.switch_name).first()
             if row is None:
-                raise ActionNotPossible(f"the {self.kind} {self.thing} is not switched off")
+                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is not switched off")
             SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()
-            self.tell_of(self.reason)
+            self.record_switch(self.reason)
         return row

@@ -10,7 +10,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
@@ -34,13 +34,13 @@ from temporalex_django.models import Instance
 T = TypeVar("T")
 
 
-class TakingUp(Steering[T]):
+class ReplayFromAction(OperatorRunAction[T]):
     """Base of the two. It replays the history up to the point: the code of the run has to be here, and to fit it."""
 
     permission: ClassVar[str] = "reset_instance"
-    _rehearsal: ReplayCheck | None = None
+    _replay_check: ReplayCheck | None = None
     #: Whether it is done to a run that is in no trouble when no activation is named.
-    any_point: ClassVar[bool] = False
+    allows_any_point: ClassVar[bool] = False
     forced: ClassVar[bool] = True
     destructive: ClassVar[bool] = True
     inputs: ClassVar[tuple[Input, ...]] = (
@@ -69,28 +69,28 @@ class TakingUp(Steering[T]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        if code_here(run.workflow, run.version) is None:
-            words = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
-            return str(format_lazy(words, workflow=run.workflow, version=run.version))
+        if local_class(run.workflow, run.version) is None:
+            message = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
+            return str(format_lazy(message, workflow=run.workflow, version=run.version))
         return None
 
-    def rehearse(self) -> None:
+    def check_replay(self) -> None:
         """Replay the run before it is locked: code of users runs, and nobody is to wait for that.
 
         Once. For at most ``LEASE_SECONDS``, and ``DEADLOCK_TIMEOUT`` for each activation; noted in the crash marker of
         this process. Raises ``ActionNotPossible``.
         """
-        settings, storage, of = get_settings(), self.storage, self.target.shown
-        facts = storage.run_records([of]).get(of)
-        code = None if facts is None else code_here(facts.workflow, facts.version)
-        if code is None or self._rehearsal is not None:
+        settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
+        run_record = storage.run_records([run_id]).get(run_id)
+        code = None if run_record is None else local_class(run_record.workflow, run_record.version)
+        if code is None or self._replay_check is not None:
             return
-        with inline.marker(storage).record_work("run", of):
-            self._rehearsal = check_replay(
-                storage.histories({of: 0})[of],
-                of,
+        with inline.crash_marker(storage).record_work("run", run_id):
+            self._replay_check = check_replay(
+                storage.histories({run_id: 0})[run_id],
+                run_id,
                 code,
-                to=self.given.get("to"),
+                to=self.input_values.get("to"),
                 limit=settings.DEADLOCK_TIMEOUT,
                 max_seconds=settings.LEASE_SECONDS,
             )
@@ -103,58 +103,60 @@ class TakingUp(Steering[T]):
         target, storage = self.target, self.storage
         if target.pinned is None and run.run_id != target.run_id:
             self.refuse(_("it has gone on as a new run meanwhile"), closed=False)
-        of = target.shown
-        facts = storage.run_records([of])[of]
-        code = code_here(facts.workflow, facts.version)
+        run_id = target.selected_run_id
+        run_record = storage.run_records([run_id])[run_id]
+        code = local_class(run_record.workflow, run_record.version)
         if code is None:
-            self.refuse(str(self.why_not(Instance(workflow=facts.workflow, version=facts.version))), closed=False)
+            self.refuse(
+                str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
+            )
             raise AssertionError  # refused
-        again = should_redeliver(self.given.get("messages", REDELIVER))
+        redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
         plan = make_plan(
-            storage.histories({of: 0})[of],
-            facts,
+            storage.histories({run_id: 0})[run_id],
+            run_record,
             code,
-            to=self.given.get("to"),
-            redeliver=again,
-            successor_histories=self._later(of) if again and of != run.run_id else (),
-            tasks=storage.tasks_of_run(of),
-            edited_inputs=self.given.get("edited"),
+            to=self.input_values.get("to"),
+            redeliver=redeliver,
+            successor_histories=self._later_histories(run_id) if redeliver and run_id != run.run_id else (),
+            tasks=storage.tasks_of_run(run_id),
+            edited_inputs=self.input_values.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
             seed=token() >> 2,
-            in_trouble=self.any_point or run.closed or run.failed_tries > 0 or of != run.run_id,
+            in_trouble=self.allows_any_point or run.closed or run.failed_tries > 0 or run_id != run.run_id,
             limit=get_settings().DEADLOCK_TIMEOUT,
             atomic=True,
-            replay_check=self._rehearsal,
+            replay_check=self._replay_check,
             max_seconds=get_settings().LEASE_SECONDS,
         )
-        self.admit_activities(plan.edited_activities)
+        self.require_activity_access(plan.edited_activities)
         return plan, code
 
-    def _later(self, of: UUID) -> Iterator[Sequence[HistoryEvent]]:
+    def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
         """Histories of the runs as which one that is not the present one has gone on."""
-        runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=of)
+        runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:
-            later = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.any_point)
+            later_ids = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.allows_any_point)
         except ActionNotPossible as exc:
             self.refuse(exc.message, closed=False)
             raise
-        return (self.storage.histories({run_id: 0})[run_id] for run_id in later)
+        return (self.storage.histories({run_id: 0})[run_id] for run_id in later_ids)
 
 
-def code_here(workflow: str, version: int) -> type[Workflow] | None:
+def local_class(workflow: str, version: int) -> type[Workflow] | None:
     """The class, if this process has it in that version."""
     try:
-        found = workflows.class_for_run(workflow, version)
+        workflow_class = workflows.class_for_run(workflow, version)
     except UnknownWorkflow:
         return None
-    return found if found.version == version else None
+    return workflow_class if workflow_class.version == version else None
 
 
-def details(plan: ResetPlan, **more: Any) -> dict[str, Any]:
+def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
     """The details for the audit: no payloads, and the digests of the old and the new input of an edit."""
     return {
         "activation": plan.prefix.activation,
         "messages": REDELIVER if plan.redeliver else DROP,
         **({"edited": plan.edited_digests} if plan.edited_inputs else {}),
-        **more,
+        **extra,
     }

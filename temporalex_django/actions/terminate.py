@@ -8,14 +8,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.engine.run_closing import CLOSERS
 
 
-class Terminate(Steering[None]):
+class Terminate(OperatorRunAction[None]):
     """Close the run in the caller's transaction; none of its code runs any more, its activities start no more.
 
-    A paused or blocked run too. Locks the chain: see ``Steering.held``. Always audited.
+    A paused or blocked run too. Locks the chain: see ``OperatorRunAction.lock_run``. Always audited.
     """
 
     name: ClassVar[str] = "terminate"
@@ -29,17 +29,17 @@ class Terminate(Steering[None]):
     destructive: ClassVar[bool] = True
 
     def perform(self) -> None:
-        end(self, "terminated")
+        close_run(self, "terminated")
 
 
-def end(action: Steering[Any], status: str) -> None:
+def close_run(action: OperatorRunAction[Any], status: str) -> None:
     """Close the run that an action is about, with that status (see ``engine.run_closing``), in the caller's transaction.
     """
     target, storage = action.target, action.storage
     with storage.transaction():
-        run = action.held()
-        facts = storage.run_records([run.run_id])[run.run_id]
-        write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=facts)
+        run = action.lock_run()
+        run_record = storage.run_records([run.run_id])[run.run_id]
+        write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=run_record)
         storage.write([write])
-        action.tell(target.subject, reason=action.reason)
-        inline.closed_from_outside(write, target, storage=storage)
+        action.record(target.audit_subject, reason=action.reason)
+        inline.notify_after_close(write, target, storage=storage)

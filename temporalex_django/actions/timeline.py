@@ -22,76 +22,86 @@ from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import DONE_AGAIN, TimelineRow, about, beginning, begins, ending, ends, rows
 
 #: Events that are read at first, and at a time: fewer when they are large.
-_EVENTS, _MOST_EVENTS = 500, 4000
-_BYTES = 4_000_000
+_FIRST_BATCH_SIZE, _MAX_BATCH_SIZE = 500, 4000
+_MAX_BATCH_BYTES = 4_000_000
 
 
-def page(
-    run: UUID, *, after: int, limit: int, view: Redactor, storage: DjangoStorage
+def timeline_page(
+    run: UUID, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
     """Rows of what began behind the event ``after``, at most ``limit``; and behind which event the next page begins.
 
     Ends that came later are read as well: of the rest of the history only the kinds of events that may end something.
     """
-    events = _events(run, storage.alias)
-    read: list[Event] = []
-    firsts: set[int] = set()
-    following = None
-    for row in _read(events, after):
-        event = shown(row, view)
+    events = _run_events(run, storage.alias)
+    page_events: list[Event] = []
+    first_numbers: set[int] = set()
+    next_after = None
+    for row in _read_batches(events, after):
+        event = redact_event(row, redactor)
         if begins(event):
-            if len(firsts) == limit:  # one too many: it begins the next page
-                following = event.number - 1
+            if len(first_numbers) == limit:  # one too many: it begins the next page
+                next_after = event.number - 1
                 break
-            firsts.add(event.number)
-        read.append(event)
-    if following is not None:
-        read = [*read, *_later(events, following, read, view)]
+            first_numbers.add(event.number)
+        page_events.append(event)
+    if next_after is not None:
+        page_events = [*page_events, *_later_ends(events, next_after, page_events, redactor)]
     elif after:
-        read = [*_unread(events, read, view), *read]
-    return [row for row in rows(_in_order(read)) if row.number in firsts], following
+        page_events = [*_unread_signals(events, page_events, redactor), *page_events]
+    return [row for row in rows(_sorted_events(page_events)) if row.number in first_numbers], next_after
 
 
-def of_events(run: UUID, read: Iterable[Event], *, length: int, view: Redactor, alias: str) -> list[TimelineRow]:
+def rows_of_events(
+    run: UUID, page_events: Iterable[Event], *, length: int, redactor: Redactor, alias: str
+) -> list[TimelineRow]:
     """Rows that begin or end among these events of a run, each with its beginning and its end.
 
     ``length`` is how many events the run has. No read where these are all of them; else at most two at a time, of the
     kinds of events that may begin or end something.
     """
-    events, read = _events(run, alias), [*read]
-    there = {event.number for event in read}
-    if read and len(there) < length:
-        first, last = read[0].number, read[-1].number
-        read = [*_earlier(events, first, read, view), *read]
-        read += _later(events, last, read, view) if last < length else _unread(events, read, view)
-    return [row for row in rows(_in_order(read)) if row.number in there or row.last in there]
+    events, page_events = _run_events(run, alias), [*page_events]
+    numbers = {event.number for event in page_events}
+    if page_events and len(numbers) < length:
+        first, last = page_events[0].number, page_events[-1].number
+        page_events = [*_earlier_starts(events, first, page_events, redactor), *page_events]
+        page_events += (
+            _later_ends(events, last, page_events, redactor)
+            if last < length
+            else _unread_signals(events, page_events, redactor)
+        )
+    return [row for row in rows(_sorted_events(page_events)) if row.number in numbers or row.last in numbers]
 
 
-def done_again(run: UUID, activation: int, *, view: Redactor, alias: str) -> list[TimelineRow]:
+def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
     """Activities and children that are done again when the run is taken up behind an activation.
 
     Those that began later, and activities that had not ended there.
     """
-    events = _events(run, alias).filter(kind__in=DONE_AGAIN)
-    told = [row for row in rows(shown(event, view) for event in _read(events, 0)) if row.kind in ("activity", "child")]
+    events = _run_events(run, alias).filter(kind__in=DONE_AGAIN)
+    repeatable_rows = [
+        row
+        for row in rows(redact_event(event, redactor) for event in _read_batches(events, 0))
+        if row.kind in ("activity", "child")
+    ]
     return [
         row
-        for row in told
+        for row in repeatable_rows
         if row.activation > activation
         or (row.kind == "activity" and (row.ended_in is None or row.ended_in > activation))
     ]
 
 
-def of_run(run: UUID, *, view: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
+def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
     """All rows of a run."""
-    return rows(shown(event, view) for event in _read(_events(run, storage.alias), 0))
+    return rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
 
 
-def shown(event: HistoryEvent, view: Redactor) -> Event:
-    """The event as ``view`` shows it; without attributes where the codec cannot read them."""
+def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
+    """The event as ``redactor`` shows it; without attributes where the codec cannot read them."""
     data = event.data
     attributes = {} if isinstance(data, UnreadablePayload) or not isinstance(data, dict) else data
-    return view.redact_event(
+    return redactor.redact_event(
         Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
     )
 
@@ -99,25 +109,29 @@ def shown(event: HistoryEvent, view: Redactor) -> Event:
 def titles_of(row: TimelineRow) -> dict[str, str]:
     """What people call the thing of a row, by its name; empty where the name says it."""
     if row.kind == "activity":
-        return {row.name: titles.of_activity(row.name)}
-    return {row.name: titles.of_workflow(row.name)} if row.kind == "child" else {}
+        return {row.name: titles.activity_title(row.name)}
+    return {row.name: titles.workflow_title(row.name)} if row.kind == "child" else {}
 
 
-def _events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
+def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
     return HistoryEvent.objects.using(alias).filter(run_id=run).order_by("seq")
 
 
-def _in_order(read: Iterable[Event]) -> list[Event]:
+def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
     """Each event once."""
-    return [event for _number, event in sorted({event.number: event for event in read}.items())]
+    return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 
-def _earlier(events: QuerySet[HistoryEvent], first: int, read: list[Event], view: Redactor) -> Iterator[Event]:
-    """Beginnings, before ``first``, of what ends in ``read``."""
-    missing = {about(event) for event in read if ends(event)} - {about(event) for event in read if begins(event)}
-    kinds = beginning(event for event in read if about(event) in missing)
-    for row in _read(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
-        event = shown(row, view)
+def _earlier_starts(
+    events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
+) -> Iterator[Event]:
+    """Beginnings, before ``first``, of what ends in ``page_events``."""
+    missing = {about(event) for event in page_events if ends(event)} - {
+        about(event) for event in page_events if begins(event)
+    }
+    kinds = beginning(event for event in page_events if about(event) in missing)
+    for row in _read_batches(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
+        event = redact_event(row, redactor)
         if about(event) in missing:
             missing.discard(about(event))
             yield event
@@ -125,18 +139,27 @@ def _earlier(events: QuerySet[HistoryEvent], first: int, read: list[Event], view
             return
 
 
-def _later(events: QuerySet[HistoryEvent], last: int, read: list[Event], view: Redactor) -> Iterator[Event]:
-    """Ends, behind ``last``, of what begins in ``read``; the end of the run, with the signals that it left unread."""
-    unfinished = [row for row in rows(read) if not row.finished or row.kind == "signal"]
-    if not unfinished:
+def _later_ends(
+    events: QuerySet[HistoryEvent], last: int, page_events: list[Event], redactor: Redactor
+) -> Iterator[Event]:
+    """Ends, behind ``last``, of what begins in ``page_events``.
+
+    The end of the run, with the signals that it left unread.
+    """
+    unfinished_rows = [row for row in rows(page_events) if not row.finished or row.kind == "signal"]
+    if not unfinished_rows:
         return
-    end = [shown(row, view) for row in events.filter(seq__gt=last).order_by("-seq")[:1] if row.kind in CLOSING]
-    yield from end
-    yield from _unread(events, [*read, *end], view)
-    missing = {about(event) for event in read if begins(event)} - {about(event) for event in read if ends(event)}
-    kinds = ending(unfinished)
-    for row in _read(events.filter(kind__in=kinds), last) if kinds else ():
-        event = shown(row, view)
+    closing_events = [
+        redact_event(row, redactor) for row in events.filter(seq__gt=last).order_by("-seq")[:1] if row.kind in CLOSING
+    ]
+    yield from closing_events
+    yield from _unread_signals(events, [*page_events, *closing_events], redactor)
+    missing = {about(event) for event in page_events if begins(event)} - {
+        about(event) for event in page_events if ends(event)
+    }
+    kinds = ending(unfinished_rows)
+    for row in _read_batches(events.filter(kind__in=kinds), last) if kinds else ():
+        event = redact_event(row, redactor)
         if about(event) in missing:
             missing.discard(about(event))
             yield event
@@ -144,35 +167,35 @@ def _later(events: QuerySet[HistoryEvent], last: int, read: list[Event], view: R
             return
 
 
-def _unread(events: QuerySet[HistoryEvent], read: list[Event], view: Redactor) -> Iterator[Event]:
-    """Signals that nobody took, where the end of the run is in ``read``: the last ones of each name."""
-    left = Counter(str(name) for event in read for name in event.attributes.get("never_consumed") or ())
+def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], redactor: Redactor) -> Iterator[Event]:
+    """Signals that nobody took, where the end of the run is in ``page_events``: the last ones of each name."""
+    remaining = Counter(str(name) for event in page_events for name in event.attributes.get("never_consumed") or ())
     signals = events.filter(kind="SignalReceived")
-    for row in _read(signals, read[-1].number, backwards=True) if left else ():
-        event = shown(row, view)
+    for row in _read_batches(signals, page_events[-1].number, backwards=True) if remaining else ():
+        event = redact_event(row, redactor)
         name = str(event.attributes.get("name"))
-        if left[name] > 0:
-            left[name] -= 1
+        if remaining[name] > 0:
+            remaining[name] -= 1
             yield event
-        if not +left:
+        if not +remaining:
             return
 
 
-def _read(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
+def _read_batches(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
     """Events behind ``bound``, or before it and the last one first; some at a time, more and more of them."""
-    count, side = _EVENTS, "lt" if backwards else "gt"
-    ordered = events.order_by("-seq" if backwards else "seq")
+    count, lookup = _FIRST_BATCH_SIZE, "lt" if backwards else "gt"
+    ordered_events = events.order_by("-seq" if backwards else "seq")
     while True:
-        there = ordered.filter(**{f"seq__{side}": bound})
-        sizes = list(there.values_list("seq", Length("attributes"))[:count])
+        bounded_events = ordered_events.filter(**{f"seq__{lookup}": bound})
+        sizes = list(bounded_events.values_list("seq", Length("attributes"))[:count])
         if not sizes:
             return
-        count = min(2 * count, _MOST_EVENTS)
+        count = min(2 * count, _MAX_BATCH_SIZE)
         last, total = bound, 0
         for seq, size in sizes:
             total += size
-            if total > _BYTES and last != bound:
+            if total > _MAX_BATCH_BYTES and last != bound:
                 break
             last = seq
-        yield from there.filter(**{"seq__gte" if backwards else "seq__lte": last})
+        yield from bounded_events.filter(**{"seq__gte" if backwards else "seq__lte": last})
         bound = last

@@ -12,7 +12,7 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.present.words import titled
 
 
-def code_of(workflow: str, version: int) -> Any:
+def class_or_none(workflow: str, version: int) -> Any:
     """The class, or None where this process does not have it."""
     try:
         return workflows.class_for_run(workflow, version)
@@ -20,32 +20,38 @@ def code_of(workflow: str, version: int) -> Any:
         return None
 
 
-def of_workflow(workflow: str, version: int | None = None) -> str:
+def workflow_title(workflow: str, version: int | None = None) -> str:
     """Of a class, by its name; of one that is not here from the name alone."""
-    found = workflows.find_or_none(workflow) if version is None else code_of(workflow, version)
-    return titled(getattr(found, "title", None), vars(found).get("__doc__") if found else None, workflow)
+    workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
+    return titled(
+        getattr(workflow_class, "title", None),
+        vars(workflow_class).get("__doc__") if workflow_class else None,
+        workflow,
+    )
 
 
-def of_activity(name: str) -> str:
+def activity_title(name: str) -> str:
     """Of an activity, or of the class of steps that it runs."""
-    found = activities.registry.get(name)
-    if found is None:
+    definition = activities.registry.get(name)
+    if definition is None:
         return titled(None, None, name)
-    step = getattr(found, "step_class", None)
+    step = getattr(definition, "step_class", None)
     if step is not None:
         return titled(step.label, vars(step).get("__doc__"), step.__name__)
-    return titled(found.label, found.__wrapped__.__doc__, name)
+    return titled(definition.label, definition.__wrapped__.__doc__, name)
 
 
-def of_step(code: Any, key: str) -> str:
+def step_title(code: Any, key: str) -> str:
     """Of a step of a graph, by its key."""
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         for step in code.graph():
             if key_of(step) == key:
                 cls = class_of(step)
-                own = step.label or (vars(cls).get("__doc__") if cls.__module__.partition(".")[0] != _OURS else None)
-                return titled(own, None, key)
+                label = step.label or (
+                    vars(cls).get("__doc__") if cls.__module__.partition(".")[0] != _OWN_PACKAGE else None
+                )
+                return titled(label, None, key)
     return titled(None, None, key)
 
 
-_OURS = __name__.partition(".")[0]
+_OWN_PACKAGE = __name__.partition(".")[0]

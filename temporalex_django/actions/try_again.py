@@ -7,20 +7,20 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.blocked import retry_immediately
 from temporalex_django.engine.fates import is_due
 from temporalex_django.models import Instance
 
 
-class TryAgain(Steering[None]):
+class TryAgain(OperatorRunAction[None]):
     """The run is due now, whatever it is blocked for, and blocked again when the try fails.
 
     One that ended processes keeps their number: a worker takes such a run alone and announces it, others leave it alone
     until that worker has come through or is judged, and one more death blocks it again.
 
-    In the caller's transaction. Locks the chain: see ``Steering.held``.
+    In the caller's transaction. Locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "try_again"
@@ -34,17 +34,17 @@ class TryAgain(Steering[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if why := super().why_not(run, seq=seq):
-            return why
+        if reason := super().why_not(run, seq=seq):
+            return reason
         if run.blocked is None:
             return str(_("the run is not blocked"))
         return None if run.paused is None else str(_("the run is paused: unpause it first"))
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run, now = self.held(), self.storage.now()
+            run, now = self.lock_run(), self.storage.now()
             if is_due(run.due_at, now):
                 self.refuse(_("it is due already: the next worker that takes its queue tries it"), closed=False)
             self.storage.write([retry_immediately(run, now=now)])
-            self.tell(self.target.subject, reason=self.reason)
+            self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -16,7 +16,7 @@ from temporalex_django.models import Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunVersion:
     """What is compared: the chain's present run, how many events its history has, and where it stands.
 
     ``blocked`` is the code of the error, empty when it is not.
@@ -29,9 +29,9 @@ class Seen:
     paused: bool
 
 
-def seen(run: Instance) -> Seen:
+def version_of(run: Instance) -> RunVersion:
     """Of a run that was read together with its ``chain``."""
-    return Seen(
+    return RunVersion(
         run_id=run.chain.run_id,
         events=run.chain.length,
         status=run.status,
@@ -41,7 +41,7 @@ def seen(run: Instance) -> Seen:
 
 
 @contextmanager
-def while_unchanged(target: RunTarget, expected: Sequence[Seen] | None) -> Iterator[None]:
+def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) -> Iterator[None]:
     """Raises ``RunChanged`` unless the run is as one of ``expected`` has it; what is done inside commits with that.
 
     None: as it is. Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` (``busy``).
@@ -50,30 +50,34 @@ def while_unchanged(target: RunTarget, expected: Sequence[Seen] | None) -> Itera
         yield
         return
     store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
-    with audit.surviving(), store.transaction():
+    with audit.defer_denials(), store.transaction():
         if not store.lock_chain(target.chain_id, wait=wait):
             raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
-        run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.shown).first()
+        run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.selected_run_id).first()
         if run is None:
             raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
-        if (now := seen(run)) not in expected:
-            raise _changed(target, expected[-1] if expected else None, now)
+        if (current := version_of(run)) not in expected:
+            raise _change_error(target, expected[-1] if expected else None, current)
         yield
 
 
-def _changed(target: RunTarget, before: Seen | None, now: Seen) -> RunChanged:
+def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
     changes = {}
-    if before is not None:
-        pairs = {field.name: (getattr(before, field.name), getattr(now, field.name)) for field in fields(Seen)}
-        changes = {
-            name: {"was": _plain(was), "is": _plain(value)} for name, (was, value) in pairs.items() if was != value
+    if expected is not None:
+        pairs = {
+            field.name: (getattr(expected, field.name), getattr(current, field.name)) for field in fields(RunVersion)
         }
-    said = "; ".join(f"{name} was {pair['was']!r} and is {pair['is']!r}" for name, pair in changes.items())
+        changes = {
+            name: {"was": _to_plain(was), "is": _to_plain(value)}
+            for name, (was, value) in pairs.items()
+            if was != value
+        }
+    text = "; ".join(f"{name} was {pair['was']!r} and is {pair['is']!r}" for name, pair in changes.items())
     return RunChanged(
-        f"{target.workflow} {target.workflow_id} has changed since it was read: {said or 'what was seen is not known'}",
+        f"{target.workflow} {target.workflow_id} has changed since it was read: {text or 'what was seen is not known'}",
         changes=changes,
     )
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     return str(value) if isinstance(value, UUID) else value

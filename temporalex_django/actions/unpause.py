@@ -7,19 +7,19 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering, Text
+from temporalex_django.actions.steering import OperatorRunAction, Text
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.pausing import unpause_run
 from temporalex_django.models import Instance
 
 
-class Unpause(Steering[None]):
+class Unpause(OperatorRunAction[None]):
     """The run is due at once, and finds what came while it was paused.
 
     One that is blocked because it ended its workers stays blocked: ``TryAgain`` tries it.
 
-    In the caller's transaction. Locks the chain: see ``Steering.held``.
+    In the caller's transaction. Locks the chain: see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "unpause"
@@ -33,7 +33,7 @@ class Unpause(Steering[None]):
     _stays_blocked = False
 
     @property
-    def answer(self) -> Text:
+    def done_message(self) -> Text:
         return (
             _(
                 "The run is unpaused and stays blocked, because it ended its workers: try it again when the code is put right."
@@ -44,15 +44,15 @@ class Unpause(Steering[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if why := super().why_not(run, seq=seq):
-            return why
+        if reason := super().why_not(run, seq=seq):
+            return reason
         return str(_("the run is not paused")) if run.paused is None else None
 
     def perform(self) -> None:
         with self.storage.transaction():
-            run = self.held()
+            run = self.lock_run()
             blocked = self.storage.block_reason(run.run_id)
             self._stays_blocked = blocked is not None and blocked["code"] == CRASH
             self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
-            self.tell(self.target.subject, reason=self.reason)
+            self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -16,10 +16,17 @@ from django.db import connections, transaction
 
 from temporalex_django import access
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Actor, logger, plain
+from temporalex_django.actions.base import CODE, Actor, logger, to_plain_payload
 from temporalex_django.actions.live_workers import live_workers
-from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
-from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
+from temporalex_django.actions.targets import RunAction, RunTarget, runs_in_workers_only
+from temporalex_django.actions.waiting import (
+    Deadline,
+    WaitSlot,
+    await_for,
+    inside_transaction,
+    unlimited_wait,
+    wait_for,
+)
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
@@ -45,7 +52,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import Instance
 
-_DONE = ("completed", "failed")
+_FINISHED_STATUSES = ("completed", "failed")
 #: Seconds that a caller's turn goes on through messages that came before his; then he waits, and a worker goes on.
 _READ_WITHIN = 1.0
 
@@ -58,11 +65,11 @@ class UpdateStatus:
     fresh: bool = False
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         return self.outcome is not None and self.outcome.status != "accepted"
 
 
-class JudgedMessage(ActionOnRun[Any]):
+class RequestAction(RunAction[Any]):
     """A message that is judged and answered: an update, or the resume of a graph.
 
     Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the
@@ -78,62 +85,64 @@ class JudgedMessage(ActionOnRun[Any]):
     """
 
     kind: ClassVar[str]
-    judged: ClassVar[bool] = True
+    authorized_by_run: ClassVar[bool] = True
 
     def __init__(
         self,
         target: RunTarget,
         *,
         message: str,
-        body: Any,
+        payload: Any,
         id: str | None,
         timeout: float | None,
         mode: str,
         by: Actor,
         exact: bool = False,
-        seat: Seat = free_seat,
+        wait_slot: WaitSlot = unlimited_wait,
     ) -> None:
         super().__init__(by=by)
         self.exact = exact
-        self.seat = seat
+        self.wait_slot = wait_slot
         wait = check_wait(timeout, mode)
         self.target = target
         self.message = check_name(message, label=self.kind)
-        self.body = plain(body, what=f"the body of {self.kind} {message!r}")
-        self.id = str(uuid4()) if id is None else check_message_id(id, label="update")
+        self.payload = to_plain_payload(payload, label=f"the body of {self.kind} {message!r}")
+        self.message_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         self.deadline = Deadline(wait)
-        self._left_to_workers = mode == "worker" or in_workers_alone(target.code)
-        self._turns_here = not self._left_to_workers and target.code is not None
-        self._message: int | None = None
-        self._new = False  # it was not sent before
+        self._workers_only = mode == "worker" or runs_in_workers_only(target.workflow_class)
+        self._can_run_turn = not self._workers_only and target.workflow_class is not None
+        self._message_pk: int | None = None
+        self._is_new = False  # it was not sent before
 
     @property
-    def said(self) -> str:
+    def message_name(self) -> str:
         return str(self.message)
 
     def perform(self) -> Any:
-        first = self._begin()
-        if first.ended:
-            return self._value(first)
-        ear = partial(listen, self.target.chain_id, alias=self.storage.alias)
-        return self._value(wait_for(self._look, self.deadline, seat=self.seat, ear=ear))
+        status = self._begin()
+        if status.is_finished:
+            return self._result(status)
+        listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
+        return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     async def aexecute(self) -> Any:
         """``execute`` that holds no thread while it waits."""
-        first: UpdateStatus = await sync_to_async(self._checked_begin)()
-        return await sync_to_async(self._valued)(first if first.ended else await await_for(self._look, self.deadline))
+        status: UpdateStatus = await sync_to_async(self._check_and_begin)()
+        return await sync_to_async(self._audited_result)(
+            status if status.is_finished else await await_for(self._poll, self.deadline)
+        )
 
-    def _valued(self, found: UpdateStatus | None) -> Any:
-        with self.noting_denials():
-            return self._value(found)
+    def _audited_result(self, status: UpdateStatus | None) -> Any:
+        with self.audit_denials():
+            return self._result(status)
 
-    def _checked_begin(self) -> UpdateStatus:
-        with self.noting_denials():
+    def _check_and_begin(self) -> UpdateStatus:
+        with self.audit_denials():
             self.check()
             return self._begin()
 
     @contextmanager
-    def _connected(self) -> Iterator[None]:
+    def _report_lost_connection(self) -> Iterator[None]:
         """Leave the caller of a connection that breaks with the id to ask with.
 
         It breaks when the message is under way, or known to be stored.
@@ -144,34 +153,38 @@ class JudgedMessage(ActionOnRun[Any]):
             yield
         except DatabaseError as exc:
             connection = connections[self.storage.alias]
-            if self._message is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
+            if self._message_pk is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
                 raise
             connection.close()  # the next question opens another one
             raise UpdateTimeout(
-                f"{self._what}: the connection to the database broke, and whether it counts is not known; ask again with this id, "
+                f"{self._label}: the connection to the database broke, and whether it counts is not known; ask again with this id, "
                 "which acts once at most",
-                update_id=self.id,
+                update_id=self.message_id,
                 code="unknown",
             ) from exc
 
     def _begin(self) -> UpdateStatus:
-        with self._connected():
-            return self._first()
+        with self._report_lost_connection():
+            return self._submit()
 
-    def _first(self) -> UpdateStatus:
+    def _submit(self) -> UpdateStatus:
         inline.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
         if inside_transaction(self.storage.alias):
-            return self._inside()
+            return self._run_in_transaction()
         if self.target.closed:
-            return self._of_closed()
+            return self._status_in_closed_run()
         if self.target.paused or self.target.off:
-            return self._of_paused()
-        here = self._here(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left)) if self._turns_here else None
-        return here or self._leave_to_workers()
+            return self._status_in_paused_run()
+        status = (
+            self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
+            if self._can_run_turn
+            else None
+        )
+        return status or self._enqueue_for_workers()
 
     # -- inside the caller's transaction -------------------------------------------------------------------------------
 
-    def _inside(self) -> UpdateStatus:
+    def _run_in_transaction(self) -> UpdateStatus:
         """Judge it, and run its handler to the end, atomic activities included.
 
         What cannot be done here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) where it could
@@ -184,157 +197,159 @@ class JudgedMessage(ActionOnRun[Any]):
                 "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
             )
         if self.target.closed:
-            return self._of_closed()
+            return self._status_in_closed_run()
         if self.target.paused or self.target.off:
-            return self._of_paused()
-        if not self._turns_here:
-            why = f"this process has no {self.target.workflow}"
-            if self._left_to_workers:
-                why = "workers alone judge it (`mode` or `updates_in` says so)"
-            raise self._busy(f"{why}, and a worker cannot see it before the transaction commits")
+            return self._status_in_paused_run()
+        if not self._can_run_turn:
+            reason = f"this process has no {self.target.workflow}"
+            if self._workers_only:
+                reason = "workers alone judge it (`mode` or `updates_in` says so)"
+            raise self._busy_error(f"{reason}, and a worker cannot see it before the transaction commits")
         with self.storage.savepoint():
-            found = self._turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left), gives_way=True)
-            if found is None:
-                raise self._busy("its lock was not free")
-            if found.outcome is None:
-                raise self._busy("it did not come to judge the update")
-            if self._new and inline.runs_atomic(self.storage):
-                found = self._with_atomic_work(found)
-        if not found.ended and not inline.runs_atomic(self.storage):  # the environment does it, once the block is left
+            status = self._run_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left), yields=True)
+            if status is None:
+                raise self._busy_error("its lock was not free")
+            if status.outcome is None:
+                raise self._busy_error("it did not come to judge the update")
+            if self._is_new and inline.runs_atomic(self.storage):
+                status = self._run_atomic_activities(status)
+        if not status.is_finished and not inline.runs_atomic(
+            self.storage
+        ):  # the environment does it, once the block is left
             raise UpdateTimeout(
-                f"{self._what} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
+                f"{self._label} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
                 "same id",
-                update_id=self.id,
+                update_id=self.message_id,
                 accepted=True,
             )
-        return found
+        return status
 
-    def _with_atomic_work(self, found: UpdateStatus) -> UpdateStatus:
+    def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
         """Go on with the atomic activities of the run, as long as there are any and the update has not ended.
 
         Raises ``ActionNotPossible``.
         """
-        while not found.ended:
+        while not status.is_finished:
             report = inline.advance_atomic(self.target, storage=self.storage)
             if not any(write.events for write in report.writes):  # it came no further
                 raise ActionNotPossible(
-                    f"{self._what} inside a transaction: its handler would still wait when it has done what it can, and "
+                    f"{self._label} inside a transaction: its handler would still wait when it has done what it can, and "
                     "what it waits for (an external activity, a timer, a person, another run) cannot come before the "
                     "transaction ends. Send it outside of the transaction; nothing was written"
                 )
-            found = self._standing()
-            if not found.ended and not self.deadline.left:
-                raise self._busy("its atomic activities did not end in time")
-        return found
+            status = self._status()
+            if not status.is_finished and not self.deadline.seconds_left:
+                raise self._busy_error("its atomic activities did not end in time")
+        return status
 
-    def _busy(self, why: str) -> UpdateTimeout:
+    def _busy_error(self, reason: str) -> UpdateTimeout:
         return UpdateTimeout(
-            f"{self._what} inside a transaction: {why}; nothing was written. Ask again, outside of the transaction if possible",
-            update_id=self.id,
+            f"{self._label} inside a transaction: {reason}; nothing was written. Ask again, outside of the transaction if possible",
+            update_id=self.message_id,
             code="busy",
         )
 
     # -- outside -------------------------------------------------------------------------------------------------------
 
-    def _here(self, *, wait: float) -> UpdateStatus | None:
+    def _try_turn(self, *, wait: float) -> UpdateStatus | None:
         """A turn in a transaction of our own; None when the lock was not to be had."""
         try:
             with self.storage.transaction("update"):
-                return self._turn(wait=wait)
+                return self._run_turn(wait=wait)
         except DatabaseError as exc:
             if not self.storage.is_transient(exc):
                 raise
             return None
 
-    def _leave_to_workers(self) -> UpdateStatus:
+    def _enqueue_for_workers(self) -> UpdateStatus:
         """Only the message, committed, so that whoever has the run or takes it next finds it."""
         alias = self.storage.alias
         try:
             with self.storage.transaction("update left"):
                 # the same id may be in a transaction of somebody else's that has not ended
-                self.storage.sql.set_lock_timeout(min(self.deadline.left, 60.0))
+                self.storage.sql.set_lock_timeout(min(self.deadline.seconds_left, 60.0))
                 if self._insert().new:
-                    self._require_room()
-                    self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
+                    self._require_waiting_limit()
+                    self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
         except DatabaseError as exc:
             if not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
-                f"{self._what}: the database is busy; ask again with the same id", update_id=self.id
+                f"{self._label}: the database is busy; ask again with the same id", update_id=self.message_id
             ) from exc
         notify_on_commit(alias=alias, queues=[self.target.queue])
-        return self._standing()
+        return self._status()
 
-    def _look(self) -> UpdateStatus | None:
+    def _poll(self) -> UpdateStatus | None:
         """Whether it has ended; an update that nobody has read goes on trying for the lock."""
-        with self._connected():
-            standing = self._standing()
-            if standing.outcome is None and standing.fresh and self._turns_here:
-                standing = self._here(wait=0) or standing
-        return standing if standing.ended else None
+        with self._report_lost_connection():
+            status = self._status()
+            if status.outcome is None and status.fresh and self._can_run_turn:
+                status = self._try_turn(wait=0) or status
+        return status if status.is_finished else None
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _turn(self, *, wait: float, gives_way: bool = False) -> UpdateStatus | None:
+    def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
         """Lock, insert, activate, in the open transaction. None without the lock, then nothing is written."""
-        run = inline.locked(self.target, storage=self.storage, wait=wait, gives_way=gives_way)
+        run = inline.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
         if run is None:
             return None
         if run.closed:
-            return self._of_closed()
+            return self._status_in_closed_run()
         if run.paused:
-            return self._of_paused()
+            return self._status_in_paused_run()
         inserted = self._insert()
-        if not inserted.new and (known := self._standing()).outcome is not None:
-            return known
-        outcome, wrote = self._activated(inserted, run)
+        if not inserted.new and (status := self._status()).outcome is not None:
+            return status
+        outcome, has_written = self._activate_until_read(inserted, run)
         if outcome is not None and outcome.status == "rejected":
-            self._leave_nothing(inserted, wrote=wrote)
+            self._discard_rejected(inserted, has_written=has_written)
         elif outcome is not None and outcome.status == FAULT:
             pass  # the row stays, for those who look for faults
         elif inserted.new:
-            self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
+            self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
         if outcome is None and inserted.new:
-            self._require_room()
+            self._require_waiting_limit()
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
             notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return UpdateStatus(outcome=outcome)
 
-    def _activated(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
+    def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
         """Activate until the message was read: an activation leaves what does not fit its budget.
 
         Its outcome, if it has one, and whether something else was written.
         """
-        until, wrote = time.monotonic() + min(_READ_WITHIN, self.deadline.left), False
-        message, now = inserted.id, inserted.at
+        read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
+        message_pk, now = inserted.id, inserted.at
         while True:
             report = inline.advance(self.target, storage=self.storage, run=run, now=now)
             run = now = None  # it is another one now
             write = report.writes[0] if report.writes else None
             if write is None:
-                return None, wrote
-            wrote = wrote or bool(write.events) or "blocked" in write.instance
-            if message in write.settled or message in write.waiting or time.monotonic() > until:
-                return write.settled.get(message), wrote
+                return None, has_written
+            has_written = has_written or bool(write.events) or "blocked" in write.instance
+            if message_pk in write.settled or message_pk in write.waiting or time.monotonic() > read_deadline:
+                return write.settled.get(message_pk), has_written
             if not write.consumed and not write.settled and not write.events:
                 # another one would come no nearer: the run is blocked, paused, or has something else to do first
-                return None, wrote
+                return None, has_written
 
-    def _require_room(self) -> None:
+    def _require_waiting_limit(self) -> None:
         """Of an update that is to wait: raises ``TooManyUpdates``, which takes it back, where too many do."""
-        most = get_settings().WAITING_UPDATES
+        limit = get_settings().WAITING_UPDATES
         rows = self.storage.sql.select(
             "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
             " limit %s) waiting",
-            [self.target.chain_id, self.kind, most + 1],
+            [self.target.chain_id, self.kind, limit + 1],
             ("int8",),
         )
-        if rows[0][0] > most:
-            raise TooManyUpdates(f"{self._what}: {most} wait for this run already, it takes no more for now")
+        if rows[0][0] > limit:
+            raise TooManyUpdates(f"{self._label}: {limit} wait for this run already, it takes no more for now")
 
-    def _leave_nothing(self, inserted: InsertedMessage, *, wrote: bool) -> None:
+    def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
         """A rejected update: when the turn did nothing else, nothing at all is written."""
-        if wrote:
+        if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:
             transaction.set_rollback(True, using=self.storage.alias)
@@ -344,40 +359,61 @@ class JudgedMessage(ActionOnRun[Any]):
             self.target.chain_id,
             kind=self.kind,
             name=self.message,
-            body=self.body,
-            request_id=self.id,
+            body=self.payload,
+            request_id=self.message_id,
             sender=self.by.sender,
             exact=self.exact,
             storage=self.storage,
         )
-        self._message, self._new = inserted.id, inserted.new
+        self._message_pk, self._is_new = inserted.id, inserted.new
         return inserted
 
-    def _of_closed(self) -> UpdateStatus:
+    def _status_in_closed_run(self) -> UpdateStatus:
         """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
-        before = find_message(self.target.chain_id, self.id, storage=self.storage)
-        found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
-        if before is not None and found is not None and found.outcome is not None and found.outcome.status in _DONE:
-            before[1].require_same(
-                self.id, MessageFingerprint(self.kind, self.message, self.body, self.by.sender), exact=self.exact
+        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
+        status = (
+            None
+            if earlier_message is None
+            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        )
+        if (
+            earlier_message is not None
+            and status is not None
+            and status.outcome is not None
+            and status.outcome.status in _FINISHED_STATUSES
+        ):
+            earlier_message[1].require_same(
+                self.message_id,
+                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
+                exact=self.exact,
             )
-            return found
+            return status
         raise WorkflowClosed(
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
         )
 
-    def _of_paused(self) -> UpdateStatus:
+    def _status_in_paused_run(self) -> UpdateStatus:
         """What was sent before goes on where it stands.
 
         Raises ``RunPaused`` for everything else, or ``WorkflowSwitchedOff``.
         """
-        before = find_message(self.target.chain_id, self.id, storage=self.storage)
-        found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
-        if before is not None and found is not None and (found.outcome is None or found.outcome.status != "rejected"):
-            before[1].require_same(
-                self.id, MessageFingerprint(self.kind, self.message, self.body, self.by.sender), exact=self.exact
+        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
+        status = (
+            None
+            if earlier_message is None
+            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        )
+        if (
+            earlier_message is not None
+            and status is not None
+            and (status.outcome is None or status.outcome.status != "rejected")
+        ):
+            earlier_message[1].require_same(
+                self.message_id,
+                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
+                exact=self.exact,
             )
-            return found
+            return status
         if self.target.off:
             raise WorkflowSwitchedOff(
                 f"{self.target.workflow} is switched off: {self.kind} {self.message!r} of {self.target.workflow_id} refused; send it "
@@ -388,60 +424,62 @@ class JudgedMessage(ActionOnRun[Any]):
             "when it is unpaused"
         )
 
-    def _standing(self) -> UpdateStatus:
-        found = standing(self.target.chain_id, self.id, storage=self.storage)
-        if found is None:  # somebody else's turn rejected it and nobody is left to tell why
-            raise UpdateTimeout(f"{self._what} is gone: send it again", update_id=self.id)
-        return found
+    def _status(self) -> UpdateStatus:
+        status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        if status is None:  # somebody else's turn rejected it and nobody is left to tell why
+            raise UpdateTimeout(f"{self._label} is gone: send it again", update_id=self.message_id)
+        return status
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
 
-    def _value(self, found: UpdateStatus | None) -> Any:
-        with self._connected():
-            outcome = found.outcome if found is not None else self._standing().outcome
-        outcome = _for_its_sender(outcome, self._view)
+    def _result(self, status: UpdateStatus | None) -> Any:
+        with self._report_lost_connection():
+            outcome = status.outcome if status is not None else self._status().outcome
+        outcome = _redact_for_sender(outcome, self._redactor)
         try:
-            return self._shown(update_result(outcome, update_id=self.id, label=self._what))
+            return self._redact_answer(update_result(outcome, update_id=self.message_id, label=self._label))
         except RunBlocked as exc:
-            raise blocked(exc, self._what, self._view) from None
+            raise blocked_error(exc, self._label, self._redactor) from None
         except UpdateTimeout as exc:
-            raise UpdateTimeout(f"{exc}{self._why()}", update_id=self.id, accepted=exc.accepted) from None
+            raise UpdateTimeout(
+                f"{exc}{self._waiting_reason()}", update_id=self.message_id, accepted=exc.accepted
+            ) from None
 
-    def _shown(self, value: Any) -> Any:
+    def _redact_answer(self, value: Any) -> Any:
         """The answer as he sees it. It is done: a policy that fails now hides it, and undoes nothing."""
         try:
-            return self._view.redact_answer(value, message_name=self.message)
+            return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
-            what = "%s is done; its answer is hidden, for the access policy failed: %s"
-            logger.error(what, self._what, type(exc).__name__)
+            log_message = "%s is done; its answer is hidden, for the access policy failed: %s"
+            logger.error(log_message, self._label, type(exc).__name__)
             return HIDDEN
 
-    def _why(self) -> str:
+    def _waiting_reason(self) -> str:
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
         blocked = run["blocked"] if run else None
         if blocked:
-            return f" (the run is blocked: {self._view.redact_text(str(blocked.get('error')))})"
+            return f" (the run is blocked: {self._redactor.redact_text(str(blocked.get('error')))})"
         target = self.target
-        lacking = live_workers(alias=self.storage.alias).missing(
+        missing_worker = live_workers(alias=self.storage.alias).missing_worker(
             workflow=target.workflow, version=target.version, queue=target.queue
         )
-        return f" (it waits for {lacking})" if lacking else ""
+        return f" (it waits for {missing_worker})" if missing_worker else ""
 
     @property
-    def _view(self) -> Redactor:
+    def _redactor(self) -> Redactor:
         """What is to be left out of the answer where it goes through a face."""
         user = self.by.user
-        return UNREDACTED if user is None or self.by.source == CODE.source else access.view_of(user, self.row)
+        return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
 
 
-class SendUpdate(JudgedMessage):
-    """Gives the handler's response; see ``JudgedMessage`` for where it runs and what it locks."""
+class SendUpdate(RequestAction):
+    """Gives the handler's response; see ``RequestAction`` for where it runs and what it locks."""
 
     name: ClassVar[str] = "update"
     permission: ClassVar[str] = "update_instance"
-    ordinary: ClassVar[bool] = True
+    is_routine: ClassVar[bool] = True
     kind: ClassVar[str] = "update"
 
     def __init__(
@@ -455,23 +493,31 @@ class SendUpdate(JudgedMessage):
         mode: str = "auto",
         by: Actor = CODE,
         exact: bool = False,
-        seat: Seat = free_seat,
+        wait_slot: WaitSlot = unlimited_wait,
     ) -> None:
-        body = plain(args, what=f"the arguments of update {update!r}")
+        payload = to_plain_payload(args, label=f"the arguments of update {update!r}")
         super().__init__(
-            target, message=update, body=body, id=id, timeout=timeout, mode=mode, by=by, exact=exact, seat=seat
+            target,
+            message=update,
+            payload=payload,
+            id=id,
+            timeout=timeout,
+            mode=mode,
+            by=by,
+            exact=exact,
+            wait_slot=wait_slot,
         )
-        if (code := target.code) is not None:
-            warn_lossy(code, "update", update, args, body)
+        if (code := target.workflow_class) is not None:
+            warn_lossy(code, "update", update, args, payload)
 
 
-def blocked(exc: RunBlocked, what: str, view: Redactor) -> RunBlocked:
+def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
     """The refusal of a blocked run, as he may see it: why it is blocked may quote payloads."""
-    why = view.redact_text(str(exc.reason))
-    return RunBlocked(f"{what} was withdrawn, for the run is blocked: {why}", reason=why)
+    reason = redactor.redact_text(str(exc.reason))
+    return RunBlocked(f"{label} was withdrawn, for the run is blocked: {reason}", reason=reason)
 
 
-def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
+def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
     """Where an update of a chain stands; None for an id that it does not know."""
     rows = storage.sql.select(
         "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
@@ -486,48 +532,50 @@ def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Updat
     return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
 
 
-def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
+def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
     """The response of an update that was sent before.
 
     Raises what ``SendUpdate`` raises, ``WorkflowNotFound`` for an unknown id.
 
     Whoever sent it is told in any case, others when they may see payloads.
     """
-    before = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
-    found = standing(target.chain_id, update_id, storage=storage)
-    if found is None or before is None or before[1][:2] != ("update", update):
+    earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
+    status = update_status(target.chain_id, update_id, storage=storage)
+    if status is None or earlier_message is None or earlier_message[1][:2] != ("update", update):
         raise WorkflowNotFound(
             f"{target.workflow} {target.workflow_id} knows no update {quoted(update)} with the id {update_id!r}"
         )
-    what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
+    label = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
     if by.user is None:
-        return update_result(found.outcome, update_id=update_id, label=what)
-    view = access.view_of(by.user, target.row)
-    if before[1].sender == by.sender:
-        own = _for_its_sender(found.outcome, view)
-        return view.redact_answer(update_result(own, update_id=update_id, label=what), message_name=update)
-    shown_outcome = _for_others(found.outcome, view)
-    return view.redact_payload(update_result(shown_outcome, update_id=update_id, label=what), message_name=update)
+        return update_result(status.outcome, update_id=update_id, label=label)
+    redactor = access.redactor_for(by.user, target.row)
+    if earlier_message[1].sender == by.sender:
+        own_outcome = _redact_for_sender(status.outcome, redactor)
+        return redactor.redact_answer(update_result(own_outcome, update_id=update_id, label=label), message_name=update)
+    shown_outcome = _redact_for_others(status.outcome, redactor)
+    return redactor.redact_payload(update_result(shown_outcome, update_id=update_id, label=label), message_name=update)
 
 
-def _for_its_sender(outcome: Outcome | None, view: Redactor) -> Outcome | None:
+def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
     """Why an update failed may quote what the class of the run redacts."""
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
     return Outcome(
         status=outcome.status,
-        value={**outcome.value, "message": view.redact_own_failure(outcome.value.get("message") or "")},
+        value={**outcome.value, "message": redactor.redact_own_failure(outcome.value.get("message") or "")},
     )
 
 
-def _for_others(outcome: Outcome | None, view: Redactor) -> Outcome | None:
+def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
     """Why an update failed may quote payloads."""
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
-    facts = outcome.value or {}
-    shown = {**facts, "message": view.redact_text(facts.get("message") or "")}
-    if "reason" in facts:
-        shown["reason"] = (
-            shown["message"] if shown["message"] != facts.get("message") else view.redact_payload(facts["reason"])
+    failure = outcome.value or {}
+    redacted_failure = {**failure, "message": redactor.redact_text(failure.get("message") or "")}
+    if "reason" in failure:
+        redacted_failure["reason"] = (
+            redacted_failure["message"]
+            if redacted_failure["message"] != failure.get("message")
+            else redactor.redact_payload(failure["reason"])
         )
-    return Outcome(status=outcome.status, value=shown)
+    return Outcome(status=outcome.status, value=redacted_failure)

@@ -10,7 +10,7 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from temporalex_django.access import is_every, runs_for
+from temporalex_django.access import is_unfiltered, runs_for
 from temporalex_django.actions.base import storage
 from temporalex_django.admin.requests import user_of
 from temporalex_django.models import Instance
@@ -24,7 +24,7 @@ def runs_there(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[I
     if runs is None:
         return runs_for(user_of(request), alias=storage().alias)
     found: models.QuerySet[Instance] = runs.get_queryset(request)
-    return None if is_every(found) else found.order_by()
+    return None if is_unfiltered(found) else found.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only

@@ -30,7 +30,7 @@ from temporalex_django.access import VIEW, Operation, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
 from temporalex_django.admin.run_pages import not_the_present
 from temporalex_django.admin.shown import shortened
@@ -66,7 +66,7 @@ def may_not_choose() -> str:
     return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": wanted}
 
 
-def _choice(action: type[Steering[Any]]) -> Callable[..., HttpResponse | None]:
+def _choice(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
     """What the list offers for the chosen runs: it leads to the page of the action."""
 
     def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
@@ -142,9 +142,9 @@ class BulkForm(SteeringForm):
     newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
 
     def __init__(
-        self, *args: Any, action: type[Steering[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
+        self, *args: Any, action: type[OperatorRunAction[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
     ) -> None:
-        """``options`` are those of the action, see ``Steering.options``."""
+        """``options`` are those of the action, see ``OperatorRunAction.selector_options``."""
         super().__init__(*args, action=action, **kwargs)
         self.inputs = (*action.selectors, *action.inputs)
         for one in action.selectors:
@@ -183,7 +183,7 @@ class BulkPage:
         runs, refused = self._runs(request), _not_yours(done, user_of(request))
         if request.method == "POST":
             return self._posted(request, done, runs, refused)
-        selection = done.selected_by(QueryDict(request.GET.get(_FILTERS, "")).dict())
+        selection = done.selection_from(QueryDict(request.GET.get(_FILTERS, "")).dict())
         effect = effect_on(done, runs, user_of(request), selection)
         initial = {"newest": None if effect is None else effect.newest}
         initial |= {input_name(one): selection[one.name] for one in done.selectors if one.name in selection}
@@ -191,7 +191,7 @@ class BulkPage:
         return self.page(request, done, form, effect, refused)
 
     def _posted(
-        self, request: HttpRequest, action: type[Steering[Any]], runs: QuerySet[Instance], refused: str | None
+        self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refused: str | None
     ) -> HttpResponse:
         """Note the job, and go to its page; the form again where that was not possible."""
         if refused is not None:
@@ -220,7 +220,7 @@ class BulkPage:
     def page(
         self,
         request: HttpRequest,
-        action: type[Steering[Any]],
+        action: type[OperatorRunAction[Any]],
         form: BulkForm,
         effect: Effect | None,
         refused: str | None,
@@ -264,7 +264,7 @@ class BulkPage:
 
 
 def effect_on(
-    action: type[Steering[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
+    action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
 ) -> Effect | None:
     """None when there are none of them. One statement, however many they are; a few more for activities and timers."""
     limit = get_settings().BULK_LIMIT
@@ -277,15 +277,15 @@ def effect_on(
         return Effect(said="", left=(), why_not=many % {"limit": f"{limit:,}"}, newest=None)
     reasons: dict[str, list[str]] = defaultdict(list)
     ids, alias, parts = [run.pk for run in found[:_LOOKED_AT]], storage().alias, Counter[UUID]()
-    if action.of != "run":
-        those = action.parts(ids, selection, alias=alias, most=limit + 1)
+    if action.target_kind != "run":
+        those = action.parts(ids, selection, alias=alias, limit=limit + 1)
         if len(those) > limit:
             many = _("These are more than %(limit)s, which one job takes at most: narrow the filters.")
-            return Effect(said="", left=(), why_not=many % {"limit": action.count_of(limit)}, newest=None)
+            return Effect(said="", left=(), why_not=many % {"limit": action.count_text(limit)}, newest=None)
         parts.update(run for run, _seq in those)
     for run in found[:_LOOKED_AT]:
         why = not_yours(action, user, run) or not_the_present(run)
-        if why is None and action.of == "run":
+        if why is None and action.target_kind == "run":
             why = action.why_not(run)
         elif why is None and not parts[run.pk]:
             why = action.why_not_open(run) or _("nothing of it is chosen to which it can be done now")
@@ -303,12 +303,12 @@ def effect_on(
         left=left,
         why_not=None if possible else _("It can be done to none of them now."),
         newest=found[0].pk,
-        options=action.options(ids, alias=alias),
+        options=action.selector_options(ids, alias=alias),
     )
 
 
-def _parts_said(action: type[Steering[Any]], parts: Counter[UUID]) -> str:
-    return "" if action.of == "run" else action.count_of(parts.total())
+def _parts_said(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:
+    return "" if action.target_kind == "run" else action.count_text(parts.total())
 
 
 def _gone() -> str:
@@ -341,6 +341,6 @@ def _said(possible: int, of: int, *, more: bool, parts: str = "") -> str:
     )
 
 
-def _not_yours(action: type[Steering[Any]], user: Person) -> str | None:
+def _not_yours(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
     """Why this person may not do it to many runs."""
     return not_yours(action, user) if may_choose(user) else may_not_choose()

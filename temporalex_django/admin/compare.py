@@ -80,7 +80,7 @@ class ComparePage(RunPage):
         except TemporalexError as exc:
             form.add_error(None, exc.message)
             return self.page(request, run, said, form, status=409)
-        audit.read(actor_of(request), run)
+        audit.record_read(actor_of(request), run)
         return self.page(request, run, said, form, compared=True, differences=[_row(row) for row in differences])
 
 

@@ -52,7 +52,7 @@ class _TaskAdmin(ReadOnlyAdmin[M]):
         """The page of a task: that a person was shown its payloads is noted."""
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
             number = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
-            audit.read_task(actor_of(request), number, str(obj))
+            audit.record_task_read(actor_of(request), number, str(obj))
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import is_every
+from temporalex_django.access import is_unfiltered
 from temporalex_django.actions import narrowing, ordering
 from temporalex_django.actions.audit import READ
 from temporalex_django.actions.failure_groups import failure_groups
@@ -133,7 +133,7 @@ class StandingFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         match self.value():
             case "stuck":
-                return narrowing.stuck(queryset)
+                return narrowing.stuck_runs(queryset)
             case "blocked":
                 return queryset.filter(blocked__isnull=False)
             case "paused":
@@ -158,7 +158,7 @@ class CauseFilter(ChoicesFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """The largest groups of failures, as ``doctor`` lists them."""
         there = model_admin.get_queryset(request)
-        groups = failure_groups(there.db, None if is_every(there) else there, now=timezone.now())
+        groups = failure_groups(there.db, None if is_unfiltered(there) else there, now=timezone.now())
         counts: Counter[str] = Counter()
         for group in groups:
             counts[group.cause] += group.count
@@ -170,7 +170,7 @@ class CauseFilter(ChoicesFilter):
         value = self.value()
         if value is None:
             return queryset
-        return narrowing.caused_by(queryset, value) if value.isprintable() else queryset.none()
+        return narrowing.with_cause(queryset, value) if value.isprintable() else queryset.none()
 
 
 class VersionFilter(ChoicesFilter):
@@ -189,7 +189,7 @@ class VersionFilter(ChoicesFilter):
         if value is None:
             return queryset
         digits = value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS
-        return narrowing.of_version(queryset, int(value)) if digits else queryset.none()
+        return narrowing.with_version(queryset, int(value)) if digits else queryset.none()
 
 
 class StartedFilter(admin.SimpleListFilter):
@@ -267,7 +267,7 @@ class OrderFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         order = self.value()
-        return ordering.ordered(queryset, order) if order in ORDERS else queryset
+        return ordering.order_runs(queryset, order) if order in ORDERS else queryset
 
 
 class TagFilter(ChoicesFilter):
@@ -281,7 +281,7 @@ class TagFilter(ChoicesFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         tag = self.value()
-        return queryset if tag is None else narrowing.tagged(queryset, tag)
+        return queryset if tag is None else narrowing.with_tag(queryset, tag)
 
 
 class ActionFilter(ChoicesFilter):

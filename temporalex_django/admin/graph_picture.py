@@ -52,7 +52,7 @@ class GraphPicture:
 
 def graph_of(run: Instance) -> type[GraphWorkflow] | None:
     """The class of a run that is a graph, if this process has it."""
-    code: type[Workflow] | None = titles.code_of(run.workflow, run.version)
+    code: type[Workflow] | None = titles.class_or_none(run.workflow, run.version)
     return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
 
 
@@ -72,7 +72,7 @@ def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | No
         Arrow(source=ends[0], target=ends[1], label=", ".join(events_there), dynamic=ends in dynamic)
         for ends, events_there in between.items()
     ]
-    names = [whole(titles.of_step(code, key_of(step))) for step in refs]
+    names = [whole(titles.step_title(code, key_of(step))) for step in refs]
     drawn = picture(names, arrows, standing)
     words = _words()
     leads_to: dict[int, list[str]] = defaultdict(list)

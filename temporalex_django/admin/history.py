@@ -128,7 +128,7 @@ def read(
     shown = [event for event in found if first < event.seq <= first + EVENTS_A_PAGE]
     data = {event.seq: _shown_data(event, view) for event in shown}
     told = [_event(event, data[event.seq]) for event in shown]
-    happened = reading.of_events(run.pk, told, length=length, view=view, alias=alias)
+    happened = reading.rows_of_events(run.pk, told, length=length, redactor=view, alias=alias)
     timers: list[timeline.TimelineRow] = []
     if run.is_open:
         of_timers = timeline.rows(_event(event, event.data) for event in found if event.kind in _TIMERS)

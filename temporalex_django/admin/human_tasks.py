@@ -23,10 +23,10 @@ from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
 from temporalex_django.actions import deciding
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.human_task import ActionOnTask
-from temporalex_django.actions.inbox import find_task, inbox, words_of
+from temporalex_django.actions.human_task import HumanTaskAction
+from temporalex_django.actions.inbox import candidates_of, find_task, inbox
 from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import seen
+from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.filters import DueFilter, WhoseFilter, WorkflowFilter
 from temporalex_django.admin.requests import actor_of, refuse, user_of
@@ -51,8 +51,8 @@ class InboxChangeList(ChangeList):
         if not rows and first:  # what stood there is decided
             self.page_num = 1
             rows, first = self._rows()
-        shown = seen(rows[: self.list_per_page], user_of(request))
-        self.result_list = deciding.with_nobody_left(*shown)
+        shown = redact_tasks(rows[: self.list_per_page], user_of(request))
+        self.result_list = deciding.mark_nobody_left(*shown)
         self.result_count, self.full_result_count = first + len(rows), None
         self.paginator = Paginator(range(self.result_count), self.list_per_page)  # as far as somebody has read
         self.show_full_result_count, self.show_admin_actions = False, False
@@ -87,9 +87,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         user = user_of(request)
         match request.GET.get(str(WhoseFilter.parameter_name)):
             case "all" if policy().allows(user, VIEW):
-                return deciding.of_runs(user).open()
+                return deciding.tasks_of_visible_runs(user).open()
             case "closed" if policy().allows(user, VIEW):
-                return deciding.of_runs(user).exclude(closed_at=None)
+                return deciding.tasks_of_visible_runs(user).exclude(closed_at=None)
             case "mine":
                 return inbox(user).filter(claimed_by_key=authorization.sender_key(user))
         return inbox(user)
@@ -125,7 +125,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
 
     @admin.display(description=gettext_lazy("asks"))
     def asks(self, task: HumanTask) -> str:
-        return shortened(", ".join(people_of(words_of(task)))) or "–"
+        return shortened(", ".join(people_of(candidates_of(task)))) or "–"
 
     @admin.display(description=gettext_lazy("due"))
     def due(self, task: HumanTask) -> SafeString | str:
@@ -227,7 +227,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         messages.success(request, _("“%(title)s” is decided: %(outcome)s.") % said)
         return HttpResponseRedirect(self._inbox)
 
-    def _do(self, request: HttpRequest, object_id: str, action: type[ActionOnTask[Any]], **more: Any) -> HttpResponse:
+    def _do(
+        self, request: HttpRequest, object_id: str, action: type[HumanTaskAction[Any]], **more: Any
+    ) -> HttpResponse:
         """Only of a POST. What cannot be done now is said on the page of the task."""
         task = self._task(request, object_id)
         if request.method != "POST":
@@ -247,8 +249,8 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def page(self, request: HttpRequest, task: HumanTask, *, status: int = 200, **more: Any) -> HttpResponse:
         """The page of a task, with the form in which it is decided where he may."""
         user, site = user_of(request), self.admin_site
-        (shown,) = seen(deciding.with_nobody_left(task), user)
-        why_not, about = deciding.why_not(task, user), deciding.about(task.run)
+        (shown,) = redact_tasks(deciding.mark_nobody_left(task), user)
+        why_not, about = deciding.why_not(task, user), deciding.subject_text(task.run)
         own = deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(user)
         may_pass_on = why_not is None and policy().may_delegate(user, task, user)
         form, broken = more.pop("form", None), None
@@ -270,8 +272,8 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "is_popup": False,
             "has_view_permission": True,
             "badge": _standing(task),
-            "said": deciding.sentence(shown, subject=about),
-            "asks": people_of(words_of(task)),
+            "said": deciding.task_sentence(shown, subject=about),
+            "asks": people_of(candidates_of(task)),
             "handed_on": task.delegated,
             "step": step_of(task.key),
             "run_address": self._run_address(request, task),

@@ -21,12 +21,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.ordering import at_once, columns, within_reach
+from temporalex_django.actions.ordering import columns, fetch_size, limit_to_range
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
+from temporalex_django.actions.summary import RunStateLoader, annotate_ends, annotate_messages, annotate_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.compare import ComparePage, may_compare
@@ -75,7 +75,7 @@ class InstanceChangeList(ChangeList):
         order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
         found, most = self.queryset, _COUNTED + 1
         if order in ORDERS:
-            found, most = within_reach(found, order, None, rows=most), at_once(order, most)
+            found, most = limit_to_range(found, order, None, rows=most), fetch_size(order, most)
         ids = [*found.values_list("pk", flat=True)[:most]][: _COUNTED + 1]
         self.paginator = Paginator(ids, self.list_per_page)
         self.result_count, self.full_result_count = len(ids), None
@@ -89,12 +89,12 @@ class InstanceChangeList(ChangeList):
                 shown = [*self.paginator.page(self.page_num).object_list]
             except InvalidPage:
                 raise IncorrectLookupParameters from None
-        rows = with_ends(Instance.objects.using(found.db).defer(*_UNREAD).select_related("chain"))
+        rows = annotate_ends(Instance.objects.using(found.db).defer(*_UNREAD).select_related("chain"))
         there = {run.pk: run for run in rows.filter(pk__in=shown)}
         self.result_list = runs = [there[pk] for pk in shown if pk in there]
-        reading = Reading(runs)
+        reading = RunStateLoader(runs)
         for run in runs:
-            setattr(run, _SAID, reading.summary(run, view_of(user_of(request), run)))
+            setattr(run, _SAID, reading.summary(run, redactor_for(user_of(request), run)))
 
 
 @admin.register(Instance)
@@ -133,7 +133,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         narrowed = runs_for(user_of(request), alias=storage().alias)
         found = super().get_queryset(request) if narrowed is None else narrowed
         one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return with_messages(with_switches(found)) if one else found
+        return annotate_messages(annotate_switches(found)) if one else found
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
@@ -250,9 +250,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         if request.method not in ("GET", "HEAD"):
             refuse(request, "change", str(_("A run is not changed: it is steered.")), run=run)
         user, doing = user_of(request), partial(self.address_of, run, "do")
-        view = view_of(user, run)
+        view = redactor_for(user, run)
         if view.shows_payloads:
-            audit.read(actor_of(request), run)
+            audit.record_read(actor_of(request), run)
         taken = self._panels(request, run)
         context = {
             **self.admin_site.each_context(request),
@@ -306,7 +306,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def _parent(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
         """Its id and its page, unless it is not there for the user."""
         there = self.get_queryset(request)
-        if run.parent_run_id is None or not (is_every(there) or there.filter(pk=run.parent_run_id).exists()):
+        if run.parent_run_id is None or not (is_unfiltered(there) or there.filter(pk=run.parent_run_id).exists()):
             return {"parent": None, "parent_address": None}
         page = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
         return {"parent": run.parent, "parent_address": page}

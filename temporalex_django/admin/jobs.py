@@ -21,8 +21,8 @@ from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, policy
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.bulk_items import readable
-from temporalex_django.actions.bulk_jobs import count_of, jobs_for
+from temporalex_django.actions.bulk_items import redact_items
+from temporalex_django.actions.bulk_jobs import count_text, jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.stop_bulk import StopBulk
@@ -67,7 +67,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     @admin.display(description=gettext_lazy("job"), ordering="id")
     def what(self, job: BulkJob) -> str:
-        return f"{_label(job)}: {count_of(job.action, job.total)}"
+        return f"{_label(job)}: {count_text(job.action, job.total)}"
 
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def state_badge(self, job: BulkJob) -> SafeString:
@@ -141,7 +141,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         action = STEERING.get(job.action)
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{_label(job)}: {count_of(job.action, job.total)}",
+            "title": f"{_label(job)}: {count_text(job.action, job.total)}",
             "subtitle": None,
             "original": job,
             "opts": self.opts,
@@ -164,7 +164,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         """A page of its runs, those to which it could not be done first."""
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_A_PAGE).get_page(request.GET.get("p"))
-        rows = readable(page.object_list, user_of(request), alias=storage().alias)
+        rows = redact_items(page.object_list, user_of(request), alias=storage().alias)
         there = self._runs(request, [item.run_id for item in rows])
         linked = self.admin_site.is_registered(Instance)
         return {

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
-from temporalex_django.actions.accepting import AcceptedMessage, accepted
+from temporalex_django.actions.accepting import AvailableMessage, available_messages
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.update import SendUpdate
@@ -29,7 +29,7 @@ _WAIT = 5.0
 class MessagePanel:
     """A message on the page of its run. Without ``form`` it is shown with the reason ``why_not``."""
 
-    message: AcceptedMessage
+    message: AvailableMessage
     label: str
     address: str
     form: PayloadForm | None
@@ -44,7 +44,7 @@ class MessagePanel:
 def panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
     """Of all messages that it takes. Reads nothing; ``address`` is that of the page that posts them."""
     found = []
-    for number, message in enumerate(accepted(run)):
+    for number, message in enumerate(available_messages(run)):
         why_not = message.why_not(user, run)
         form = None
         if why_not is None:
@@ -61,13 +61,13 @@ def panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
     return found
 
 
-def query_of(message: AcceptedMessage) -> str:
+def query_of(message: AvailableMessage) -> str:
     """How the address names a message."""
     named = {"kind": message.kind, "name": message.name}
     return urlencode({**named, "step": message.step} if message.step is not None else named)
 
 
-def label(message: AcceptedMessage) -> str:
+def label(message: AvailableMessage) -> str:
     """What its button says."""
     words = message.name.replace("_", " ")
     return f"{words} ({message.step})" if message.step is not None else words
@@ -87,7 +87,7 @@ class MessagePage(RunPage):
                 if not run.is_open
                 else _("The run does not take “%(name)s” now.") % {"name": name}
             )
-            message = AcceptedMessage(kind=kind, name=name, step=step)  # type: ignore[arg-type] # looked at above
+            message = AvailableMessage(kind=kind, name=name, step=step)  # type: ignore[arg-type] # looked at above
         else:
             not_yours = message.why_not(user_of(request), run)
         return Confirmation(
@@ -126,11 +126,11 @@ class MessagePage(RunPage):
             return _("“%(name)s” is done.") % {"name": name}
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shortened(value(answer).preview)}
 
-    def _message(self, request: HttpRequest, run: Instance) -> AcceptedMessage | None:
+    def _message(self, request: HttpRequest, run: Instance) -> AvailableMessage | None:
         if not_the_present(run) is not None:
             return None
         wanted = tuple(request.GET.get(key) for key in ("kind", "name", "step"))
-        return next((one for one in accepted(run) if (one.kind, one.name, one.step) == wanted), None)
+        return next((one for one in available_messages(run) if (one.kind, one.name, one.step) == wanted), None)
 
 
 def _effects() -> dict[str, str]:

@@ -15,11 +15,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.actions.deciding import with_nobody_left
-from temporalex_django.actions.inbox import open_in, words_of
-from temporalex_django.actions.live_workers import LiveWorkers, able
-from temporalex_django.actions.seeing import seen
-from temporalex_django.actions.summary import Known, summary_of, tasks_of
+from temporalex_django.actions.deciding import mark_nobody_left
+from temporalex_django.actions.inbox import awaited_tasks, candidates_of
+from temporalex_django.actions.live_workers import LiveWorkers, live_workers_from
+from temporalex_django.actions.seeing import redact_tasks
+from temporalex_django.actions.summary import PreloadedRows, leading_tasks, summarize_run
 from temporalex_django.admin import history as histories
 from temporalex_django.admin.graph_picture import graph_of, graph_picture
 from temporalex_django.admin.shown import Value, duration, status_badge, value
@@ -70,8 +70,8 @@ def page_of(
     acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
     known = _known(run, family, children, messages, acted, alias=alias)
     tasks = known.tasks.get(run.pk, ())
-    live = able(known.workers, now=now)
-    missing = live.untaken(run, since=_due_since(run, messages), now=now)
+    live = live_workers_from(known.workers, now=now)
+    missing = live.missing_if_overdue(run, since=_due_since(run, messages), now=now)
     shown = [
         {
             **_activity(task, view, now=now),
@@ -82,14 +82,14 @@ def page_of(
     ]
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
-        "said": summary_of(run, view=view, may_decide=may_decide, known=known),
+        "said": summarize_run(run, redactor=view, may_decide=may_decide, preloaded=known),
         "current": current,
         "chain": chain,
         "blocked": _blocked(view.redact_blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
         "switch_class": switch("workflow", run.workflow) if run.is_open else None,
         "switch_queue": switch("queue", run.queue) if run.is_open else None,
-        "pollers": live.pollers(run.queue),
+        "pollers": live.count_pollers(run.queue),
         "waits": view.redact_waiting_for(run.waiting_for or [], run.waits),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
@@ -101,8 +101,8 @@ def page_of(
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
         "human_tasks": [
-            (task, step_of(task.key), ", ".join(people_of(words_of(task))))
-            for task in with_nobody_left(*seen(open_in(run, most=MOST), user))
+            (task, step_of(task.key), ", ".join(people_of(candidates_of(task))))
+            for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MOST), user))
         ],
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
@@ -122,7 +122,7 @@ def page_of(
 
 def _lacks_code(live: LiveWorkers, task: ActivityTask) -> bool:
     """Whether workers poll the queue of the activity, and none of them has its code: a retry would change nothing."""
-    return live.pollers(task.queue) > 0 and not live.has(task.activity, queue=task.queue)
+    return live.count_pollers(task.queue) > 0 and not live.can_run_activity(task.activity, queue=task.queue)
 
 
 def _family(run: Instance, there: QuerySet[Instance]) -> QuerySet[Instance]:
@@ -144,7 +144,7 @@ def _known(
     acted: Sequence[OperatorAction],
     *,
     alias: str,
-) -> Known:
+) -> PreloadedRows:
     """What the sentence about it is made of: read here are the activities and the workers."""
     waits = run.waits or []
     seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
@@ -152,7 +152,7 @@ def _known(
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
     workers: list[Worker] = []
     if run.is_open:
-        for task in tasks_of([run.pk] if waited is None else [run.pk, waited], alias=alias, most=MOST + 1):
+        for task in leading_tasks([run.pk] if waited is None else [run.pk, waited], alias=alias, limit=MOST + 1):
             tasks[task.run_id].append(task)
         since = _due_since(run, messages)
         if (
@@ -160,7 +160,7 @@ def _known(
         ):  # else nobody could take anything
             workers = [*Worker.objects.using(alias)]
     ended = next((row for row in acted if row.action in ("cancel", "terminate") and not row.denied), None)
-    return Known(
+    return PreloadedRows(
         tasks=tasks,
         workers=workers,
         children=children,
@@ -168,7 +168,7 @@ def _known(
         unread=sum(not message.settled for message in messages),
         unread_since=_unread_since(messages),
         failed_messages=sum(message.failed for message in messages),
-        ended=("", "") if ended is None else (ended.actor_name, ended.reason),
+        closing_action=("", "") if ended is None else (ended.actor_name, ended.reason),
     )
 
 

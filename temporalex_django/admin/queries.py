@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.actions.accepting import answered
+from temporalex_django.actions.accepting import available_queries
 from temporalex_django.actions.query import Query
 from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage
@@ -27,7 +27,7 @@ def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, 
     """The queries that he may ask; ``address`` is that of the page that asks them."""
     if _not_yours(user, run) is not None:
         return []
-    return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in answered(run)]
+    return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in available_queries(run)]
 
 
 class QueryPage(RunPage):
@@ -46,7 +46,7 @@ class QueryPage(RunPage):
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
         posted = request.POST if request.method == "POST" else None
-        return PayloadForm(posted, annotation=answered(run)[self._name(request, run)])
+        return PayloadForm(posted, annotation=available_queries(run)[self._name(request, run)])
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> Any:
         query = Query(
@@ -71,7 +71,7 @@ class QueryPage(RunPage):
 
     def _name(self, request: HttpRequest, run: Instance) -> str:
         name = request.GET.get("name", "")
-        if name not in answered(run):
+        if name not in available_queries(run):
             raise Http404
         return name
 

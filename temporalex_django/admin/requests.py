@@ -12,7 +12,7 @@ from temporalex_django.access import VIEW
 from temporalex_django.actions import audit
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.once import Asked, AskedBefore
+from temporalex_django.actions.once import DuplicateRequest, IdempotentRequest
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import Instance
@@ -34,7 +34,7 @@ def refuse(
     request: HttpRequest, action: str, why: str, *, run: Instance | None = None, workflow: str = "", message: str = ""
 ) -> NoReturn:
     """Raises ``PermissionDenied``, which the audit notes under the name of that action."""
-    audit.denied(actor_of(request), action, why, run=run, workflow=workflow, message=message)
+    audit.record_denial(actor_of(request), action, why, run=run, workflow=workflow, message=message)
     raise PermissionDenied(why)
 
 
@@ -43,17 +43,17 @@ def may_not_look() -> str:
     return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
-def asked(request: HttpRequest, token: str) -> Asked:
+def asked(request: HttpRequest, token: str) -> IdempotentRequest:
     """What is posted to that page with that token: done once, by whatever process."""
     page = request.get_full_path().encode("utf-8", "replace")
-    return Asked(by=actor_of(request), key=f"admin:{token}", request=page)
+    return IdempotentRequest(by=actor_of(request), key=f"admin:{token}", request=page)
 
 
 def sent_before(request: HttpRequest, token: str) -> bool:
     """Whether something was done on that page with that token."""
     try:
-        asked(request, token).look()
-    except AskedBefore:
+        asked(request, token).check_duplicate()
+    except DuplicateRequest:
         return True
     except IdempotencyKeyReused:
         return False

@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.once import AskedBefore
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.once import DuplicateRequest
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.admin.requests import asked, refuse, sent_before
 from temporalex_django.admin.shown import status_badge
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
@@ -92,7 +92,7 @@ class RunPage(ABC):
             return self.page(request, run, said, form)
         try:
             done = self._once(request, run, form) if self.once else self.act(request, run, form)
-        except AskedBefore:  # another process was quicker
+        except DuplicateRequest:  # another process was quicker
             return self._sent_before(request, run)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
@@ -106,8 +106,8 @@ class RunPage(ABC):
         return HttpResponseRedirect(self.afterwards(request, run, form))
 
     def _once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
-        """What is done commits with the token. Raises ``AskedBefore``."""
-        with asked(request, form.cleaned_data["token"]).doing() as answer:
+        """What is done commits with the token. Raises ``DuplicateRequest``."""
+        with asked(request, form.cleaned_data["token"]).run_once() as answer:
             done = self.act(request, run, form)
             answer.made = run.pk
         return done
@@ -150,7 +150,7 @@ class RunPage(ABC):
 
     def target(self, request: HttpRequest, run: Instance) -> RunTarget:
         """Raises ``WorkflowNotFound`` when it was deleted since it was looked up."""
-        return find(str(run.pk), storage=storage(), among=self.admin.get_queryset(request))
+        return find_run(str(run.pk), storage=storage(), visible_runs=self.admin.get_queryset(request))
 
     def afterwards(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
         """The page of the run; the list when the run is gone."""

@@ -15,10 +15,10 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import Operation, policy, view_of
+from temporalex_django.access import Operation, policy, redactor_for
 from temporalex_django.actions import audit
-from temporalex_django.actions.once import AskedBefore
-from temporalex_django.actions.start import Start, start_lacks
+from temporalex_django.actions.once import DuplicateRequest
+from temporalex_django.actions.start import Start, refused_start_operation
 from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
@@ -98,7 +98,7 @@ def startable(user: Person) -> Iterator[type[Workflow]]:
 def may_start(user: Person, cls: type[Workflow] | None = None) -> bool:
     """Whether he may start runs of that class from here; without one, of any."""
     if cls is not None:
-        return start_lacks(user, cls) is None
+        return refused_start_operation(user, cls) is None
     return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
@@ -137,7 +137,7 @@ class StartPage:
             return self._sent_before(request)
         try:
             run_id, value = form.named
-            with asked(request, token).doing() as answer:
+            with asked(request, token).run_once() as answer:
                 target = Start(
                     cls,
                     args=form.payload,
@@ -147,7 +147,7 @@ class StartPage:
                     by=actor_of(request),
                 ).execute()
                 answer.made = target.run_id
-        except AskedBefore:  # another process was quicker
+        except DuplicateRequest:  # another process was quicker
             return self._sent_before(request)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
@@ -189,7 +189,7 @@ class StartPage:
         run = self.admin.run_for(request, like) if like else None
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
             return NOTHING
-        view = view_of(user_of(request), run)
+        view = redactor_for(user_of(request), run)
         if not view.shows_payloads:
             return NOTHING
         whole, shown = run.input, view.redact_payload(run.input)
@@ -199,7 +199,7 @@ class StartPage:
             example = whole
         else:
             return NOTHING
-        audit.read(actor_of(request), run)
+        audit.record_read(actor_of(request), run)
         return example
 
     def _list(self) -> str:

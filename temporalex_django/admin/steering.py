@@ -16,13 +16,13 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.actions import timeline
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.failed_message import FailedMessageAction
 from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.actions.taking_up import TakingUp
+from temporalex_django.actions.steering import Input, OperatorRunAction
+from temporalex_django.actions.taking_up import ReplayFromAction
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
@@ -58,7 +58,7 @@ class SteeringForm(TokenForm):
     )
 
     def __init__(
-        self, *args: Any, action: type[Steering[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
+        self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
     ) -> None:
         """``inputs`` are those of the action that it asks for, where these are not all."""
         super().__init__(*args, **kwargs)
@@ -98,7 +98,7 @@ def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list
     """The buttons of a run's page; ``address`` gives that of the page of an action, by its name."""
     found = []
     for action in STEERING.values():
-        if action.of == "run":
+        if action.target_kind == "run":
             why = not_yours(action, user, run) or not_the_present(run) or action.why_not(run)
             found.append(tool(action, address=address, why_not=why))
     return found
@@ -120,7 +120,7 @@ def part_tools(
     return [
         tool(action, address=address, why_not=None, seq=seq)
         for action in STEERING.values()
-        if action.of == of and (taken or not action.needs_worker)
+        if action.target_kind == of and (taken or not action.needs_worker)
         if not_the_present(run) is None and not_yours(action, user, run) is None
     ]
 
@@ -144,7 +144,7 @@ def row_tools(run: Instance, *, user: Person, address: Callable[[str], str]) -> 
     found = [
         replace(tool(action, address=address, why_not=None), label=labels.get(name, str(action.label)))
         for name, action in STEERING.items()
-        if issubclass(action, TakingUp) and not_the_present(run) is None
+        if issubclass(action, ReplayFromAction) and not_the_present(run) is None
         if action.why_not(run) is None and not_yours(action, user, run) is None
     ]
     closing = run.chain.activations if run.chain.run_id == run.pk and not run.is_open else None
@@ -158,7 +158,7 @@ def row_tools(run: Instance, *, user: Person, address: Callable[[str], str]) -> 
 
 
 def tool(
-    action: type[Steering[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
+    action: type[OperatorRunAction[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
 ) -> Tool:
     """A button of that action; ``seq`` is that of an activity or timer."""
     more = "" if seq is None else f"?seq={seq}"
@@ -170,9 +170,9 @@ def tool(
     )
 
 
-def not_yours(action: type[Steering[Any]], user: Person, run: Instance | None = None) -> str | None:
+def not_yours(action: type[OperatorRunAction[Any]], user: Person, run: Instance | None = None) -> str | None:
     """Why this person may not do it, to that run or to any; None: he may."""
-    refused = action.lacks(user, run)
+    refused = action.refused_operation(user, run)
     if refused is None:
         return None
     if refused.permission is None:
@@ -192,7 +192,7 @@ class SteeringPage(RunPage):
         label, more = str(action.label), {} if seq is None else {"seq": seq}
         return Confirmation(
             heading=label if seq is None else _("%(label)s: number %(seq)s") % {"label": label, "seq": seq},
-            effect=action.effect_on(run),
+            effect=action.effect_text(run),
             again=self._again(request, run),
             button=label,
             destructive=action.destructive,
@@ -213,8 +213,10 @@ class SteeringPage(RunPage):
         more = form.given if seq is None else {"seq": seq, **form.given}
         done = action(self.target(request, run), reason=form.cleaned_data["reason"], by=actor_of(request), **more)
         made = done.execute()
-        form.made = str(made.shown) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
-        return str(done.answer)
+        form.made = (
+            str(made.selected_run_id) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
+        )
+        return str(done.done_message)
 
     def afterwards(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
         """The page of the run that was made, or that has followed since; where the user may not see it, as always."""
@@ -226,18 +228,18 @@ class SteeringPage(RunPage):
     def _again(self, request: HttpRequest, run: Instance) -> list[str]:
         """List the work that is done again when the run is taken up at the activation that the address names."""
         to = request.GET.get("to", "")
-        if not issubclass(self._action(request), TakingUp) or not to.isascii() or not to.isdigit():
+        if not issubclass(self._action(request), ReplayFromAction) or not to.isascii() or not to.isdigit():
             return []
         if len(to) > _MOST_DIGITS:
             return []
-        view, alias, now = view_of(user_of(request), run), storage().alias, timezone.now()
-        rows = timeline.done_again(run.pk, int(to), view=view, alias=alias)
+        view, alias, now = redactor_for(user_of(request), run), storage().alias, timezone.now()
+        rows = timeline.repeated_rows(run.pk, int(to), redactor=view, alias=alias)
         shown = [row.text(now=now, titles=timeline.titles_of(row)) for row in rows[:_MOST_AGAIN]]
         more = len(rows) - len(shown)
         told = ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}
         return [*shown, *([told] if more else [])]
 
-    def _action(self, request: HttpRequest) -> type[Steering[Any]]:
+    def _action(self, request: HttpRequest) -> type[OperatorRunAction[Any]]:
         match = request.resolver_match
         action = STEERING.get(match.kwargs["action"]) if match is not None else None
         if action is None:
@@ -245,7 +247,7 @@ class SteeringPage(RunPage):
         return action
 
     def _seq(self, request: HttpRequest) -> int | None:
-        if self._action(request).of == "run":
+        if self._action(request).target_kind == "run":
             return None
         given = request.GET.get("seq", "")
         if not given.isascii() or not given.isdigit() or len(given) > _MOST_DIGITS:

@@ -12,7 +12,7 @@ from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.messages import MessagePanel, panels
 from temporalex_django.admin.requests import user_of
@@ -75,7 +75,9 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
             run=run,
             address=pages.address_of(run),
             badge=status_badge(run.status, blocked=bool(run.blocked)),
-            waits_for=shortened(", ".join(view_of(user, run).redact_waiting_for(run.waiting_for or [], run.waits))),
+            waits_for=shortened(
+                ", ".join(redactor_for(user, run).redact_waiting_for(run.waiting_for or [], run.waits))
+            ),
             tools=[tool for tool in possible if tool.why_not is None],
             messages=[panel for panel in taken if panel.why_not is None],
         )

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.switch_off import SwitchOff, known_names
+from temporalex_django.actions.switch_off import SwitchOff, switchable_names
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.requests import actor_of, user_of
@@ -40,7 +40,7 @@ class SwitchForm(forms.Form):
     def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         groups: list[Any] = [
-            (label, [(f"{kind}:{name}", name) for name in sorted(known_names(kind, alias=alias))])
+            (label, [(f"{kind}:{name}", name) for name in sorted(switchable_names(kind, alias=alias))])
             for kind, label in SwitchedOff.Switchable.choices
         ]
         named = {value for _label, options in groups for value, _name in options}

@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.drain_worker import DrainWorker
-from temporalex_django.actions.queue_figures import MOST, queue_figures
+from temporalex_django.actions.queue_figures import MAX_COUNT, queue_figures
 from temporalex_django.actions.run_due import RunDue
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.admin.base import ReadOnlyAdmin
@@ -168,7 +168,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ]
         wanted = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
         form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), wanted) else None
-        context = {"queues": queues, "most": MOST, "due_form": form}
+        context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("in hand"))

@@ -26,7 +26,7 @@ _UNSET: Any = object()
 class _ConditionalMethod:
     """A class method that only fitting classes have; versions of a dispatcher have none of them.
 
-    ``needs`` says what: nothing, or a scope in which a value means ``one`` run.
+    ``action_permission`` says what: nothing, or a scope in which a value means ``one`` run.
     """
 
     def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "one"] = "one") -> None:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.deciding import user_named
+from temporalex_django.actions.deciding import find_user
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -143,4 +143,4 @@ class DelegationForm(forms.Form):
 
     def clean_to(self) -> Person | str:
         """A name that nobody has stays one: ``Delegate`` refuses it as it refuses others."""
-        return user_named(self.cleaned_data["to"])
+        return find_user(self.cleaned_data["to"])

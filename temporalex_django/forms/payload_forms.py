@@ -11,7 +11,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 from msgspec import inspect as types
 
-from temporalex_django.actions.base import plain
+from temporalex_django.actions.base import to_plain_payload
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
 from temporalex_django.forms.fields import NOTHING, Structure, field_for, type_of
@@ -70,7 +70,7 @@ class PayloadForm(TokenForm):
             return data
         what = str(_("What is written here"))
         try:
-            self.payload = plain(self._written(data), what=what)
+            self.payload = to_plain_payload(self._written(data), label=what)
             payloads.convert(self.payload, self.annotation, label=what)
         except PayloadError as exc:
             at = _PATH.search(str(exc))

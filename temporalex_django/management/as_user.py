@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.access import VIEW, admit, runs_for
+from temporalex_django.access import VIEW, require_access, runs_for
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.names import quoted
@@ -54,7 +54,7 @@ def runs_of(by: Actor) -> QuerySet[Instance]:
     """The runs that he may look at. Raises ``CommandError``."""
     alias = storage().alias
     try:
-        admit(by.user, VIEW, alias=alias)
+        require_access(by.user, VIEW, alias=alias)
     except ActionNotPermitted as exc:
         raise exits.told(exc) from exc
     narrowed = runs_for(by.user, alias=alias)

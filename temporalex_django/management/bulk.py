@@ -15,15 +15,15 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.access import Operation, admit, runs_for
+from temporalex_django.access import Operation, require_access, runs_for
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.bulk_items import readable
-from temporalex_django.actions.bulk_jobs import count_of, jobs_for
+from temporalex_django.actions.bulk_items import redact_items
+from temporalex_django.actions.bulk_jobs import count_text, jobs_for
 from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
@@ -34,7 +34,7 @@ from temporalex_django.management.narrowing import add_filters, filter_names, fi
 from temporalex_django.management.steering import add_inputs, add_selectors, inputs_of
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
-_ACTIONS: dict[str, type[Steering[Any]]] = {**STEERING}
+_ACTIONS: dict[str, type[OperatorRunAction[Any]]] = {**STEERING}
 _SHOWN = 50
 _LOOK = 0.2
 _VIEW = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
@@ -93,7 +93,7 @@ def add_arguments(parser: CommandParser) -> None:
         printing.add_json(one)
 
 
-def _add_start(parser: CommandParser, action: type[Steering[Any]] | None) -> None:
+def _add_start(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="these runs, by their run ids")
     parser.add_argument("--all", action="store_true", help="every run, which no filter narrows")
     parser.add_argument("--wait", action="store_true", help="until workers are through; 1 when runs failed")
@@ -127,7 +127,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     if options.get("wait") and job.failed:
         then = f"See why: manage.py temporalex bulk show {job.pk}"
         raise CommandError(
-            exits.sentence(f"{job.failed} of {count_of(job.action, job.total)} failed", then), returncode=exits.FOUND
+            exits.sentence(f"{job.failed} of {count_text(job.action, job.total)} failed", then), returncode=exits.FOUND
         )
 
 
@@ -144,7 +144,7 @@ def _started(command: BaseCommand, what: str, by: Actor, options: dict[str, Any]
         inputs = {"signal": options["signal"], "payload": json_of(options["payload"], option="--payload")}
     else:
         action = _ACTIONS[what]
-        inputs = {**action.selected_by(given), **inputs_of(options, action)}
+        inputs = {**action.selection_from(given), **inputs_of(options, action)}
     if what in _ACTIONS and _ACTIONS[what].destructive:
         asking.ask(command, f"{_ACTIONS[what].effect} Go on, for {_how_many(runs)}?", yes=options["yes"])
     return StartBulk(what, runs=runs, reason=options["reason"], token=options["token"], by=by, **inputs).execute()
@@ -170,7 +170,7 @@ def _job(ref: str, by: Actor) -> BulkJob:
 
 def _jobs(by: Actor) -> QuerySet[BulkJob]:
     alias = storage().alias
-    admit(by.user, _VIEW, alias=alias)
+    require_access(by.user, _VIEW, alias=alias)
     return jobs_for(by.user, alias=alias)
 
 
@@ -182,7 +182,7 @@ def _awaited(command: BaseCommand, job: BulkJob) -> BulkJob:
             tell(job.total - job.left, job.total, f", {job.failed:,} failed")
             if job.state != BulkJob.State.RUNNING:
                 return job
-            if not live_workers(alias=storage().alias).able:
+            if not live_workers(alias=storage().alias).workflow_versions:
                 what = f"no worker is alive to do it; the job {job.pk} waits"
                 raise CommandError(exits.sentence(what, "manage.py temporalex worker"), returncode=exits.TRY_AGAIN)
             time.sleep(_LOOK)
@@ -225,13 +225,13 @@ def _part(problem: RunNotDone) -> str:
 def _print(command: BaseCommand, job: BulkJob, by: Actor, *, json: bool) -> None:
     alias = storage().alias
     failed = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_SHOWN]
-    said = _printed(job, readable(failed, by.user, alias=alias))
+    said = _printed(job, redact_items(failed, by.user, alias=alias))
     if json:
         printing.document(command, said)
         return
     counts = f"{said.done:,} done, {said.failed:,} failed, {said.left:,} left"
     printing.write(
-        command, f"bulk job {said.id}: {said.action} of {count_of(said.action, said.total)}, {said.state}: {counts}"
+        command, f"bulk job {said.id}: {said.action} of {count_text(said.action, said.total)}, {said.state}: {counts}"
     )
     if said.problems:
         printing.table(command, ("RUN", "WHY NOT"), [(_part(one), one.message or one.code) for one in said.problems])

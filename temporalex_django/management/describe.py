@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.access import is_every, view_of
+from temporalex_django.access import is_unfiltered, redactor_for
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe
-from temporalex_django.actions.summary import summary_of
+from temporalex_django.actions.summary import summarize_run
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management import as_user as people
 from temporalex_django.management import given, printing
@@ -32,18 +32,18 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     by = people.actor(as_user)
     target = given.looked_at(run, workflow, by=by)
     there = Instance.objects.using(storage().alias).defer(*UNREAD).select_related("chain")
-    row = there.filter(pk=target.shown).first()
+    row = there.filter(pk=target.selected_run_id).first()
     if row is None:  # deleted since it was found
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
-    view = view_of(by.user, row)
+    view = redactor_for(by.user, row)
     if view.shows_payloads:
-        audit.read(by, row)
+        audit.record_read(by, row)
     found = RunDescribed(
-        run=describe(target, storage=storage(), run=row, view=view),
+        run=describe(target, storage=storage(), run=row, redactor=view),
         queue=row.queue,
         created_at=row.created_at,
         parent_run_id=_parent(row, people.runs_of(by)),
-        summary=where(summary_of(row, view=view)),
+        summary=where(summarize_run(row, redactor=view)),
     )
     if json:
         printing.document(command, found)
@@ -54,7 +54,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
 def _parent(row: Instance, there: QuerySet[Instance]) -> str | None:
     """The run that started it, if it is among those that there are for the user."""
     parent = row.parent_run_id
-    if parent is None or not (is_every(there) or there.filter(pk=parent).exists()):
+    if parent is None or not (is_unfiltered(there) or there.filter(pk=parent).exists()):
         return None
     return str(parent)
 

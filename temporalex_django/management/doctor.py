@@ -13,9 +13,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.summary import summaries, summary_of
+from temporalex_django.actions.summary import summarize_run, summarize_runs
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management import as_user as people
 from temporalex_django.management import deploys, exits, given, printing
@@ -97,7 +97,7 @@ def handle(
         said = _of_deploy(command, as_user, sample or _SAMPLE, strict=strict)
     elif run is not None:
         by = people.actor(as_user)
-        said = _of_one(given.looked_at(run, workflow, by=by).shown, by)
+        said = _of_one(given.looked_at(run, workflow, by=by).selected_run_id, by)
     else:
         said = _of_all(as_user)
     if json:
@@ -118,7 +118,7 @@ def _of_all(as_user: str | None) -> DoctorSaid:
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         found = stuck(project.database, runs, most=_SHOWN)
         user = None if by is None else by.user
-        said = summaries(found, view=lambda run: view_of(user, run))
+        said = summarize_runs(found, redactor_of=lambda run: redactor_for(user, run))
         there = [_diagnosed(run, said[run.pk]) for run in found if said[run.pk].trouble]
     return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=there)
 
@@ -134,7 +134,7 @@ def _of_one(pk: Any, by: Actor) -> DoctorSaid:
     row = Instance.objects.using(storage().alias).defer(*UNREAD).select_related("chain").filter(pk=pk).first()
     if row is None:
         raise WorkflowNotFound("the run is gone")
-    one = _diagnosed(row, summary_of(row, view=view_of(by.user, row)))
+    one = _diagnosed(row, summarize_run(row, redactor=redactor_for(by.user, row)))
     return DoctorSaid(well=one.found.severity != "error", findings=(), runs=[one])
 
 

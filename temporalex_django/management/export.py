@@ -14,7 +14,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
@@ -116,7 +116,7 @@ def _written(row: Instance, folder: Path, view: Redactor, storage: DjangoStorage
 
 
 def _view(user: Person, row: Instance) -> Redactor:
-    return view_of(user, row).require_payloads(user)
+    return redactor_for(user, row).require_payloads(user)
 
 
 def _named(ids: Sequence[str]) -> Q:

@@ -65,7 +65,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
     workers = [*Worker.objects.using(alias)]
     alive = [one for one in workers if one.expires_at > database and one.buried_at is None]
     takers = [one for one in alive if one.drained_at is None]
-    live = LiveWorkers.of((one.queues, one.workflows, one.activity_names) for one in takers)
+    live = LiveWorkers.from_rows((one.queues, one.workflows, one.activity_names) for one in takers)
     late = database - PATIENCE
     return ProjectNow(
         **about,
@@ -115,7 +115,7 @@ def _due(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> Iterator[
     groups = rows.values("workflow", "version", "queue").annotate(count=Count("pk"), oldest=Min("chain__due_at"))
     for row in groups.order_by("-count", "workflow")[:_MOST]:
         named: dict[str, Any] = {"workflow": row["workflow"], "version": row["version"], "queue": row["queue"]}
-        missing = live.missing(**named)
+        missing = live.missing_worker(**named)
         yield RunsDue(**named, count=row["count"], oldest=row["oldest"] or late, missing=missing)
 
 
@@ -136,8 +136,8 @@ def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> It
     groups: Any = tasks.values("activity", "queue").annotate(count=Count("pk"))
     groups = groups.order_by("-count", "activity")
     for row in groups.filter(owner=None, atomic=False, due_at__lt=late).annotate(since=Min("due_at"))[:_MOST]:
-        if not live.has(row["activity"], queue=row["queue"]):
-            yield ActivitiesNow(**row, pollers=live.pollers(row["queue"]))
+        if not live.can_run_activity(row["activity"], queue=row["queue"]):
+            yield ActivitiesNow(**row, pollers=live.count_pollers(row["queue"]))
 
 
 def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:
@@ -177,4 +177,4 @@ def _lonely(alias: str, runs: Runs) -> Iterator[TasksLonely]:
 
 def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
     """The newest runs that somebody should look at, as lists and the admin mean it."""
-    return [*narrowing.stuck(open_runs(alias, runs)).select_related("chain").order_by("-id")[:most]]
+    return [*narrowing.stuck_runs(open_runs(alias, runs)).select_related("chain").order_by("-id")[:most]]

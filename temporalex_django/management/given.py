@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 
 from temporalex_django.access import runs_for
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.management import as_user as people
 from temporalex_django.management.exits import misused
 from temporalex_django.management.printing import add_json, safe
@@ -27,12 +27,12 @@ def add_run(parser: CommandParser) -> None:
 def found(run: str, workflow: str | None, *, by: Actor) -> RunTarget:
     """The run to act on, among those that there are for him; whether he may is for the action to say."""
     there = storage()
-    return find(run, storage=there, workflow=workflow, among=runs_for(by.user, alias=there.alias))
+    return find_run(run, storage=there, workflow=workflow, visible_runs=runs_for(by.user, alias=there.alias))
 
 
 def looked_at(run: str, workflow: str | None, *, by: Actor) -> RunTarget:
     """The run to look at. Raises ``CommandError`` for who may not look at runs."""
-    return find(run, storage=storage(), workflow=workflow, among=people.runs_of(by))
+    return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.runs_of(by))
 
 
 def json_of(text: str | None, *, option: str) -> Any:

@@ -14,8 +14,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django import access
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import instance as instance_of
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.describe import load_instance as instance_of
+from temporalex_django.actions.targets import find_run
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import render
@@ -93,9 +93,9 @@ def handle(
     there = people.runs_of(by)
     cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
     if id is not None:
-        target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
-        access.admit(by.user, access.VIEW, alias=storage().alias, run=target.row)
-        instance, run_id = instance_of(target, storage=storage()), str(target.shown)
+        target = find_run(_run(cls, id), storage=storage(), workflow=cls.name, visible_runs=there)
+        access.require_access(by.user, access.VIEW, alias=storage().alias, run=target.row)
+        instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
         cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
         what = f"{printing.safe(name)} is no graph workflow: there is nothing to draw"

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.actions import audit, timeline
 from temporalex_django.actions.base import storage
 from temporalex_django.authoring.redaction import Redactor
@@ -30,15 +30,15 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     """Nothing is written but, for a user who sees payloads, that he read it. JSON is read in pages of 500 events."""
     by = people.actor(as_user)
     target = given.looked_at(run, workflow, by=by)
-    view = view_of(by.user, target.row)
+    view = redactor_for(by.user, target.row)
     if view.shows_payloads:
-        audit.read(by, target.row)
+        audit.record_read(by, target.row)
     if json:
-        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         for event in iterate_pages(events, by="seq"):
             printing.record(command, _printed(event, view))
         return
-    now, rows = timezone.now(), timeline.of_run(target.shown, view=view, storage=storage())
+    now, rows = timezone.now(), timeline.rows_of_run(target.selected_run_id, redactor=view, storage=storage())
     cells = [
         (one.number, one.activation, printing.moment(one.began), one.text(now=now, titles=timeline.titles_of(one)))
         for one in rows

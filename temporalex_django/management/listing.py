@@ -11,10 +11,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.ordering import in_order
-from temporalex_django.actions.summary import summaries
+from temporalex_django.actions.ordering import iterate_runs
+from temporalex_django.actions.summary import summarize_runs
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
@@ -55,7 +55,7 @@ def handle(
     by = people.actor(as_user)
     runs = narrowed(people.runs_of(by), filters_of(options)).defer(*UNREAD).select_related("chain")
     most = None if json and limit is None else (limit or _SHOWN) + 1
-    rows = islice(in_order(runs, order, size=min(_PAGE, most or _PAGE)), most)
+    rows = islice(iterate_runs(runs, order, size=min(_PAGE, most or _PAGE)), most)
     if json:
         for one in islice(_listed(rows, by), limit):
             printing.record(command, one)
@@ -73,5 +73,5 @@ def handle(
 
 def _listed(rows: Iterator[Any], by: Actor) -> Iterator[RunListed]:
     while page := list(islice(rows, _PAGE)):
-        said = summaries(page, view=lambda run: view_of(by.user, run))
+        said = summarize_runs(page, redactor_of=lambda run: redactor_for(by.user, run))
         yield from (listed(run, said[run.pk]) for run in page)

@@ -103,7 +103,7 @@ def named(target: RunTarget) -> dict[str, Any]:
     """What ``RunNamed`` and its kin say of the run."""
     return {
         "id": target.workflow_id,
-        "run_id": str(target.shown),
+        "run_id": str(target.selected_run_id),
         "workflow": target.workflow,
         "version": target.version,
     }

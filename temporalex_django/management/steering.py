@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.management import as_user as people
 from temporalex_django.management import asking, given, printing
@@ -38,16 +38,19 @@ class SteeringCommand:
 
     output: ClassVar[Any] = Steered
 
-    def __init__(self, action: type[Steering[Any]]) -> None:
+    def __init__(self, action: type[OperatorRunAction[Any]]) -> None:
         self.action = action
         self.__doc__ = str(action.effect)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The run, the number of what it is about, the inputs of the action."""
         given.add_run(parser)
-        if self.action.of != "run":
+        if self.action.target_kind != "run":
             parser.add_argument(
-                "seq", metavar="SEQ", type=int, help=f"number of the {self.action.of}: describe and history have it"
+                "seq",
+                metavar="SEQ",
+                type=int,
+                help=f"number of the {self.action.target_kind}: describe and history have it",
             )
         add_inputs(parser, self.action)
         if self.action.destructive:
@@ -71,26 +74,26 @@ class SteeringCommand:
         target = given.found(run, workflow, by=by)
         action = self.action(target, reason=reason, seq=seq, by=by, **inputs_of(options, self.action))
         if self.action.destructive:
-            effect = self.action.effect_on(target.row)
+            effect = self.action.effect_text(target.row)
             asking.ask(command, f"{effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
         made = action.execute()
-        new = str(made.shown) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
+        new = str(made.selected_run_id) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
         if json:
-            said = Steered(**named(target), action=self.action.name, answer=str(action.answer), made=new)
+            said = Steered(**named(target), action=self.action.name, answer=str(action.done_message), made=new)
             printing.document(command, said)
             return
-        printing.write(command, f"{target.workflow} {target.workflow_id}: {action.answer}")
+        printing.write(command, f"{target.workflow} {target.workflow_id}: {action.done_message}")
         if new is not None:
             printing.write(command, f"the new run is {new}")
 
 
-def add_inputs(parser: CommandParser, action: type[Steering[Any]]) -> None:
+def add_inputs(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
     """``--reason``, and an option for each input."""
     parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
     _add(parser, action.inputs)
 
 
-def add_selectors(parser: CommandParser, action: type[Steering[Any]], *, beside: Collection[str]) -> None:
+def add_selectors(parser: CommandParser, action: type[OperatorRunAction[Any]], *, beside: Collection[str]) -> None:
     """An option for each thing that chooses among the activities or timers of many runs.
 
     ``beside`` are the filters of the command, which choose among these as well.
@@ -116,7 +119,7 @@ def _add(parser: CommandParser, inputs: Iterable[Input]) -> None:
             )
 
 
-def inputs_of(options: dict[str, Any], action: type[Steering[Any]]) -> dict[str, Any]:
+def inputs_of(options: dict[str, Any], action: type[OperatorRunAction[Any]]) -> dict[str, Any]:
     """Those that were given, by name. Raises ``CommandError``."""
     asked = (*action.inputs, *action.selectors)
     found = {one.name: _value(one, options.get(f"{_DEST}{one.name}")) for one in asked}
@@ -127,9 +130,9 @@ def _value(said: Input, value: Any) -> Any:
     return given.json_of(value, option=f"--{said.name.replace('_', '-')}") if said.kind is object else value
 
 
-def _command_name(action: type[Steering[Any]]) -> str:
+def _command_name(action: type[OperatorRunAction[Any]]) -> str:
     """``retry_activity`` is said ``retry``: the number that follows is an activity's."""
-    return re.sub(f"_{action.of}$", "", action.name).replace("_", "-")
+    return re.sub(f"_{action.target_kind}$", "", action.name).replace("_", "-")
 
 
 COMMANDS = {_command_name(action): SteeringCommand(action) for action in STEERING.values()}

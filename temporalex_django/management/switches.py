@@ -12,7 +12,7 @@ from datetime import datetime
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.access import Operation, admit
+from temporalex_django.access import Operation, require_access
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
@@ -71,7 +71,7 @@ def handle(
     by = people.actor(as_user)
     if what == "show":
         alias = storage().alias
-        admit(by.user, _VIEW, alias=alias)
+        require_access(by.user, _VIEW, alias=alias)
         found = [_of(row) for row in SwitchedOff.objects.using(alias)]
         if json:
             printing.document(command, found)

@@ -21,7 +21,7 @@ from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import seen
+from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -102,7 +102,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     if what in ("claim", "release"):
         (Claim if what == "claim" else Release)(task, by=by).execute()
     elif what == "delegate":
-        Delegate(task, to=deciding.user_named(options["to"]), reason=options["reason"], by=by).execute()
+        Delegate(task, to=deciding.find_user(options["to"]), reason=options["reason"], by=by).execute()
     elif what == "decide":
         data = json_of(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=data, comment=options["comment"], by=by).execute()
@@ -143,20 +143,20 @@ def _open(by: Actor, *, every: bool) -> HumanTaskQuerySet:
     """Those of the user, or of all runs. Raises ``ActionNotPermitted``."""
     if by.user is not None and not every:
         return inbox(by.user)
-    tasks = HumanTask.objects.using(storage().alias) if by.user is None else deciding.of_runs(by.user)
+    tasks = HumanTask.objects.using(storage().alias) if by.user is None else deciding.tasks_of_visible_runs(by.user)
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
 
 
 def _seen(tasks: Iterable[HumanTask], by: Actor) -> list[TaskPrinted]:
     """The tasks as this person sees them."""
-    return [*map(_printed, deciding.with_nobody_left(*seen(tasks, by.user)))]
+    return [*map(_printed, deciding.mark_nobody_left(*redact_tasks(tasks, by.user)))]
 
 
 def _printed(task: HumanTask) -> TaskPrinted:
     return TaskPrinted(
         task=str(task.pk),
         title=task.title,
-        text=deciding.sentence(task),
+        text=deciding.task_sentence(task),
         workflow=task.workflow,
         id=task.workflow_id,
         run_id=str(task.run_id),

@@ -57,7 +57,7 @@ def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str |
             open=row["open"],
             oldest=row["oldest"].isoformat(),
             here=row["version"] in here.get(row["workflow"], ()),
-            missing=workers.missing(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
+            missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
         )
         for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
     ]

@@ -94,7 +94,7 @@ class HumanTask(models.Model):
     )
     comment = models.TextField(blank=True, default="")
 
-    #: Whether four eyes shut out everybody whom it asks; no column: ``actions.deciding.with_nobody_left`` looks.
+    #: Whether four eyes shut out everybody whom it asks; no column: ``actions.deciding.mark_nobody_left`` looks.
     nobody_left = False
 
     objects = HumanTaskQuerySet.as_manager()

@@ -32,7 +32,9 @@ def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> 
     found = inbox(user)
     if workflow:
         found = found.filter(workflow=workflow)
-    return [InboxEntry(task=task, text=deciding.sentence(task), address=_address(task, link)) for task in found[:most]]
+    return [
+        InboxEntry(task=task, text=deciding.task_sentence(task), address=_address(task, link)) for task in found[:most]
+    ]
 
 
 def _address(task: HumanTask, link: str) -> str:

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import signals
 from temporalex_django.actions import deciding
-from temporalex_django.actions.inbox import find_task, sees
+from temporalex_django.actions.inbox import find_task, may_view
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 from temporalex_django.pages.links import token_for
@@ -86,7 +86,7 @@ class TaskMail:
     def send(self, task: HumanTask, user: Any) -> None:
         """One mail."""
         link = f"{self.base_url}{reverse('temporalex_pages:link', args=[token_for(task, user)])}"
-        text = deciding.sentence(task, subject=deciding.about(task.run))
+        text = deciding.task_sentence(task, subject=deciding.subject_text(task.run))
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
         )
@@ -96,7 +96,7 @@ class TaskMail:
 
 def _may(task: HumanTask, user: Any) -> bool:
     """Whether there is that run for him, and he may decide."""
-    return sees(user, task) and deciding.why_not(task, user) is None
+    return may_view(user, task) and deciding.why_not(task, user) is None
 
 
 def _those(kind: str, words: Iterable[str]) -> list[str]:

@@ -19,9 +19,9 @@ from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.inbox import find_task, words_of
+from temporalex_django.actions.inbox import candidates_of, find_task
 from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import seen
+from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
@@ -109,7 +109,7 @@ def _shown(
     request: HttpRequest, task: HumanTask, by: Actor, *, form: DecisionForm | None, said: str, status: int, onwards: str
 ) -> HttpResponse:
     assert by.user is not None
-    (shown,) = seen(deciding.with_nobody_left(task), by.user)
+    (shown,) = redact_tasks(deciding.mark_nobody_left(task), by.user)
     why_not = deciding.why_not(task, by.user)
     if why_not is None and form is None:
         try:
@@ -117,14 +117,14 @@ def _shown(
         except TemporalexError as exc:  # its code is not here
             why_not = exc.message
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
-    about = deciding.about(task.run)
+    about = deciding.subject_text(task.run)
     context: dict[str, Any] = {
         "task": shown,
         "said": said,
         "done": done,
-        "text": deciding.sentence(shown, subject=about),
-        "shows": deciding.written(shown),
-        "asks": ", ".join(people_of(words_of(task))),
+        "text": deciding.task_sentence(shown, subject=about),
+        "shows": deciding.value_as_json(shown),
+        "asks": ", ".join(people_of(candidates_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
         "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(by.user),
@@ -138,7 +138,7 @@ def _shown(
 def _refuse(by: Actor, task: HumanTask) -> NoReturn:
     """Raises ``PermissionDenied``, which the audit notes: he might have decided it when the link was made."""
     why = _("You may not decide this any more.")
-    audit.denied(by, Decide.name, why, run=task.run, message=task.key)
+    audit.record_denial(by, Decide.name, why, run=task.run, message=task.key)
     raise PermissionDenied(why)
 
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.status import is_success
 from rest_framework.views import APIView
 
-from temporalex_django.access import view_of
+from temporalex_django.access import redactor_for
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor
 from temporalex_django.authoring.redaction import Redactor
@@ -38,7 +38,7 @@ class Audited(Base):
 
     def _view(self, run: Instance) -> Redactor:
         """What the caller sees of the run that the answer is about."""
-        view = view_of(self._actor().user, run)
+        view = redactor_for(self._actor().user, run)
         if view.shows_payloads:
             self.shows = run
         return view
@@ -52,10 +52,10 @@ class Audited(Base):
             named = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
             if self.judged is None:
                 named["ref"] = self.kwargs.get("id", "")
-            audit.denied(self._actor(), self.contract.operation, str(message or ""), run=self.judged, **named)
+            audit.record_denial(self._actor(), self.contract.operation, str(message or ""), run=self.judged, **named)
         super().permission_denied(request, message, code)
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         if self.shows is not None and is_success(response.status_code):
-            audit.read(self._actor(), self.shows)
+            audit.record_read(self._actor(), self.shows)
         return super().finalize_response(request, response, *args, **kwargs)

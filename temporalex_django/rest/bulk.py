@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.bulk_items import readable
+from temporalex_django.actions.bulk_items import redact_items
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
@@ -102,7 +102,7 @@ class BulkViewSet(Repeatable):
         """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
         body = self._body()
         if (steering := STEERING.get(body["action"])) is not None:
-            body["inputs"] = {**steering.selected_by(body.get("filter", {})), **body["inputs"]}
+            body["inputs"] = {**steering.selection_from(body.get("filter", {})), **body["inputs"]}
         runs = self._runs(body["action"], body["inputs"])
         runs.check_permissions(request)
         start = self._started(body, runs)
@@ -126,7 +126,9 @@ class BulkViewSet(Repeatable):
         found = [*rows[: limit + 1]]
         runs = self.run_views(request=request, headers={}, action="retrieve", kwargs={})
         there = runs.get_queryset()
-        page = readable(found[:limit], self._user, alias=storage().alias, among=there, admits=runs.admits)
+        page = redact_items(
+            found[:limit], self._user, alias=storage().alias, visible_runs=there, is_admitted=runs.admits
+        )
         following = None
         if len(found) > limit:
             more = {"outcome": wanted} if wanted else {}
@@ -163,8 +165,8 @@ class BulkViewSet(Repeatable):
             return StartBulk(
                 body["action"],
                 runs=body["runs"] if "runs" in body else narrowed(runs.filterset_class, body["filter"], there),
-                among=there,
-                admits=runs.admits,
+                visible_runs=there,
+                is_admitted=runs.admits,
                 reason=body["reason"],
                 by=self._actor(),
                 **inputs,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import LONGEST_WAIT
@@ -66,7 +66,7 @@ def does(
 
 
 @cache
-def steering_contract(action: type[Steering[Any]]) -> Contract:
+def steering_contract(action: type[OperatorRunAction[Any]]) -> Contract:
     """The contract of what an operator does to a run."""
     run = serializers.RunOut
     return Contract(

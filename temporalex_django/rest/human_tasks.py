@@ -19,10 +19,10 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.human_task import ActionOnTask
-from temporalex_django.actions.inbox import find_task, inbox, words_of
+from temporalex_django.actions.human_task import HumanTaskAction
+from temporalex_django.actions.inbox import candidates_of, find_task, inbox
 from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import seen
+from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.authoring import authorization
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.asked import form_of
@@ -95,7 +95,7 @@ class HumanTaskViewSet(Repeatable):
         page = FirstDue(request.query_params.get("cursor"), limit=limit or NewestFirst.page_size)
         found, cursor = page.page(with_subjects(self._narrowed(request)))
         given = {name: value for name, value in request.query_params.items() if name != "cursor"}
-        shown = [*map(self._shown, deciding.with_nobody_left(*seen(found, self._user)))]
+        shown = [*map(self._shown, deciding.mark_nobody_left(*redact_tasks(found, self._user)))]
         following = None if cursor is None else self._following("human-tasks", {**given, "cursor": cursor})
         return Response({"next": following, "results": serializers.HumanTaskOut(shown, many=True).data})
 
@@ -104,7 +104,11 @@ class HumanTaskViewSet(Repeatable):
         if self._flag("all"):
             if not policy().allows(self._user, VIEW):
                 self.permission_denied(request, message=f"That takes the permission {VIEW.permission}.")
-            tasks = deciding.of_runs(self._user).open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+            tasks = (
+                deciding.tasks_of_visible_runs(self._user)
+                .open()
+                .order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+            )
         if (there := self._there()) is not None:
             tasks = tasks.filter(run__in=there.order_by().values("pk"))
         if self._flag("mine"):
@@ -161,7 +165,7 @@ class HumanTaskViewSet(Repeatable):
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _acted(self, ref: str, action: Callable[[HumanTask], ActionOnTask[Any]]) -> Response:
+    def _acted(self, ref: str, action: Callable[[HumanTask], HumanTaskAction[Any]]) -> Response:
         task = self._task(ref)
         act = action(task)
         self._done(act.execute, lambda _done: (task.pk, False))
@@ -169,7 +173,7 @@ class HumanTaskViewSet(Repeatable):
 
     def _to(self) -> dict[str, Any]:
         body = self._body()
-        return {**body, "to": deciding.user_named(body["to"])}
+        return {**body, "to": deciding.find_user(body["to"])}
 
     def _task(self, ref: str) -> HumanTask:
         found = find_task(ref, self._user)
@@ -185,7 +189,7 @@ class HumanTaskViewSet(Repeatable):
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
 
     def _one(self, task: HumanTask) -> Response:
-        (shown_task,) = seen(deciding.with_nobody_left(task), self._user)
+        (shown_task,) = redact_tasks(deciding.mark_nobody_left(task), self._user)
         shown = {
             **self._shown(shown_task),
             "shows": None if isinstance(shown_task.shown_value, UnreadablePayload) else shown_task.shown_value,
@@ -203,8 +207,8 @@ class HumanTaskViewSet(Repeatable):
             **{
                 name: getattr(task, name) for name in map(str, serializers.HumanTaskOut().fields) if hasattr(task, name)
             },
-            "text": deciding.sentence(task),
-            "asked": words_of(task),
+            "text": deciding.task_sentence(task),
+            "asked": candidates_of(task),
             "subject": of_kind,
             "requested_by": _person(task.requested_by_key, task.requested_by_name),
             "claimed_by": _person(task.claimed_by_key, task.claimed_by_name),

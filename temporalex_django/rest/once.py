@@ -14,7 +14,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.actions.once import Asked, AskedBefore
+from temporalex_django.actions.once import DuplicateRequest, IdempotentRequest
 from temporalex_django.core.names import check_message_id
 from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
 from temporalex_django.rest.base import ContractViewSet
@@ -27,7 +27,7 @@ Method = Callable[..., Response]
 class Repeatable(ContractViewSet):
     """Has methods that are ``once``."""
 
-    asked: Asked | None = None
+    asked: IdempotentRequest | None = None
 
     @abstractmethod
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
@@ -37,7 +37,7 @@ class Repeatable(ContractViewSet):
         """What ``do`` gives, which executes an action; ``made`` says of it what is noted (see ``KeptAnswer``)."""
         if self.asked is None:
             return do()
-        with self.asked.doing() as answer:
+        with self.asked.run_once() as answer:
             result = do()
             answer.made, answer.new = made(result)
         return result
@@ -51,12 +51,12 @@ def once(method: Method) -> Method:
         key = request.headers.get(KEY)
         if key is None:
             return method(self, request, **names)
-        self.asked = Asked(by=self._actor(), key=check_message_id(key, label=KEY), request=_said(request))
+        self.asked = IdempotentRequest(by=self._actor(), key=check_message_id(key, label=KEY), request=_said(request))
         try:
-            self.asked.look()
+            self.asked.check_duplicate()
             return method(self, request, **names)
-        except AskedBefore as before:
-            return self.again(before.made, new=before.new, **names)
+        except DuplicateRequest as before:
+            return self.again(before.object_id, new=before.is_new, **names)
 
     return keyed
 

@@ -15,7 +15,7 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
-from temporalex_django.actions.ordering import columns, within_reach
+from temporalex_django.actions.ordering import columns, limit_to_range
 from temporalex_django.models import HumanTask, Instance
 
 #: Of what is counted within a run: events, and the like.
@@ -34,7 +34,7 @@ class NewestFirst(CursorPagination):
     """``?cursor=`` and ``?limit=``. A cursor that is not ours is 400."""
 
     ordering = "-id"
-    #: Of runs, in which case what it pages through are ids and places (see ``actions.ordering.FoundAtOnce``).
+    #: Of runs, in which case what it pages through are ids and places (see ``actions.ordering.IndexOrderedQuerySet``).
     order: str | None = None
     page_size = 50
     page_size_query_param = "limit"
@@ -58,7 +58,7 @@ class NewestFirst(CursorPagination):
         return UUID(position) if by_id else _aware(position)
 
     def near(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
-        """The same runs, as far as a page of them needs (see ``ordering.within_reach``)."""
+        """The same runs, as far as a page of them needs (see ``ordering.limit_to_range``)."""
         assert self.order is not None
         cursor = self.decode_cursor(request)
         order, at = self.order, None
@@ -68,7 +68,7 @@ class NewestFirst(CursorPagination):
             at = self._place(str(cursor.position))
         size = (self.get_page_size(request) or self.page_size) + 1
         offset = 0 if cursor is None else cursor.offset
-        return within_reach(runs, order, at if isinstance(at, datetime) else None, rows=size + offset)
+        return limit_to_range(runs, order, at if isinstance(at, datetime) else None, rows=size + offset)
 
     def keep(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
         """The rows of the page in its order; those that are gone since it was found are left out."""

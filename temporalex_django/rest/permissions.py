@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.actions.resume import approves
+from temporalex_django.actions.resume import has_step_role
 
 
 class InstancePermission(BasePermission):
@@ -49,4 +49,6 @@ def _approves(request: Request, view: APIView, asked: Operation) -> bool:
     if asked.action != "resume":
         return False
     there = view.get_queryset()  # type: ignore[attr-defined] # of view sets
-    return approves(request.user, view.kwargs["id"], workflow=request.query_params.get("workflow") or None, among=there)
+    return has_step_role(
+        request.user, view.kwargs["id"], workflow=request.query_params.get("workflow") or None, visible_runs=there
+    )

@@ -16,9 +16,9 @@ from rest_framework.response import Response
 
 from temporalex_django import errors
 from temporalex_django.actions import timeline
-from temporalex_django.actions.accepting import accepted
+from temporalex_django.actions.accepting import available_messages
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import Result, describe
+from temporalex_django.actions.describe import ResultWaiter, describe
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.authorization import sender_key
@@ -64,13 +64,13 @@ class ReadingViewSet(RunViewSet):
     @says(view("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
     def children(self, request: Request, id: str) -> Response:
         """Of that run alone, not of the chain; newest first."""
-        return self._paged(self._listed(self.get_queryset().filter(parent_run_id=self._target(id).shown)))
+        return self._paged(self._listed(self.get_queryset().filter(parent_run_id=self._target(id).selected_run_id)))
 
     @says(view("The history, in pages", serializers.EventOut, WORKFLOW, *BY_SEQ, several=True))
     def events(self, request: Request, id: str) -> Response:
         """A page ends earlier when it would be larger than ``BYTES_A_PAGE``."""
         target = self._target(id)
-        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         return self._by_seq("events", target, events, Length("attributes"), serializers.EventOut)
 
     @says(
@@ -81,10 +81,12 @@ class ReadingViewSet(RunViewSet):
         target = self._target(id)
         after, limit = self._after()
         view = self._view(target.row)
-        rows, last = timeline.page(target.shown, after=after, limit=limit, view=view, storage=storage())
+        rows, last = timeline.timeline_page(
+            target.selected_run_id, after=after, limit=limit, redactor=view, storage=storage()
+        )
         following = None
         if last is not None:
-            following = self._following("timeline", {"after": last, "limit": limit}, id=str(target.shown))
+            following = self._following("timeline", {"after": last, "limit": limit}, id=str(target.selected_run_id))
         now = timezone.now()
         shown = [{**asdict(row), "text": row.text(now=now, titles=timeline.titles_of(row))} for row in rows]
         return Response({"next": following, "results": serializers.TimelineOut(shown, many=True).data})
@@ -102,7 +104,7 @@ class ReadingViewSet(RunViewSet):
                 "about": one.about,
                 "why_not": one.why_not(self._user, run),
             }
-            for one in accepted(run)
+            for one in available_messages(run)
         ]
         return Response({"next": None, "results": serializers.AcceptedOut(rows, many=True).data})
 
@@ -117,7 +119,7 @@ class ReadingViewSet(RunViewSet):
     def activities(self, request: Request, id: str) -> Response:
         """Attempts, the last failure, and when they are tried next; the first hundred."""
         target = self._target(id)
-        found = describe(target, storage=storage(), view=self._view(target.row)).activities
+        found = describe(target, storage=storage(), redactor=self._view(target.row)).activities
         return Response({"next": None, "results": serializers.ActivityOut(found, many=True).data})
 
     @says(
@@ -135,17 +137,17 @@ class ReadingViewSet(RunViewSet):
         """
         target = self._target(id)
         view = self._view(target.row)
-        result = Result(
+        result = ResultWaiter(
             target,
             timeout=self._wait(default=0.0),
             storage=storage(),
-            seat=partial(seat, sender_key(self._user)),
-            view=view,
+            wait_slot=partial(seat, sender_key(self._user)),
+            redactor=view,
         )
         try:
             return Response({"status": "completed", "result": result.get()})
         except errors.ResultTimeout as exc:
-            now = describe(target, storage=storage(), view=view)
+            now = describe(target, storage=storage(), redactor=view)
             body = {"status": now.status, "blocked": now.blocked, "detail": str(exc)}
             return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})
         except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
@@ -168,6 +170,6 @@ class ReadingViewSet(RunViewSet):
         following = None
         if count < len(sizes):
             more = {"after": sizes[count - 1][0], "limit": limit}
-            following = self._following(address, more, id=str(target.shown))
+            following = self._following(address, more, id=str(target.selected_run_id))
         shown = form(page, many=True, context={"view": self._view(target.row)}).data
         return Response({"next": following, "results": shown})

@@ -13,15 +13,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import describe, described
-from temporalex_django.actions.inbox import open_in
-from temporalex_django.actions.ordering import FoundAtOnce, ordered
-from temporalex_django.actions.seeing import seen as seen_by
-from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
-from temporalex_django.actions.targets import RunTarget, find
-from temporalex_django.actions.unchanged import Seen, seen
+from temporalex_django.actions.describe import build_description, describe
+from temporalex_django.actions.inbox import awaited_tasks
+from temporalex_django.actions.ordering import IndexOrderedQuerySet, order_runs
+from temporalex_django.actions.seeing import redact_tasks as seen_by
+from temporalex_django.actions.summary import RunStateLoader, annotate_ends, annotate_messages, annotate_switches
+from temporalex_django.actions.targets import RunTarget, find_run
+from temporalex_django.actions.unchanged import RunVersion, version_of
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.core.attributes import to_readable
@@ -69,7 +69,9 @@ class RunViewSet(Repeatable):
 
     def _target(self, ref: str) -> RunTarget:
         """Among ``get_queryset``; then ``has_object_permission`` of the permission classes is asked."""
-        target = find(ref, storage=storage(), workflow=self._text("workflow") or None, among=self.get_queryset())
+        target = find_run(
+            ref, storage=storage(), workflow=self._text("workflow") or None, visible_runs=self.get_queryset()
+        )
         self.check_object_permissions(self.request, target.row)
         return target
 
@@ -78,7 +80,9 @@ class RunViewSet(Repeatable):
         return self._with_parents(runs)
 
     def _row(self, target: RunTarget) -> Instance:
-        run = with_messages(with_switches(self._rows(storage().alias))).filter(pk=target.shown).first()
+        run = (
+            annotate_messages(annotate_switches(self._rows(storage().alias))).filter(pk=target.selected_run_id).first()
+        )
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
@@ -86,7 +90,7 @@ class RunViewSet(Repeatable):
     def _with_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
         """With ``parent_there``: the id of a parent that is not there for the caller is not told."""
         there = self.get_queryset()
-        if is_every(there):
+        if is_unfiltered(there):
             return runs
         return runs.annotate(parent_there=Exists(there.order_by().filter(pk=OuterRef("parent_run_id"))))
 
@@ -97,22 +101,23 @@ class RunViewSet(Repeatable):
             names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._address("instance", id=str(run.pk))}
             return Response(names, status=status, headers=headers)
         view = self._view(run)
-        if Reading.untouched(run):  # it has nothing open yet, and whether a worker could take it is known
-            reading = Reading([run], whole=True)
-            what = described(run, waiting_for=reading.waiting_for(run), view=view)
+        if RunStateLoader.is_untouched(run):  # it has nothing open yet, and whether a worker could take it is known
+            reading = RunStateLoader([run], with_details=True)
+            what = build_description(run, waiting_for=reading.waiting_for(run), redactor=view)
         else:
-            what = describe(target, storage=storage(), run=run, view=view)
-            reading = Reading([run], whole=True, idle=not what.activities)
+            what = describe(target, storage=storage(), run=run, redactor=view)
+            reading = RunStateLoader([run], with_details=True, has_no_tasks=not what.activities)
         said = reading.summary(run, view)
         shown = replace(
-            self._shown(what, run, said, text=said.text), human_tasks=seen_by(open_in(run, most=_TASKS), self._user)
+            self._shown(what, run, said, text=said.text),
+            human_tasks=seen_by(awaited_tasks(run, limit=_TASKS), self._user),
         )
         body = serializers.InstanceDetail(shown).data
         # the sentence counts the seconds: a tag of it would change while nothing happens
-        tag = tag_of(seen(run), {name: shown for name, shown in body.items() if name != "summary"})
+        tag = tag_of(version_of(run), {name: shown for name, shown in body.items() if name != "summary"})
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
-    def _matched(self, request: Request) -> list[Seen] | None:
+    def _matched(self, request: Request) -> list[RunVersion] | None:
         """As what the caller saw the run, by his ``If-Match``; None: he does not say, or does not mind."""
         given = request.headers.get("If-Match")
         return None if given is None else seen_in(given)
@@ -122,15 +127,18 @@ class RunViewSet(Repeatable):
         pager = self.paginator
         assert isinstance(pager, NewestFirst)
         pager.order = order
-        near: Any = FoundAtOnce(pager.near(ordered(runs, order), self.request), order)
+        near: Any = IndexOrderedQuerySet(pager.near(order_runs(runs, order), self.request), order)
         found: Sequence[Any] = self.paginate_queryset(near) or ()
-        there = {run.pk: run for run in with_ends(self._rows(runs.db)).filter(pk__in=[one["pk"] for one in found])}
+        there = {run.pk: run for run in annotate_ends(self._rows(runs.db)).filter(pk__in=[one["pk"] for one in found])}
         page = pager.keep(there)
-        reading = Reading(page)
+        reading = RunStateLoader(page)
         shown = []
         for run in page:
-            view = view_of(self._user, run)
-            said, what = reading.summary(run, view), described(run, waiting_for=reading.waiting_for(run), view=view)
+            view = redactor_for(self._user, run)
+            said, what = (
+                reading.summary(run, view),
+                build_description(run, waiting_for=reading.waiting_for(run), redactor=view),
+            )
             shown.append(self._shown(what, run, said, text=said.short))
         return [*serializers.InstanceOut(shown, many=True).data]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers as fields
 
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import Instance
 from temporalex_django.rest.serializers import ReasonBody
@@ -19,7 +19,7 @@ _KINDS: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {
 }
 
 
-def body_of(action: type[Steering[Any]]) -> type[ReasonBody]:
+def body_of(action: type[OperatorRunAction[Any]]) -> type[ReasonBody]:
     """``reason``, and the inputs of the action; named after it."""
     name = "".join(part.capitalize() for part in action.name.split("_"))
     return type(f"{name}Body", (ReasonBody,), {one.name: _field(one) for one in action.inputs})
@@ -36,19 +36,19 @@ def _field(said: Input) -> fields.Field[Any, Any, Any, Any]:
     return _KINDS[said.kind](**common)
 
 
-def operation_of(action: type[Steering[Any]], run: Instance, user: Person) -> dict[str, Any]:
+def operation_of(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> dict[str, Any]:
     """As ``OperationOut`` has it."""
     return {
         "name": action.name,
-        "of": action.of,
-        "effect": action.effect_on(run),
+        "of": action.target_kind,
+        "effect": action.effect_text(run),
         "destructive": action.destructive,
         "why_not": _not_his(action, run, user) or action.why_not(run),
     }
 
 
-def _not_his(action: type[Steering[Any]], run: Instance, user: Person) -> str | None:
-    refused = action.lacks(user, run)
+def _not_his(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> str | None:
+    refused = action.refused_operation(user, run)
     if refused is None:
         return None
     if refused.permission is None:

@@ -13,7 +13,7 @@ from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
 from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.conf import read
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
@@ -77,7 +77,11 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
     return [
         *(path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES),
         *(
-            path(f"{_OF[action.of]}{_address(action)}/", _view(viewset, {"post": "steer"}, steering=action), name=name)
+            path(
+                f"{_OF[action.target_kind]}{_address(action)}/",
+                _view(viewset, {"post": "steer"}, steering=action),
+                name=name,
+            )
             for name, action in STEERING.items()
         ),
         *(
@@ -96,9 +100,9 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
     ]
 
 
-def _address(action: type[Steering[Any]]) -> str:
+def _address(action: type[OperatorRunAction[Any]]) -> str:
     """The last part of its address: of what is done to a run in words, elsewhere the name of the operation."""
-    return action.name.replace("_", "-") if action.of == "run" else action.name
+    return action.name.replace("_", "-") if action.target_kind == "run" else action.name
 
 
 def _view(viewset: type[ContractViewSet], actions: dict[str, str], **options: Any) -> Callable[..., HttpResponseBase]:

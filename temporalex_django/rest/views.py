@@ -17,10 +17,10 @@ from temporalex_django.actions.query import Query
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.actions.targets import RunTarget, find_chain
-from temporalex_django.actions.unchanged import while_unchanged
-from temporalex_django.actions.update import SendUpdate, outcome_of
+from temporalex_django.actions.unchanged import require_unchanged
+from temporalex_django.actions.update import SendUpdate, read_outcome
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.core.attributes import parse_all
@@ -46,7 +46,7 @@ class InstanceViewSet(ReadingViewSet):
     """
 
     #: What an address does that is made of ``actions.registry.STEERING``.
-    steering: type[Steering[Any]] | None = None
+    steering: type[OperatorRunAction[Any]] | None = None
 
     @says(
         does(
@@ -111,11 +111,11 @@ class InstanceViewSet(ReadingViewSet):
             timeout=wait,
             by=self._actor(),
             exact=True,
-            seat=partial(seat, sender_key(self._user)),
+            wait_slot=partial(seat, sender_key(self._user)),
         )
         try:
             with key_is_id(request):
-                return Response({"id": update.id, "result": update.execute()})
+                return Response({"id": update.message_id, "result": update.execute()})
         except errors.UpdateTimeout as exc:
             return self._not_done(exc, target=target, name=name)
 
@@ -126,7 +126,7 @@ class InstanceViewSet(ReadingViewSet):
         self._view(target.row)
         try:
             return Response(
-                {"id": update_id, "result": outcome_of(target, name, update_id, storage=storage(), by=self._actor())}
+                {"id": update_id, "result": read_outcome(target, name, update_id, storage=storage(), by=self._actor())}
             )
         except errors.UpdateTimeout as exc:
             return self._not_done(exc, target=target, name=name)
@@ -169,11 +169,11 @@ class InstanceViewSet(ReadingViewSet):
         action = self.steering(target, by=self._actor(), **{**self._body(), **of})
 
         def act() -> tuple[RunTarget, bool]:
-            with while_unchanged(target, self._matched(request)):
+            with require_unchanged(target, self._matched(request)):
                 made = action.execute()
             return (made, True) if isinstance(made, RunTarget) else (self._now(target), False)
 
-        shown, new = self._done(act, lambda made: (made[0].shown, made[1]))
+        shown, new = self._done(act, lambda made: (made[0].selected_run_id, made[1]))
         response = self._steered(shown, new=new)
         if response.data is not None and (notice := str(action.notice)):
             response.data["notice"] = notice
@@ -193,7 +193,7 @@ class InstanceViewSet(ReadingViewSet):
         if target.pinned is not None:
             return target
         try:
-            return find_chain(target.chain_id, storage=storage(), among=self.get_queryset())
+            return find_chain(target.chain_id, storage=storage(), visible_runs=self.get_queryset())
         except errors.WorkflowNotFound:  # deleted
             return target
 
@@ -202,7 +202,9 @@ class InstanceViewSet(ReadingViewSet):
 
     def _steered(self, target: RunTarget, *, new: bool) -> Response:
         if new:
-            return self._one(target, status=201, headers={"Location": self._address("instance", id=str(target.shown))})
+            return self._one(
+                target, status=201, headers={"Location": self._address("instance", id=str(target.selected_run_id))}
+            )
         try:
             return self._one(target)
         except errors.WorkflowNotFound:
@@ -225,7 +227,7 @@ class InstanceViewSet(ReadingViewSet):
     def _not_done(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:
             raise exc
-        address = self._address("update", id=str(target.shown), name=name)
+        address = self._address("update", id=str(target.selected_run_id), name=name)
         body = {"id": exc.update_id, "accepted": exc.accepted, "detail": str(exc)}
         headers = {"Location": f"{address}?{urlencode({'id': exc.update_id or ''})}", "Retry-After": RETRY_AFTER}
         return Response(body, status=202, headers=headers)

@@ -145,10 +145,10 @@ class DurableBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
         """Raises ``TaskResultDoesNotExist``, also when it was kept long enough."""
-        from temporalex_django.actions.lone_tasks import find_lone  # noqa: PLC0415 - as above
+        from temporalex_django.actions.lone_tasks import find_background_task  # noqa: PLC0415 - as above
         from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
 
-        background_task = find_lone(result_id)
+        background_task = find_background_task(result_id)
         if background_task is None:
             raise TaskResultDoesNotExist(result_id)
         return result_of(background_task)

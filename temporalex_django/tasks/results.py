@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from temporalex_django.actions.lone_tasks import begun, find_lone, over
+from temporalex_django.actions.lone_tasks import find_background_task, finished_task, started_task
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.tasks.compat import (
@@ -109,7 +109,7 @@ class DjangoTaskHost:
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Of a lone one with its own result; in a workflow with one that is there for the attempt alone."""
-        background_task = None if attempt.workflow_id else find_lone(attempt.run_id)
+        background_task = None if attempt.workflow_id else find_background_task(attempt.run_id)
         now = timezone.now()
         if background_task is not None:
             result = result_of(background_task)
@@ -133,11 +133,11 @@ class DjangoTaskHost:
 
     def notify_started(self, state: Any) -> None:
         """``task_started``, in the thread of the attempt."""
-        self._send(task_started, begun(state))
+        self._send(task_started, started_task(state))
 
     def notify_finished(self, result: Any) -> None:
         """``task_finished``, after the commit of the end."""
-        self._send(task_finished, over(result))
+        self._send(task_finished, finished_task(result))
 
     def _send(self, signal: Any, background_task: BackgroundTask) -> None:
         if signal.receivers:

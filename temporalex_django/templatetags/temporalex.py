@@ -30,7 +30,7 @@ def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: st
 def temporalex_inbox_count(context: Any) -> int:
     """How many there are, counted up to 100. One query."""
     user = _user(context)
-    return 0 if user is None else deciding.how_many(user, most=_MOST)
+    return 0 if user is None else deciding.count_inbox(user, limit=_MOST)
 
 
 def _user(context: Any) -> Any:

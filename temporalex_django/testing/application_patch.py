@@ -35,13 +35,13 @@ _BETWEEN_IDS = 1_000
 _entered_environments: list[DjangoEnvironment] = []
 
 
-class EnvironmentWaitStrategy(waiting.Circumstances):
+class EnvironmentWaitStrategy(waiting.WaitStrategy):
     """Whoever waits lets the environment do what there is to do."""
 
     def __init__(self, env: DjangoEnvironment) -> None:
-        self.meanwhile = env.work
+        self.run_pending = env.work
 
-    def inside(self, alias: str) -> bool:
+    def in_transaction(self, alias: str) -> bool:
         """The transaction of a ``TestCase`` is no transaction of the application's."""
         return has_open_transaction(alias)
 
@@ -71,11 +71,11 @@ def _patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
         *_storage_patches(env),
         *_clock_patches(env),
         *_turn_patches(env),
-        (waiting, "here", EnvironmentWaitStrategy(env)),
+        (waiting, "wait_strategy", EnvironmentWaitStrategy(env)),
         # the environment takes all that is due
-        (LiveWorkers, "missing", lambda _self, **_options: None),
-        (LiveWorkers, "has", lambda _self, _activity, **_options: True),
-        (LiveWorkers, "without_taker", lambda _self: Q(pk__in=[])),
+        (LiveWorkers, "missing_worker", lambda _self, **_options: None),
+        (LiveWorkers, "can_run_activity", lambda _self, _activity, **_options: True),
+        (LiveWorkers, "unpolled_tasks", lambda _self: Q(pk__in=[])),
     ]
 
 

@@ -18,11 +18,11 @@ from django.db.models import F, Min
 from temporalex_django import access
 from temporalex_django.actions import describe, inbox, narrowing
 from temporalex_django.actions.base import Actor, registry
-from temporalex_django.actions.human_task import admitted, require_claims_kept
-from temporalex_django.actions.ordering import ordered
+from temporalex_django.actions.human_task import admit_decider, require_claims_respected
+from temporalex_django.actions.ordering import order_runs
 from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.start import admit_start, saved_subject
-from temporalex_django.actions.targets import find, find_chain
+from temporalex_django.actions.start import require_saved_subject, require_start_access
+from temporalex_django.actions.targets import find_chain, find_run
 from temporalex_django.authoring import activity, django_tasks, workflow
 from temporalex_django.authoring.authorization import APP, Person, check_person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
@@ -201,7 +201,7 @@ class DjangoEnvironment(Environment):
         del action_text
         row = None if run_id is None else self._run(run_id)
         access_operation = replace(self._access_operation(operation, row, message), activity=activity)
-        access.admit(by, access_operation, alias=self.storage.alias, run=row)
+        access.require_access(by, access_operation, alias=self.storage.alias, run=row)
 
     def _access_operation(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
         """What the access policy is asked about, as about the action of that name when code does it."""
@@ -213,18 +213,18 @@ class DjangoEnvironment(Environment):
         return access.Operation(action=operation, permission=permission, workflow=workflow_name, message=message)
 
     def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
-        admit_start(Actor(user=check_person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
+        require_start_access(Actor(user=check_person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
 
     def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         del chain_id
         self.require_permitted(by, "view", action_text="look at", run_id=run_id)
-        return access.view_of(by, self._run(run_id))
+        return access.redactor_for(by, self._run(run_id))
 
     def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        require_claims_kept(by, chain_id, event, step=step, storage=self.storage)
+        require_claims_respected(by, chain_id, event, step=step, storage=self.storage)
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        return saved_subject(subject, of=workflow.name)
+        return require_saved_subject(subject, workflow_name=workflow.name)
 
     def _read_switches(self) -> None:
         old_switches, self._switches = self._switches, read_switches(self.storage.sql)
@@ -275,7 +275,7 @@ class DjangoEnvironment(Environment):
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         try:
-            return find(ref, storage=self.storage, workflow=workflow).chain_id
+            return find_run(ref, storage=self.storage, workflow=workflow).chain_id
         except WorkflowNotFound:
             return None
 
@@ -288,7 +288,7 @@ class DjangoEnvironment(Environment):
         visible_runs = access.runs_for(by, alias=self.storage.alias)
         all_runs = Instance.objects.using(self.storage.alias) if visible_runs is None else visible_runs
         runs = all_runs.filter(workflow=workflow, chain__run_id=F("id"), **times)
-        ordered_runs = ordered(narrowing.narrowed(runs, other_filters), filters.get("order", NEWEST_FIRST))
+        ordered_runs = order_runs(narrowing.apply_filters(runs, other_filters), filters.get("order", NEWEST_FIRST))
         return iter([*ordered_runs.values_list("workflow_id", "chain_id")])
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
@@ -316,17 +316,17 @@ class DjangoEnvironment(Environment):
         return update_outcome(chain_id, update_id, storage=self.storage)
 
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
-        tasks = inbox.every_task_of(run_id)
-        return [inbox.shown_to_code(task) for task in tasks if by is None or inbox.sees(by, task)]
+        tasks = inbox.all_tasks_of_run(run_id)
+        return [inbox.to_open_human_task(task) for task in tasks if by is None or inbox.may_view(by, task)]
 
     def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
-        return describe.failed_of(chain_id, storage=self.storage)
+        return describe.failed_messages_of(chain_id, storage=self.storage)
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        return admitted(user, inbox.find_task(task.id, None), storage=self.storage)
+        return admit_decider(user, inbox.find_task(task.id, None), storage=self.storage)
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        return [inbox.shown_to_code(task) for task in inbox.inbox(user, now=self.clock)]
+        return [inbox.to_open_human_task(task) for task in inbox.inbox(user, now=self.clock)]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         return reopen_chain(chain_id, start, storage=self.storage)

@@ -19,7 +19,7 @@ from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 
 def target() -> RunTarget:
-    return find("b-1", storage=storage())
+    return find_run("b-1", storage=storage())
 
 
 #: Every operation on a run: how to make it, its permission, and what its audit row says.

@@ -17,7 +17,7 @@ from django.test import Client
 from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.actions import base, registry
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.admin import steering
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance, OperatorAction, Worker
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 RUNS = "/admin/temporalex_django/instance/"
 
 
-class Knock(Steering[None]):
+class Knock(OperatorRunAction[None]):
     """For tests: notes what it was given."""
 
     name = "knock"
@@ -47,15 +47,15 @@ class Knock(Steering[None]):
 
     def perform(self) -> None:
         with self.storage.transaction():
-            self.tell(self.target.subject, reason=self.reason)
+            self.record(self.target.audit_subject, reason=self.reason)
             if self.error is not None:
                 raise self.error
-        self.calls.append((self.target.workflow_id, self.reason, self.given, self.by))
+        self.calls.append((self.target.workflow_id, self.reason, self.input_values, self.by))
 
 
 class Poke(Knock):
     name = "poke"
-    of = "activity"
+    target_kind = "activity"
     inputs = ()
 
     def perform(self) -> None:

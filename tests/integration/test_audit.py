@@ -17,7 +17,7 @@ from django.test import Client, override_settings
 from temporalex_django import Ok, Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.actions.addresses import request_id
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.models import Instance, KeptAnswer, Message, OperatorAction
 from tests.support import tenants
@@ -144,7 +144,7 @@ def test_who_is_not_logged_in_is_only_logged(run: Any, caplog: pytest.LogCapture
 
 def test_a_transaction_that_is_broken_is_left_alone(run: Any) -> None:
     bob = stored("bob")
-    terminate = Terminate(find("b-1", storage=storage()), by=Actor(user=bob))
+    terminate = Terminate(find_run("b-1", storage=storage()), by=Actor(user=bob))
     assert not bob.has_perms([f"{APP}.terminate_instance"])  # known from here on
     with transaction.atomic():
         transaction.set_rollback(True)

@@ -19,7 +19,7 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.actions import bulk_jobs, forgetting, narrowing
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.bulk_items import readable
+from temporalex_django.actions.bulk_items import redact_items
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
@@ -204,7 +204,7 @@ def test_a_token_is_for_what_it_came_with() -> None:
     a, b = baskets("a", "b")
     some = Instance.objects.filter(workflow_id="a")
     late = StartBulk(
-        "signal", runs=narrowing.stuck(Instance.objects.all()) | some, signal="note", payload=[1], token="q"
+        "signal", runs=narrowing.stuck_runs(Instance.objects.all()) | some, signal="note", payload=[1], token="q"
     )
     job = StartBulk("signal", runs=[b, a], signal="note", payload=1, reason="x", token="t").execute()
     for same in ([a, b], [a, b, a]):
@@ -222,7 +222,7 @@ def test_a_token_is_for_what_it_came_with() -> None:
         runs = narrowing.created_before(some, moment + timedelta(days=1))
         found = StartBulk("signal", runs=runs, signal="note", token="since").execute()
         assert found.total == 1
-    again = narrowing.stuck(Instance.objects.all()) | some
+    again = narrowing.stuck_runs(Instance.objects.all()) | some
     assert StartBulk("signal", runs=again, signal="note", payload=[1], token="q").execute().pk == first.pk
     with pytest.raises(errors.IdempotencyKeyReused):
         StartBulk("signal", runs=Instance.objects.filter(workflow_id="b"), signal="note", token="since").execute()
@@ -234,7 +234,7 @@ def test_a_token_of_one_person_is_none_of_another() -> None:
     for key, token in (("5:x", "y"), ("5", "x:y"), (None, "y"), ("", "y"), (5, "y")):
         user: Any = Somebody("ann")
         user.pk = key
-        keys.add(StartBulk("terminate", runs=[], token=token, by=Actor(user=user))._key)
+        keys.add(StartBulk("terminate", runs=[], token=token, by=Actor(user=user))._token_digest)
     assert len(keys) == 5
 
 
@@ -261,12 +261,12 @@ def test_who_lost_sight_of_a_run_is_told_nothing_about_it() -> None:
     items = BulkItem.objects.filter(job=job).order_by("pk")
 
     def told(user: Any, **more: Any) -> list[bool]:
-        return [bool(one.message) for one in readable(items.all(), user, alias="default", **more)]
+        return [bool(one.message) for one in redact_items(items.all(), user, alias="default", **more)]
 
     assert told(None) == told(ann) == [True, True]
     items.update(code="payload")  # whose words may quote some
-    assert [one.message for one in readable(items, None, alias="default")] == [one.message for one in items]
-    assert {one.message[:7] for one in readable(items.all(), ann, alias="default")} == {"hidden:"}
+    assert [one.message for one in redact_items(items, None, alias="default")] == [one.message for one in items]
+    assert {one.message[:7] for one in redact_items(items.all(), ann, alias="default")} == {"hidden:"}
     items.update(code="workflow_closed")
     assert told(person("bob", "bulk_actions")) == [False, False]
     assert told(ann, admits=lambda run: run.workflow_id == "red-2") == [True, False]  # newest first
@@ -328,8 +328,8 @@ def test_what_a_job_does_leads_back_to_it_and_to_its_request() -> None:
     by = Actor(user=ann, source="rest", address="10.0.0.7", request_id="req-7", program=True)
     signals = StartBulk("signal", runs=runs[:1], signal="note", by=by).execute()
     ends = StartBulk("terminate", runs=runs, by=by).execute()
-    assert bulk_jobs._next(signals.pk, DjangoStorage())
-    assert bulk_jobs._next(ends.pk, DjangoStorage())
+    assert bulk_jobs._run_next_item(signals.pk, DjangoStorage())
+    assert bulk_jobs._run_next_item(ends.pk, DjangoStorage())
     ann.user_permissions.clear()
     finished()
 
@@ -368,23 +368,23 @@ def test_jobs_that_are_done_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
         (stopped, "stopped", None),
         (running, "running", None),
     ):
-        at = None if by is None else DjangoStorage().now() - forgetting.JOBS_FOR - by
+        at = None if by is None else DjangoStorage().now() - forgetting.JOB_RETENTION - by
         BulkJob.objects.filter(pk=job.pk).update(
             state=state, finished_at=at, created_at=F("created_at") - timedelta(days=99)
         )
-    monkeypatch.setattr(forgetting, "_AT_ONCE", 2)
-    forgetting.JOBS._looked.clear()
+    monkeypatch.setattr(forgetting, "_BATCH_SIZE", 2)
+    forgetting.JOBS._checked_at.clear()
 
-    assert forgetting.JOBS.waiting("default")
-    assert not forgetting.JOBS.waiting("default")  # it was asked a moment ago
-    assert forgetting.JOBS.work("default")
+    assert forgetting.JOBS.has_rows("default")
+    assert not forgetting.JOBS.has_rows("default")  # it was asked a moment ago
+    assert forgetting.JOBS.delete_batch("default")
     assert old.items.count() == 1
     finished()
 
     assert set(BulkJob.objects.values_list("pk", flat=True)) == {young.pk, stopped.pk, running.pk}
     assert set(BulkItem.objects.values_list("job_id", flat=True)) == {young.pk, stopped.pk, running.pk}
-    forgetting.JOBS._looked.clear()
-    assert not forgetting.JOBS.waiting("default")
+    forgetting.JOBS._checked_at.clear()
+    assert not forgetting.JOBS.has_rows("default")
     assert StartBulk("terminate", runs=runs, token="0").execute().pk not in (old.pk, young.pk)
     assert OperatorAction.objects.filter(action="start_bulk").count() == 5
 
@@ -394,16 +394,16 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
     """Also when one run takes all the time that there is for jobs."""
     runs = baskets("a", "b", "c", "d", "e")
     jobs = [StartBulk("terminate", runs=chosen).execute().pk for chosen in (runs[:2], runs[2:4], runs[4:])]
-    made, clock, turns = bulk_jobs.made, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+    made, clock, turns = bulk_jobs.build_action, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
 
     def noting(job: Any, item: int, target: Any, by: Any) -> Any:
         turns.append(jobs.index(job.pk))
         clock.now += slow
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "made", noting)
+    monkeypatch.setattr(bulk_jobs, "build_action", noting)
     monkeypatch.setattr(bulk_jobs, "time", clock)
-    monkeypatch.setattr(bulk_jobs, "_had_turn", {})
+    monkeypatch.setattr(bulk_jobs, "_last_job", {})
     finished()
     assert turns == [0, 1, 2, 0, 1]
     assert set(BulkJob.objects.values_list("state", flat=True)) == {"done"}
@@ -411,7 +411,7 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
 
 def test_a_job_is_stopped_and_resumed() -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    assert bulk_jobs._next(job.pk, DjangoStorage())
+    assert bulk_jobs._run_next_item(job.pk, DjangoStorage())
     assert StopBulk(job.pk).execute().state == "stopped"
     finished()
     job.refresh_from_db()
@@ -436,7 +436,7 @@ def test_a_worker_that_is_killed_leaves_nothing_half_done(monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(BulkItem, "save", _dies)
         with pytest.raises(SystemExit):
-            bulk_jobs.work("default")
+            bulk_jobs.run_jobs("default")
     assert set(statuses().values()) == {"waiting"}
     assert OperatorAction.objects.count() == before
     finished()
@@ -452,14 +452,14 @@ def _dies(*args: Any, **options: Any) -> None:
 def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = baskets("a", "b")
     job = StartBulk("terminate", runs=runs).execute()
-    made = bulk_jobs.made
+    made = bulk_jobs.build_action
 
     def broken(job: Any, item: int, target: Any, by: Any) -> Any:
         if target.workflow_id == "b":
             raise ZeroDivisionError("secret")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "made", broken)
+    monkeypatch.setattr(bulk_jobs, "build_action", broken)
     finished()
     job.refresh_from_db()
     assert (job.done, job.failed, job.state) == (1, 1, "done")
@@ -469,7 +469,7 @@ def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    made, asked = bulk_jobs.made, []
+    made, asked = bulk_jobs.build_action, []
 
     def busy(job: Any, item: int, target: Any, by: Any) -> Any:
         asked.append(target.workflow_id)
@@ -477,7 +477,7 @@ def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.Monke
             raise errors.UpdateTimeout("busy", code="busy")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "made", busy)
+    monkeypatch.setattr(bulk_jobs, "build_action", busy)
     finished()
     job.refresh_from_db()
     assert asked == ["b", "a", "b", "b", "b", "b"]
@@ -493,14 +493,14 @@ def test_nobody_waits_for_the_code_of_a_run_that_is_replayed_for_a_job(monkeypat
     runs = baskets("a", "b")
     slow = StartBulk("reset", runs=runs[:1], to=1).execute()
     other = StartBulk("terminate", runs=runs[1:]).execute()
-    begun, go, rehearse = threading.Event(), threading.Event(), Reset.rehearse
+    begun, go, rehearse = threading.Event(), threading.Event(), Reset.check_replay
 
     def long(action: Reset) -> None:
         begun.set()
         assert go.wait(60)
         rehearse(action)
 
-    monkeypatch.setattr(Reset, "rehearse", long)
+    monkeypatch.setattr(Reset, "check_replay", long)
     loop = WorkerLoop()
     maintenance = Maintenance(loop)
     maintenance.register()
@@ -535,18 +535,18 @@ def let_go() -> None:
 def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = baskets("a", "b")
     job = StartBulk("reset", runs=runs, to=1).execute()
-    rehearse, tried = Reset.rehearse, []
+    rehearse, tried = Reset.check_replay, []
 
     def deadly(action: Reset) -> None:
-        if action._rehearsal is None:
+        if action._replay_check is None:
             tried.append(action.target.workflow_id)
         _dies() if tried[-1] == "b" else rehearse(action)
 
-    monkeypatch.setattr(Reset, "rehearse", deadly)
+    monkeypatch.setattr(Reset, "check_replay", deadly)
     for deaths in (1, 2, 3):
         with pytest.raises(SystemExit):
-            bulk_jobs.work("default")
-        assert not bulk_jobs.work("default")  # nobody knows yet that it died
+            bulk_jobs.run_jobs("default")
+        assert not bulk_jobs.run_jobs("default")  # nobody knows yet that it died
         assert [item.crashes for item in BulkItem.objects.order_by("pk")] == [deaths, 0]
         let_go()
     finished()
@@ -562,7 +562,7 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
 @pytest.mark.parametrize("meanwhile", ["stopped", "taken for dead"])
 def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("reset", runs=baskets("a"), to=1).execute()
-    rehearse, met = Reset.rehearse, []
+    rehearse, met = Reset.check_replay, []
 
     def late(action: Reset) -> None:
         rehearse(action)
@@ -573,9 +573,9 @@ def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch
             StopBulk(job.pk).execute()
         else:
             let_go()
-            assert bulk_jobs._next(job.pk, DjangoStorage())
+            assert bulk_jobs._run_next_item(job.pk, DjangoStorage())
 
-    monkeypatch.setattr(Reset, "rehearse", late)
+    monkeypatch.setattr(Reset, "check_replay", late)
     finished()
     job.refresh_from_db()
     did = meanwhile != "stopped"
@@ -591,10 +591,10 @@ def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch
 def test_a_database_that_does_not_answer_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("reset", runs=baskets("a"), to=1).execute()
     with monkeypatch.context() as patched:
-        patched.setattr(Reset, "rehearse", _away)
+        patched.setattr(Reset, "check_replay", _away)
         for _ in range(4):
             with pytest.raises(InterfaceError):
-                bulk_jobs.work("default")
+                bulk_jobs.run_jobs("default")
             assert (BulkItem.objects.get().crashes, BulkJob.objects.get().held_until) == (0, None)
     finished()
     job.refresh_from_db()

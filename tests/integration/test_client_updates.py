@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction
@@ -293,7 +293,7 @@ def test_a_run_that_killed_three_processes_answers_no_query(basket):
 
 
 def test_a_run_that_closed_since_it_was_found_takes_no_update(basket):
-    found = find("b-1", storage=storage())
+    found = find_run("b-1", storage=storage())
     basket.terminate()
 
     with pytest.raises(errors.WorkflowClosed):

@@ -183,8 +183,8 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def live_workers(*, alias: str) -> LiveWorkers:
         assert next(looks) >= 0, "the job does not end"
-        bulk_jobs.work(alias)
-        return LiveWorkers.of([((), {}, ())])
+        bulk_jobs.run_jobs(alias)
+        return LiveWorkers.from_rows([((), {}, ())])
 
     monkeypatch.setattr("temporalex_django.management.bulk.live_workers", live_workers)
     monkeypatch.setattr("temporalex_django.management.bulk._LOOK", 0)

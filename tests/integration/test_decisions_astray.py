@@ -87,7 +87,7 @@ def act(action: type[Any], task: HumanTask, user: Any, **given: Any) -> Any:
 
 def left_to_workers(monkeypatch: pytest.MonkeyPatch, task: HumanTask, user: Any, **given: Any) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(RunTarget, "code", property(lambda self: None))
+        patch.setattr(RunTarget, "workflow_class", property(lambda self: None))
         with pytest.raises(errors.UpdateTimeout):
             act(Decide, task, user, timeout=0, **given)
 

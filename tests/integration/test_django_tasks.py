@@ -59,7 +59,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
     t.RAN.clear()
-    forgetting.TASK_ENDS._looked["default"] = time.monotonic()  # ends that are not kept go when a test says so
+    forgetting.TASK_ENDS._checked_at["default"] = time.monotonic()  # ends that are not kept go when a test says so
     with override_settings(TASKS=TASKS):
         yield
 
@@ -251,10 +251,10 @@ def test_ends_go_when_they_were_kept_long_enough() -> None:
     run_until_idle()
     assert (status(short), status(long)) == ("SUCCESSFUL", "SUCCESSFUL")
 
-    forgetting.TASK_ENDS._looked.clear()
-    assert forgetting.TASK_ENDS.waiting("default")
-    assert not forgetting.TASK_ENDS.work("default")
-    assert not forgetting.TASK_ENDS.waiting("default")
+    forgetting.TASK_ENDS._checked_at.clear()
+    assert forgetting.TASK_ENDS.has_rows("default")
+    assert not forgetting.TASK_ENDS.delete_batch("default")
+    assert not forgetting.TASK_ENDS.has_rows("default")
 
     assert [str(one.pk) for one in EndedTask.objects.all()] == [long.id]
     kept = EndedTask.objects.get()

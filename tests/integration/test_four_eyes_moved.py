@@ -7,7 +7,7 @@ import pytest
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, VersionedWorkflow, errors
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.move import Move
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.models import HumanTask
 from tests.support.client_flows import drain
 from tests.support.graphs import leads
@@ -46,7 +46,7 @@ def test_who_started_and_who_decided_stay_shut_out(turns: int) -> None:
         drain()
         handle.decide("approved", by=bob)
         drain()
-    target = find("foureyesmoving::1", storage=storage())
+    target = find_run("foureyesmoving::1", storage=storage())
     moved = Move(target, version=2, names={"first": ""}).execute()
     assert moved.moves, moved.why
     drain()

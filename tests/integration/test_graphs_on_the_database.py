@@ -20,7 +20,7 @@ from temporalex_django.actions import inline
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.db.graph_storage import TableStorage
 from temporalex_django.graph import snapshot
 from temporalex_django.models import (
@@ -154,7 +154,7 @@ def test_a_person_from_a_face_needs_the_permission_to_signal_where_no_role_is_as
     Delivery.start("1", {})
     drain()
     Delivery.resume("1", "approved", by=clerk())
-    target = find("delivery::1", storage=storage())
+    target = find_run("delivery::1", storage=storage())
     with pytest.raises(errors.ActionNotPermitted, match="signal_instance"):
         Resume(target, event="delivered", by=Actor(user=clerk("bob"), source="rest")).execute()
 
@@ -275,8 +275,8 @@ def test_tags_and_metadata_reach_the_rows_of_activities():
     """HE-117 HE-166 HE-167."""
     Delivery.start("1", {})
     with transaction.atomic():
-        target = find("delivery::1", storage=storage())
-        inline.locked(target, storage=storage(), wait=1)
+        target = find_run("delivery::1", storage=storage())
+        inline.try_lock_run(target, storage=storage(), wait=1)
         inline.advance(target, storage=storage())
     task = ActivityTask.objects.get()
     assert (task.tags, task.metadata) == (["fast"], {"team": "shop"})
@@ -433,7 +433,7 @@ def test_a_role_of_one_step_opens_no_other():
 
     Both.start("1", {})
     drain()
-    target = find("both::1", storage=storage())
+    target = find_run("both::1", storage=storage())
     by = Actor(user=clerk(), source="rest")
     with pytest.raises(
         errors.ActionNotPermitted, match=r"ann may not resume WaitForEvent\(free\): that takes the permission"

@@ -36,7 +36,7 @@ def listened_to() -> list[str]:
 
 
 def test_a_result_ends_the_pause_of_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_FIRST", "_FIRST_HEARING", "_LONGEST", "_HEARS_FOR"):
+    for name in ("_FIRST_PAUSE", "_FIRST_LISTENING_PAUSE", "_LONGEST_PAUSE", "_LISTENING_SECONDS"):
         monkeypatch.setattr(waiting, name, 1000.0)  # no look would find it in time
     handle, looked, listens = Heard.start(7), list[list[str]](), threading.Event()
     assert handle.chain_id is not None
@@ -58,11 +58,11 @@ def test_a_result_ends_the_pause_of_who_waits_for_it(monkeypatch: pytest.MonkeyP
     worker = threading.Thread(target=work)
     worker.start()
     deadline = Deadline(120)
-    found = wait_for(look, deadline, ear=partial(listen, handle.chain_id, alias="default"))
+    found = wait_for(look, deadline, listen=partial(listen, handle.chain_id, alias="default"))
     worker.join(60)
 
     assert found == "completed"
-    assert deadline.left > 0
+    assert deadline.seconds_left > 0
     assert looked[:2] == [[], ["temporalex_done"]]  # what is there already needs no ear
     assert listened_to() == []
 

@@ -202,7 +202,7 @@ def test_claims_are_exclusive_and_end_by_the_clock_of_the_database() -> None:
 
 def without_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers have no code of runs: workers judge what they send."""
-    monkeypatch.setattr(RunTarget, "code", property(lambda self: None))
+    monkeypatch.setattr(RunTarget, "workflow_class", property(lambda self: None))
 
 
 def test_who_loses_the_permission_meanwhile_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_what_seldom_happens_is_found_by_an_index():
     closed = narrowing.FILTERS["closed_after"](runs, timezone.now()).order_by()
     summarizing = connection.pg_version >= 160_000
     assert ("temporalex_instance_closed" in closed.explain()) == summarizing
-    assert "temporalex_instance_tags" in narrowing.tagged(runs, "mail order").order_by().explain()
+    assert "temporalex_instance_tags" in narrowing.with_tag(runs, "mail order").order_by().explain()
 
 
 @pytest.mark.postgres

@@ -57,7 +57,7 @@ from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.admin.bulk import _written
@@ -205,7 +205,7 @@ def test_code(name: str, asking: str) -> None:
 
 
 def red() -> Any:
-    return find(str(Instance.objects.get().pk), storage=storage())
+    return find_run(str(Instance.objects.get().pk), storage=storage())
 
 
 #: Operations as a face calls them, when it has found the run: ``by`` is the actor.
@@ -591,7 +591,7 @@ def steered_pages() -> dict[str, Row]:
             found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
         takes = (*LOOK, *(row.takes or ()))
         found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
-        if name == plainly(name) and STEERING[name].of == "run":
+        if name == plainly(name) and STEERING[name].target_kind == "run":
             many = (*takes, "bulk_actions")
             found[f"instance bulk {name} post"] = replace(row, takes=many, do=for_many)
     return found
@@ -608,7 +608,7 @@ def pages() -> dict[str, str]:
                 if pattern.name:
                     short = pattern.name.removeprefix("temporalex_django_").removeprefix(f"{name}_")
                     address = f"{base}{pattern.pattern}"
-                    those = [a.name for a in STEERING.values() if short != "bulk" or a.of == "run"]
+                    those = [a.name for a in STEERING.values() if short != "bulk" or a.target_kind == "run"]
                     each = {f" {action}": action for action in those} if "<slug:action>" in address else {"": ""}
                     found |= {f"{name} {short}{k}": address.replace("<slug:action>", v) for k, v in each.items()}
             # what leads to one page each takes the same permission

@@ -136,12 +136,12 @@ def test_attempts_at_other_things_are_other_rows_up_to_a_hundred(caplog: pytest.
     caplog.clear()
     by = Actor(user=person("bob"), source="rest")
     with caplog.at_level("WARNING", logger="temporalex_django.actions"):
-        for number in range(audit._MOST + 5):
-            audit.denied(by, "update", "no", message=f"m{number}\x00", ref="x" * 5000)
-    assert OperatorAction.objects.filter(actor=by.user).count() == audit._MOST
-    assert sum("update denied" in line for line in caplog.messages) == audit._MOST + 5
+        for number in range(audit._MAX_ROWS + 5):
+            audit.record_denial(by, "update", "no", message=f"m{number}\x00", ref="x" * 5000)
+    assert OperatorAction.objects.filter(actor=by.user).count() == audit._MAX_ROWS
+    assert sum("update denied" in line for line in caplog.messages) == audit._MAX_ROWS + 5
     last = OperatorAction.objects.latest("id").details
-    assert (last["message"], len(last["run"])) == (f"m{audit._MOST - 1}", 200)
+    assert (last["message"], len(last["run"])) == (f"m{audit._MAX_ROWS - 1}", 200)
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------
@@ -201,11 +201,11 @@ def test_a_read_that_is_rolled_back_is_noted_the_next_time() -> None:
     run, by = Instance.objects.get(), Actor(user=person("ann"), source="rest")
     for _ in range(2):
         with transaction.atomic():
-            audit.read(by, run)
+            audit.record_read(by, run)
             transaction.set_rollback(True)
     assert rows() == []
-    audit.read(by, run)
-    audit.read(by, run)
+    audit.record_read(by, run)
+    audit.record_read(by, run)
     assert [row[0] for row in rows()] == ["view_payload"]
 
 

@@ -15,7 +15,7 @@ from temporalex_django import Ok, Workflow, activity, activity_context, api, err
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.fork import Fork
 from temporalex_django.actions.reset import Reset
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find_run
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
@@ -101,7 +101,7 @@ def test_the_end_of_an_attempt_that_is_under_way_changes_nothing() -> None:
     with worker.transaction():
         from temporalex_django.actions import inline
 
-        inline.advance(find("p", storage=worker), storage=worker)
+        inline.advance(find_run("p", storage=worker), storage=worker)
     (task,) = worker.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=7)
 
     new = h.reset(1)
@@ -162,13 +162,13 @@ def test_a_failure_is_not_announced_for_a_run_that_goes_on() -> None:
 def test_a_run_that_has_gone_on_since_it_was_looked_at_is_left_alone() -> None:
     Basket.start(id="b")
     drain()
-    seen = find("b", storage=storage())
+    seen = find_run("b", storage=storage())
     Reset(seen, to=1).execute()
     drain()
     with pytest.raises(errors.ActionNotPossible, match="gone on as a new run"):
         Reset(seen, to=1).execute()
     assert Instance.objects.count() == 2
-    again = find(str(seen.run_id), storage=storage())  # by its own id it is meant, whatever came then
+    again = find_run(str(seen.run_id), storage=storage())  # by its own id it is meant, whatever came then
     Reset(again, to=1, messages="drop").execute()
     assert Instance.objects.count() == 3
 
@@ -200,7 +200,7 @@ def test_without_its_class_a_run_cannot_be_taken_up() -> None:
     for cls in (Reset, Fork):
         assert "(version 7) is not in this process" in str(cls.why_not(row))
         with pytest.raises(errors.ActionNotPossible, match="not in this process"):
-            cls(find("b", storage=storage()), to=1).execute()
+            cls(find_run("b", storage=storage()), to=1).execute()
     assert Instance.objects.count() == 1
 
 
@@ -228,9 +228,9 @@ def test_who_may() -> None:
             h.reset(1, by=person("blue-bob", "reset_instance"))
         before = rows()
         with pytest.raises(errors.ActionNotPermitted, match="among his runs"):
-            Fork(find("red-1", storage=storage()), to=1, id="blue-1", by=Actor(user=ann, source="rest")).execute()
+            Fork(find_run("red-1", storage=storage()), to=1, id="blue-1", by=Actor(user=ann, source="rest")).execute()
         assert {**rows(), "OperatorAction": None} == {**before, "OperatorAction": None}
-        Fork(find("red-1", storage=storage()), to=1, id="red-2", by=Actor(user=ann, source="rest")).execute()
+        Fork(find_run("red-1", storage=storage()), to=1, id="red-2", by=Actor(user=ann, source="rest")).execute()
 
 
 def test_a_fork_has_what_its_trunk_is_about() -> None:

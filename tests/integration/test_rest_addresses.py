@@ -289,7 +289,7 @@ def test_a_message_with_a_key_is_taken_once(client: APIClient) -> None:
 @pytest.mark.parametrize(
     ("path", "takes"),
     [("", "workflow"), ("b-1/signals/note/", "payload"), ("b-1/updates/add/", "args"), ("b-1/queries/items/", "args"),
-     ("b-1/resume/", "event"), *((f"b-1/{name.replace('_', '-')}/", "reason") for name, action in STEERING.items() if action.of == "run")],
+     ("b-1/resume/", "event"), *((f"b-1/{name.replace('_', '-')}/", "reason") for name, action in STEERING.items() if action.target_kind == "run")],
 )  # fmt: skip
 def test_a_field_that_a_body_does_not_have_is_refused_with_those_that_it_has(
     client: APIClient, path: str, takes: str

@@ -179,7 +179,7 @@ def test_answers_are_kept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
         send(api, URL, {"workflow": "test.Basket"}, key)
     first = KeptAnswer.objects.earliest("at")
     KeptAnswer.objects.filter(pk=first.pk).update(at=timezone.now() - timedelta(hours=25))
-    forgetting.ANSWERS._looked.clear()
+    forgetting.ANSWERS._checked_at.clear()
 
     assert background_hooks.has_work("default")
     assert not background_hooks.has_work("default")  # looked for once a minute

@@ -53,7 +53,7 @@ def test_things_stand_once_with_their_ends_in_pages_of_any_size(monkeypatch: pyt
     assert timer["due"] is not None
     for limit in (1, 2, 3):
         for events in (1, 500):
-            monkeypatch.setattr(timeline, "_EVENTS", events)
+            monkeypatch.setattr(timeline, "_FIRST_BATCH_SIZE", events)
             paged = walked(api, run.id, limit=limit)
             assert [row["first"] for row in paged] == [row["first"] for row in whole]
             assert [(row["state"], row["last"]) for row in paged] == [(row["state"], row["last"]) for row in whole]

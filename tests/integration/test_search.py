@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
-from temporalex_django.actions.narrowing import narrowed
+from temporalex_django.actions.narrowing import apply_filters
 from temporalex_django.authoring.searching import parse_conditions
 from temporalex_django.models import Instance, SearchAttribute
 from temporalex_django.models.states import WorkflowStateQuerySet
@@ -94,7 +94,7 @@ def test_an_index_finds_what_two_conditions_leave():
     """Each condition is a probe of an index of the side table; the row that turns rewrite is not asked."""
     for n in range(30):
         Invoicing.start(id=f"i-{n}", search_attributes={"total": n, "customer": f"c{n % 3}"})
-    asked = narrowed(
+    asked = apply_filters(
         Instance.objects.filter(workflow=Invoicing.name),
         {"attributes": parse_conditions(Invoicing, {"total__gt": 27, "customer": "c2"})},
     ).order_by("-id")

@@ -31,7 +31,7 @@ from temporalex_django import (
     signal,
     update,
 )
-from temporalex_django.actions.summary import summaries, summary_of
+from temporalex_django.actions.summary import summarize_run, summarize_runs
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.core.results import ContinueAsNew, Reply, Stop
 from temporalex_django.liveness import recovery
@@ -54,8 +54,10 @@ def env():
 def said(env, handle, *, view=UNREDACTED):
     """What is said of it; the list says the same, cut short."""
     run = Instance.objects.get(pk=handle.run_id)
-    found = summary_of(run, view=view, now=env.clock)
-    listed = summaries([Instance.objects.select_related("chain").get(pk=run.pk)], view=lambda _: view, now=env.clock)
+    found = summarize_run(run, redactor=view, now=env.clock)
+    listed = summarize_runs(
+        [Instance.objects.select_related("chain").get(pk=run.pk)], redactor_of=lambda _: view, now=env.clock
+    )
     assert listed[run.pk].state == found.state
     assert len(found.short) <= 140
     assert "%(" not in found.text
@@ -197,7 +199,7 @@ def test_a_decision(env):
     )
     assert found.state == "decision"
     run = Instance.objects.get(pk=handle.run_id)
-    assert summary_of(run, view=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide.")
+    assert summarize_run(run, redactor=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide.")
 
 
 def test_an_activity_under_way(env):
@@ -312,15 +314,15 @@ def test_out_of_time(env):
 def test_continued_as_new(env):
     handle = env.start(SaysLittle, "again")
     first = Instance.objects.get(pk=handle.run_ids[0])
-    assert summary_of(first, view=UNREDACTED, now=env.clock).text == "Goes on in run 2 of this chain."
+    assert summarize_run(first, redactor=UNREDACTED, now=env.clock).text == "Goes on in run 2 of this chain."
 
 
 def test_nothing_has_taken_it_up():
     """First nobody is worried; then it says what is lacking."""
     handle = SaysLittle.start("signal", id="s-1")
     run = Instance.objects.get(pk=handle.run_id)
-    soon = summary_of(run, view=UNREDACTED, now=run.created_at + timedelta(seconds=2))
-    late = summary_of(run, view=UNREDACTED, now=run.created_at + timedelta(seconds=60))
+    soon = summarize_run(run, redactor=UNREDACTED, now=run.created_at + timedelta(seconds=2))
+    late = summarize_run(run, redactor=UNREDACTED, now=run.created_at + timedelta(seconds=60))
 
     assert soon.text == "Started 2 s ago, not taken up yet."
     assert (soon.state, soon.trouble) == ("not_taken_up", False)
@@ -524,10 +526,10 @@ def test_what_is_read_for_it(env, django_assert_max_num_queries):
     runs = Instance.objects.select_related("chain").order_by("pk")
 
     with django_assert_max_num_queries(1 + 4):
-        assert len(summaries(list(runs), view=lambda _: UNREDACTED, now=env.clock)) == runs.count()
+        assert len(summarize_runs(list(runs), redactor_of=lambda _: UNREDACTED, now=env.clock)) == runs.count()
     for run in runs:
         with django_assert_max_num_queries(6):
-            summary_of(run, view=UNREDACTED, now=env.clock)
+            summarize_run(run, redactor=UNREDACTED, now=env.clock)
 
 
 # -- where people read them --------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from temporalex_django.actions.move import Move
 from temporalex_django.actions.pause import Pause
 from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.retry_activity import RetryActivity
-from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.steering import Input, OperatorRunAction
+from temporalex_django.actions.targets import RunTarget, find_run
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 
 def target() -> RunTarget:
-    return find("b-1", storage=storage())
+    return find_run("b-1", storage=storage())
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def basket() -> Any:
 
 
 def test_all_of_them_are_found_by_name() -> None:
-    assert {name: cls for name, cls in ACTIONS.items() if issubclass(cls, Steering)} == STEERING
+    assert {name: cls for name, cls in ACTIONS.items() if issubclass(cls, OperatorRunAction)} == STEERING
     assert {"cancel", "terminate"} <= set(STEERING)
 
 
@@ -58,7 +58,7 @@ def test_a_face_finds_what_it_shows_and_asks(name: str) -> None:
 
 
 @pytest.mark.parametrize("cls", [Cancel, Terminate])
-def test_what_cannot_be_done_any_more_says_why_and_does_nothing(cls: type[Steering[Any]]) -> None:
+def test_what_cannot_be_done_any_more_says_why_and_does_nothing(cls: type[OperatorRunAction[Any]]) -> None:
     before = target()
     row = Instance.objects.get()
     assert cls.why_not(row) is None
@@ -95,11 +95,11 @@ DONE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def prepared(name: str, **more: Any) -> tuple[Steering[Any], str]:
+def prepared(name: str, **more: Any) -> tuple[OperatorRunAction[Any], str]:
     """The action on a run to which it can be done, and the id of that."""
     run, given = DONE[name]
     handle = Row(None, print, run).ready()
-    return STEERING[name](find(handle.id, storage=storage()), reason="why", **{**given, **more}), handle.id
+    return STEERING[name](find_run(handle.id, storage=storage()), reason="why", **{**given, **more}), handle.id
 
 
 @pytest.mark.parametrize("name", sorted(DONE))
@@ -125,13 +125,13 @@ def test_what_somebody_did_is_audited_and_told(name: str, django_capture_on_comm
     assert "secret" not in str(row.details)
     (told,) = [one for one in heard if one["action"] == name and one["actor"] == ann]
     assert (told["workflow_id"], told["reason"]) == (ref, "why")
-    assert str(action.answer).endswith(".")
+    assert str(action.done_message).endswith(".")
 
 
 @pytest.mark.parametrize("name", sorted(set(DONE) - {"cancel", "retry_activity"}))
 def test_of_two_operators_one_wins_and_the_other_reads_why(name: str) -> None:
     one, _ = prepared(name)
-    other = type(one)(one.target, reason="me too", **({} if one.seq is None else {"seq": one.seq}), **one.given)
+    other = type(one)(one.target, reason="me too", **({} if one.seq is None else {"seq": one.seq}), **one.input_values)
     one.execute()
     rows = OperatorAction.objects.count()
 
@@ -172,7 +172,7 @@ def test_the_answer_says_that_a_paused_run_hears_of_its_cancelling_later() -> No
     action = Cancel(target())
     action.execute()
 
-    assert str(action.answer) == "The run is asked to end. It is paused, so it hears of it when it is unpaused."
+    assert str(action.done_message) == "The run is asked to end. It is paused, so it hears of it when it is unpaused."
     assert Message.objects.filter(kind="cancel").count() == 1
 
 
@@ -221,9 +221,9 @@ def test_a_run_that_ended_its_workers_is_tried_alone_and_unpausing_does_not_try_
     handle = Row(None, print, "blocked").ready()
     chain = Chain.objects.filter(run_id=handle.run_id)
     handle.pause()
-    action = STEERING["unpause"](find(handle.id, storage=storage()))
+    action = STEERING["unpause"](find_run(handle.id, storage=storage()))
     action.execute()
-    assert "stays blocked, because it ended its workers" in str(action.answer)
+    assert "stays blocked, because it ended its workers" in str(action.done_message)
     assert chain.get().due_at == chain.get().deadline
     assert "on one worker, alone" in str(STEERING["try_again"].effect)
 
@@ -254,7 +254,7 @@ def test_whoever_sets_a_paused_run_due_does_not_wake_it(basket: Any) -> None:
 def test_a_run_that_is_moved_to_another_version_stays_paused() -> None:
     moving = Row(None, print, "moving").ready()
     moving.pause("wait")
-    assert Move(find(moving.id, storage=storage()), version=2).execute().moves
+    assert Move(find_run(moving.id, storage=storage()), version=2).execute().moves
 
     assert (moving.describe().version, moving.describe().paused["reason"]) == (2, "wait")
     drain()
@@ -264,10 +264,10 @@ def test_a_run_that_is_moved_to_another_version_stays_paused() -> None:
     assert (moving.describe().status, moving.describe().paused) == ("waiting", None)
 
 
-class Repaint(Steering[None]):
+class Repaint(OperatorRunAction[None]):
     """Takes one of everything; it has no name, so that nobody finds it."""
 
-    of = "activity"
+    target_kind = "activity"
     inputs = (
         Input(name="colour", kind=str, label="Colour", required=True, choices=("red", "blue")),
         Input(name="coats", kind=int, label="Coats"),
@@ -282,8 +282,8 @@ class Repaint(Steering[None]):
 def test_inputs_that_fit_are_taken() -> None:
     given = {"colour": "red", "coats": 2, "litres": 1, "glossy": True, "mixed": {"a": [None]}}
 
-    assert Repaint(target(), seq=3, **given).given == given
-    assert Repaint(target(), seq=3, colour="blue", litres=0.5).given == {"colour": "blue", "litres": 0.5}
+    assert Repaint(target(), seq=3, **given).input_values == given
+    assert Repaint(target(), seq=3, colour="blue", litres=0.5).input_values == {"colour": "blue", "litres": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.summary import summary_of
+from temporalex_django.actions.summary import summarize_run
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring.activity import registry
@@ -38,7 +38,7 @@ def status(started: StartedRun) -> str:
 
 
 def said(started: StartedRun) -> str:
-    return summary_of(Instance.objects.get(pk=started.run_id), view=UNREDACTED).text
+    return summarize_run(Instance.objects.get(pk=started.run_id), redactor=UNREDACTED).text
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
     assert basket.query("items") == []
     assert status(other) == "completed"
     for one in ("b-1", "b-2"):
-        text = summary_of(Instance.objects.get(workflow_id=one), view=UNREDACTED).text
+        text = summarize_run(Instance.objects.get(workflow_id=one), redactor=UNREDACTED).text
         assert "is switched off by somebody since" in text
         assert "(a wrong price)" in text
         assert f"the class {Basket.name} to be switched on" in WorkflowHandle(one).describe().waiting_for

@@ -27,7 +27,7 @@ from temporalex_django import (
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.move import Move
-from temporalex_django.actions.targets import find, find_one
+from temporalex_django.actions.targets import find_by_version, find_run
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
 from temporalex_django.testing import DjangoEnvironment
@@ -238,7 +238,7 @@ def test_a_timer_goes_on_where_it_was():
     handle = env.start(Parcel, {}, value="1", version=1)
     env.advance(timedelta(days=1))
     (due,) = [event.attributes["due"] for event in handle.history() if event.kind == "TimerStarted"]
-    move = Move(find("parcel::1", storage=env.storage), version=2, names={"pack": "wrap"})
+    move = Move(find_run("parcel::1", storage=env.storage), version=2, names={"pack": "wrap"})
     move.storage = env.storage  # on the environment's clock
     assert move.execute().moves
     env.advance(timedelta(hours=23))
@@ -274,8 +274,8 @@ def test_a_step_in_progress_is_not_done_twice():
     """A run moves only when nothing of it is being tried."""
     Parcel.start("1", {}, version=1)
     with transaction.atomic():
-        target = find("parcel::1", storage=storage())
-        inline.locked(target, storage=storage(), wait=1)
+        target = find_run("parcel::1", storage=storage())
+        inline.try_lock_run(target, storage=storage(), wait=1)
         inline.advance(target, storage=storage())
     ActivityTask.objects.update(attempt=1)
     out = StringIO()
@@ -388,7 +388,7 @@ def test_a_run_whose_history_does_not_fit_its_own_class_does_not_move(monkeypatc
 
     monkeypatch.setattr(Edited, "name", "test.Parcel")
     monkeypatch.setattr(Parcel, "versions", {1: Edited, 2: Parcel.V2})
-    verdict = Move(find("parcel::1", storage=storage()), version=2, names={"pack": "wrap"}).execute()
+    verdict = Move(find_run("parcel::1", storage=storage()), version=2, names={"pack": "wrap"}).execute()
     assert not verdict.moves
     assert "the history does not fit the graph" in verdict.why
     assert (handle.status, len(handle.run_ids), handle.describe().version) == ("waiting", 1, 1)
@@ -450,7 +450,7 @@ def test_a_run_that_lacks_its_class_goes_on_when_it_is_moved_and_holds_the_key_o
         patched.setattr(Moves, "versions", {2: Moves.V2})
         drain()
         assert handle.describe().blocked["code"] == "unknown_workflow"
-        assert Move(find("moves::1", storage=storage()), version=2).execute().moves
+        assert Move(find_run("moves::1", storage=storage()), version=2).execute().moves
         assert Chain.objects.get().due_at is not None  # for whoever is there: no worker need come anew
         drain()
 
@@ -459,7 +459,7 @@ def test_a_run_that_lacks_its_class_goes_on_when_it_is_moved_and_holds_the_key_o
         Moves.start("1", None, version=2)
     other = Moves.start("1", None)
     assert other.describe().version == 1
-    found = find_one("moves::1", storage=storage(), workflow="test.Moves", version=1)
+    found = find_by_version("moves::1", storage=storage(), workflow="test.Moves", version=1)
     other.terminate()
     verdict = Move(found, version=2).execute()
     assert (verdict.moves, "has ended" in verdict.why) == (False, True)
@@ -491,7 +491,7 @@ def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():
     Keeps.start("1", None)
     drain()
     before = Chain.objects.get().open_key
-    verdict = Move(find("keeps::1", storage=storage()), version=2).execute()
+    verdict = Move(find_run("keeps::1", storage=storage()), version=2).execute()
     assert not verdict.moves
     assert Chain.objects.get().open_key == before
     with pytest.raises(errors.AlreadyRunning):

@@ -20,7 +20,7 @@ from tests.support.people import Somebody
 DECIDER = Somebody("decider", "test.decide")
 #: The id of a failed message that its sender gave none.
 _OF_A_RUN = re.compile(r"[0-9a-f-]{36}:\d+")
-#: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``found_by``).
+#: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``list_runs``).
 _NOT_COMPARED = ("run_id", "head", "traceback", "search_attributes")
 
 

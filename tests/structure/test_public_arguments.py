@@ -134,8 +134,8 @@ UNREAD: dict[str, list[str]] = {
     "actions/steering.py": [
         "parts:selection",
         "parts:alias",
-        "options:runs",
-        "options:alias",
+        "selector_options:runs",
+        "selector_options:alias",
         "why_not:seq",
         "notice_of:run",
     ],

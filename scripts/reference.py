@@ -104,7 +104,7 @@ def places_page() -> str:
 
 
 def commands_page() -> str:
-    from temporalex_django.management import exits  # noqa: PLC0415 - Django is set up by now
+    from temporalex_django.management import exit_codes  # noqa: PLC0415 - Django is set up by now
     from temporalex_django.management.commands.temporalex import Command  # noqa: PLC0415 - as above
 
     lines = [
@@ -122,7 +122,7 @@ def commands_page() -> str:
         "",
         "| exit status | meaning |",
         "|---|---|",
-        *(f"| {status} | {text} |" for status, text in exits.MEANINGS.items()),
+        *(f"| {status} | {text} |" for status, text in exit_codes.MEANINGS.items()),
         "",
         "Commands do everything, in the name of the account of the operating system, which the audit notes; with `--as-user NAME` they do what",
         "that user may do, to the runs that there are for him. `--settings`, `--pythonpath`, `--traceback`, `--verbosity` and their kin may",

@@ -17,7 +17,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.db.deciders import undecidable_tasks
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
-from temporalex_django.present.human_tasks import TaskNow, asked
+from temporalex_django.present.human_tasks import TaskView, describe_task
 
 
 def why_not(task: HumanTask, user: Person) -> str | None:
@@ -63,7 +63,7 @@ def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
 
 def task_sentence(task: HumanTask, *, subject: str = "") -> str:
     """What is asked, in a sentence or two; ``subject`` as ``subject_text`` gives it. No query."""
-    task_view = TaskNow(
+    task_view = TaskView(
         title=task.title,
         about=subject,
         requested_by=task.requested_by_name,
@@ -78,7 +78,7 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
         decided_by=task.decided_by_name,
         nobody_left=task.nobody_left,
     )
-    return asked(task_view, now=timezone.now())
+    return describe_task(task_view, now=timezone.now())
 
 
 def value_as_json(task: HumanTask) -> str:

@@ -37,7 +37,7 @@ from temporalex_django.engine.outcomes import run_result
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
-from temporalex_django.present.facts import PATIENCE
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 
 def describe(
@@ -69,7 +69,7 @@ def describe(
             workers = live_workers(alias=storage.alias)
             missing_worker = None if run.paused else workers.missing_if_overdue(run, since=since, now=at)
             waiting += [missing_worker] if missing_worker else []
-            waiting += _missing_code(run, workers, due_before=at - PATIENCE, storage=storage)
+            waiting += _missing_code(run, workers, due_before=at - DUE_GRACE_PERIOD, storage=storage)
             waiting += _switched_off_names(run, storage=storage)
     failures = failed_messages_of(run.chain_id, storage=storage) if failed_count(run) else []
     description = replace(

@@ -11,8 +11,8 @@ from django.db.models.functions import Now
 
 from temporalex_django.authoring import django_tasks
 from temporalex_django.models import Instance, Worker
-from temporalex_django.present.facts import PATIENCE
-from temporalex_django.present.troubles import no_code, no_poller
+from temporalex_django.present.problems import no_code_text, no_poller_text
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class LiveWorkers:
         """Why none of them can take a run, in words; None when one can."""
         pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
         if not pollers:
-            return f"a worker: {no_poller(queue)}"
+            return f"a worker: {no_poller_text(queue)}"
         if not any(version in workflows.get(workflow, ()) for workflows in pollers):
-            return f"a worker: {no_code(f'{workflow} (version {version})', queue=queue, pollers=len(pollers))}"
+            return f"a worker: {no_code_text(f'{workflow} (version {version})', queue=queue, pollers=len(pollers))}"
         return None
 
     def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
@@ -53,7 +53,7 @@ class LiveWorkers:
 
         None: one can, or it is too early to say: a worker that lives takes what is due within seconds.
         """
-        if since is None or now - since < PATIENCE:
+        if since is None or now - since < DUE_GRACE_PERIOD:
             return None
         return self.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 

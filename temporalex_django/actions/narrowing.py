@@ -28,7 +28,7 @@ from temporalex_django.db.semi_join import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
-from temporalex_django.present.facts import LATE
+from temporalex_django.present.view_models import LATE_PERIOD
 
 Runs = QuerySet[Instance]
 
@@ -68,7 +68,7 @@ def stuck_runs(runs: Runs) -> Runs:
     Blocked, with an activity that is tried in vain again and again or that no live worker takes, with a failed message,
     or due and taken by nobody. What waits for a switch is none of these. One read, of the workers.
     """
-    due_before, alias = timezone.now() - LATE, runs.db
+    due_before, alias = timezone.now() - LATE_PERIOD, runs.db
     waiting_tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
     untaken_tasks = waiting_tasks.filter(
         Q(due_at__lt=due_before) & live_workers(alias=alias).unpolled_tasks() | Q(waits_for__isnull=False)

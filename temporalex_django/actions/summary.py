@@ -41,19 +41,19 @@ from temporalex_django.db.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
-from temporalex_django.present.facts import (
-    PATIENCE,
-    ActivityNow,
-    BlockedNow,
-    EndNow,
-    PausedNow,
-    RunNow,
-    SwitchNow,
-    WaitNow,
-    WorkersNow,
+from temporalex_django.present.formatting import humanize_name
+from temporalex_django.present.sentences import Summary, build_summary
+from temporalex_django.present.view_models import (
+    DUE_GRACE_PERIOD,
+    ActivityView,
+    BlockedView,
+    EndView,
+    PausedView,
+    RunView,
+    SwitchView,
+    WaitView,
+    WorkersView,
 )
-from temporalex_django.present.sentences import Summary, summary
-from temporalex_django.present.words import spelt
 
 #: Activities of a run that a sentence may name; what is more is counted.
 _MAX_TASKS = 3
@@ -95,14 +95,14 @@ def summarize_run(
     ``may_decide``: whoever looks at it can decide what it waits for, and is told so.
     """
     at = timezone.now() if now is None else now
-    return summary(
+    return build_summary(
         replace(load_run_state(run, redactor=redactor, now=at, preloaded=preloaded), may_decide=may_decide), now=at
     )
 
 
 def load_run_state(
     run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
-) -> RunNow:
+) -> RunView:
     """What the sentence about one run is made of."""
     return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
 
@@ -225,7 +225,7 @@ class RunStateLoader:
         elif runs_with_reason:
             self.run_ends = self._load_ends(runs_with_reason)
 
-    def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchNow]:
+    def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
         """Switches that are off, by kind and name. One statement where something waits for a worker, else none."""
         has_waiting_tasks = any(
             task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
@@ -235,8 +235,8 @@ class RunStateLoader:
         if not any(getattr(run, "anything_off", True) for run in runs):
             return {}
         return {
-            (row.kind, row.name): SwitchNow(
-                kind=row.kind, name=row.name, since=row.since, who=row.by, reason=row.reason
+            (row.kind, row.name): SwitchView(
+                kind=row.kind, name=row.name, since=row.since, actor=row.by, reason=row.reason
             )
             for row in SwitchedOff.objects.using(self.alias)
         }
@@ -254,7 +254,7 @@ class RunStateLoader:
             unread_messages = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False, fresh=True)
             unread_since = unread_messages.order_by("id").values_list("created_at", flat=True).first()
         since = min((at for at in (run.chain.due_at, unread_since) if at is not None), default=None)
-        return since if since is not None and since <= self.now - PATIENCE else None
+        return since if since is not None and since <= self.now - DUE_GRACE_PERIOD else None
 
     def _waits_for_worker(self, run: Instance) -> bool:
         return run.started_at is None or run.pk in self.due_times
@@ -275,15 +275,15 @@ class RunStateLoader:
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
         """Where one of them stands."""
-        return summary(self.state(run, redactor), now=self.now)
+        return build_summary(self.state(run, redactor), now=self.now)
 
-    def state(self, run: Instance, redactor: Redactor) -> RunNow:
+    def state(self, run: Instance, redactor: Redactor) -> RunView:
         """What is known of one of them."""
         code = titles.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
         waits_for_worker = run.is_open and self._waits_for_worker(run)
-        return RunNow(
+        return RunView(
             title=titles.workflow_title(run.workflow, run.version),
             workflow=run.workflow,
             version=run.version,
@@ -291,16 +291,18 @@ class RunStateLoader:
             created_at=run.created_at,
             started_at=run.started_at,
             closed_at=run.closed_at,
-            taken_up=not is_pending,
+            is_started=not is_pending,
             waits=self._build_waits(run, code, redactor),
             activities=[self._build_activity(task, redactor) for task in tasks],
             more_activities=max(0, tasks[0].count - len(tasks)) if tasks else 0,  # type: ignore[attr-defined] # annotated
             blocked=self._build_blocked(run, redactor),
             paused=self._build_paused(run),
             end=self._build_end(run, code, redactor),
-            workers=WorkersNow(alive=self.live_count, missing=self.missing_worker(run)) if waits_for_worker else None,
+            workers=WorkersView(alive_count=self.live_count, missing=self.missing_worker(run))
+            if waits_for_worker
+            else None,
             due_since=self.due_times.get(run.pk),
-            off=self._switch_of(run) if waits_for_worker or _is_stopped_by_switch(run) else None,
+            switch=self._switch_of(run) if waits_for_worker or _is_stopped_by_switch(run) else None,
             failed_messages=self._count_failed_messages(run),
         )
 
@@ -310,12 +312,12 @@ class RunStateLoader:
             return self.preloaded.failed_messages
         return failed_count(run) if self.with_details else 0
 
-    def _switch_of(self, run: Instance) -> SwitchNow | None:
+    def _switch_of(self, run: Instance) -> SwitchView | None:
         names = (run.workflow, aliases.current_name(run.workflow))
         class_switches = (self.switches.get(("workflow", name)) for name in names)
         return next(filter(None, class_switches), None) or self.switches.get(("queue", run.queue))
 
-    def _switch_of_activity(self, name: str) -> SwitchNow | None:
+    def _switch_of_activity(self, name: str) -> SwitchView | None:
         current_name = aliases.ACTIVITIES.get(name, name)
         return self.switches.get(("activity", name)) or self.switches.get(("activity", current_name))
 
@@ -337,9 +339,9 @@ class RunStateLoader:
 
     def _is_late(self, run: Instance) -> bool:
         """Whether it waits for a worker for so long that the lack of one is worth saying."""
-        return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= PATIENCE)
+        return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= DUE_GRACE_PERIOD)
 
-    def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitNow]:
+    def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
         """With where children stand, one level deep."""
         waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
         if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
@@ -355,7 +357,7 @@ class RunStateLoader:
         child_summary = RunStateLoader([child], now=self.now, preloaded=preloaded).summary(
             child, Redactor(may_see_payloads=False)
         )
-        return [replace(waits[0], place=child_summary.short)]
+        return [replace(waits[0], place=child_summary.short_text)]
 
     def _find_child(self, run: Instance, seq: Any) -> Instance | None:
         """The newest run that the command of that number started."""
@@ -365,7 +367,7 @@ class RunStateLoader:
         children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
         return children.defer(*unread_columns).order_by("-id").first()
 
-    def _build_activity(self, task: ActivityTask, redactor: Redactor) -> ActivityNow:
+    def _build_activity(self, task: ActivityTask, redactor: Redactor) -> ActivityView:
         is_polled = (
             self.live_workers.can_run_activity(task.activity, queue=task.queue)
             if task.owner is None and not task.atomic
@@ -375,17 +377,17 @@ class RunStateLoader:
         if is_polled is False:
             sightings = [(worker.beat_at, str(worker)) for worker in self.workers if task.queue in worker.queues]
             last_seen = (max(sightings)[1], max(sightings)[0]) if sightings else None
-        return ActivityNow(
+        return ActivityView(
             activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
             title=titles.activity_title(task.activity),
             worker=self.worker_names.get(task.owner or 0, "") or "?",
-            taken=is_polled,
+            has_worker=is_polled,
             pollers=0 if is_polled is not False else self.live_workers.count_pollers(task.queue),
-            last_seen=last_seen,
-            off=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
+            last_poller=last_seen,
+            switch=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
         )
 
-    def _build_blocked(self, run: Instance, redactor: Redactor) -> BlockedNow | None:
+    def _build_blocked(self, run: Instance, redactor: Redactor) -> BlockedView | None:
         mark: Mapping[str, Any] | None = run.blocked
         if not mark or not run.is_open:
             return None
@@ -398,7 +400,7 @@ class RunStateLoader:
         elif self.with_details:
             blocked_runs = Instance.objects.using(self.alias).filter(workflow=run.workflow, blocked__isnull=False)
             others = blocked_runs.filter(blocked__code=code).exclude(pk=run.pk)[:_MAX_OTHERS].count()
-        return BlockedNow(
+        return BlockedView(
             code=code,
             error=str(mark.get("error", "")) if redactor.shows_error_text or is_crash else code,
             since=_parse_time(mark.get("since")),
@@ -412,7 +414,7 @@ class RunStateLoader:
             others=others,
         )
 
-    def _build_paused(self, run: Instance) -> PausedNow | None:
+    def _build_paused(self, run: Instance) -> PausedView | None:
         mark = getattr(run, "paused", None)
         if not isinstance(mark, Mapping) or not run.is_open:
             return None
@@ -422,25 +424,27 @@ class RunStateLoader:
             message_count = self.preloaded.unread
         elif self.with_details:
             message_count = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False).count()
-        return PausedNow(
-            who=str(by.get("name") or by.get("key") or "") if isinstance(by, Mapping) else str(by or ""),
+        return PausedView(
+            actor=str(by.get("name") or by.get("key") or "") if isinstance(by, Mapping) else str(by or ""),
             since=_parse_time(mark.get("since")),
             reason=str(mark.get("reason") or ""),
             messages=message_count,
         )
 
-    def _build_end(self, run: Instance, code: Any, redactor: Redactor) -> EndNow:
+    def _build_end(self, run: Instance, code: Any, redactor: Redactor) -> EndView:
         if run.status == "continued_as_new" and self.with_details:
             earlier_runs = Instance.objects.using(self.alias).filter(chain_id=run.chain_id, pk__lte=run.pk)
-            return EndNow(number=earlier_runs.count() + 1)
+            return EndView(number=earlier_runs.count() + 1)
         run_end = self.run_ends.get(run.pk)
         if run_end is None:
-            return EndNow()
+            return EndView()
         closing = run_end.closing if isinstance(run_end.closing, dict) else {}
         if isinstance(run_end.closing, UnreadablePayload):
-            return EndNow(who=run_end.actor_name, error=repr(run_end.closing) if redactor.shows_payloads else "")
+            return EndView(actor=run_end.actor_name, error=repr(run_end.closing) if redactor.shows_payloads else "")
         if run.status == "completed":
-            return EndNow(summary=_summary_values(redactor.redact_payload(closing.get("result")), _summary_fields(run)))
+            return EndView(
+                summary=_summary_values(redactor.redact_payload(closing.get("result")), _summary_fields(run))
+            )
         limit = run.run_timeout if closing.get("timeout") == "run_timeout" else None
         if closing.get("timeout") == "execution_timeout" and run.expires_at is not None:
             limit = (run.expires_at - run.created_at).total_seconds()
@@ -448,12 +452,12 @@ class RunStateLoader:
         location = (
             titles.step_title(code, str(step)) if step else titles.activity_title(str(activity)) if activity else ""
         )
-        return EndNow(
-            who=run_end.actor_name,
+        return EndView(
+            actor=run_end.actor_name,
             reason=run_end.reason
             or (str(closing.get("reason") or "") if run.status != "failed" and redactor.shows_payloads else ""),
             error=_failure_text(closing, redactor) if run.status == "failed" else "",
-            at=location,
+            failed_title=location,
             attempts=int(closing.get("attempts") or 0),
             limit=limit,
         )
@@ -490,7 +494,7 @@ def _summary_fields(run: Instance) -> Sequence[str]:
 def _summary_values(result: Any, names: Sequence[str]) -> list[tuple[str, str]]:
     if not isinstance(result, Mapping):
         return []
-    return [(spelt(name), str(result[name])) for name in names if name in result]
+    return [(humanize_name(name), str(result[name])) for name in names if name in result]
 
 
 def _parse_time(text: object) -> datetime | None:
@@ -500,7 +504,7 @@ def _parse_time(text: object) -> datetime | None:
         return None
 
 
-def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitNow:
+def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
     """One thing that a run waits for, as its row has it."""
     kind = wait.get("kind", "other")
     labels = wait.get("labels") or {}
@@ -508,24 +512,24 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
     if kind == "phase":
         accepts = run.accepts or {}
         names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
-        messages = [labels.get(name) or spelt(name) for name in names]
+        messages = [labels.get(name) or humanize_name(name) for name in names]
     elif kind == "signal":
-        messages = [spelt(str(wait.get("name")))]
+        messages = [humanize_name(str(wait.get("name")))]
     elif kind == "step":
         title = titles.step_title(code, str(wait.get("name")))
-        messages = [spelt(str(event)) for event in wait.get("events") or ()]
+        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
     elif kind == "human_task":
         title = title if redactor.shows_error_text else _("the human task %(key)s") % {"key": wait.get("name")}
-        messages = [spelt(str(event)) for event in wait.get("events") or ()]
+        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
     elif kind == "child":
         title = titles.workflow_title(str(wait.get("name")))
-    return WaitNow(
+    return WaitView(
         kind=kind,
         title=title,
         messages=messages,
         role=wait.get("role"),
         since=_parse_time(wait.get("since")),
         until=_parse_time(wait.get("until")),
-        then=wait.get("then"),
+        followed_by=wait.get("then"),
         key=str(wait.get("id") or ""),
     )

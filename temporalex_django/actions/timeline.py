@@ -19,7 +19,16 @@ from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
-from temporalex_django.present.timeline import DONE_AGAIN, TimelineRow, about, beginning, begins, ending, ends, rows
+from temporalex_django.present.timeline import (
+    REPEATED_KINDS,
+    TimelineRow,
+    build_rows,
+    end_kinds,
+    is_end_event,
+    is_first_event,
+    row_key,
+    start_kinds,
+)
 
 #: Events that are read at first, and at a time: fewer when they are large.
 _FIRST_BATCH_SIZE, _MAX_BATCH_SIZE = 500, 4000
@@ -39,7 +48,7 @@ def timeline_page(
     next_after = None
     for row in _read_batches(events, after):
         event = redact_event(row, redactor)
-        if begins(event):
+        if is_first_event(event):
             if len(first_numbers) == limit:  # one too many: it begins the next page
                 next_after = event.number - 1
                 break
@@ -49,7 +58,7 @@ def timeline_page(
         page_events = [*page_events, *_later_ends(events, next_after, page_events, redactor)]
     elif after:
         page_events = [*_unread_signals(events, page_events, redactor), *page_events]
-    return [row for row in rows(_sorted_events(page_events)) if row.number in first_numbers], next_after
+    return [row for row in build_rows(_sorted_events(page_events)) if row.number in first_numbers], next_after
 
 
 def rows_of_events(
@@ -70,7 +79,7 @@ def rows_of_events(
             if last < length
             else _unread_signals(events, page_events, redactor)
         )
-    return [row for row in rows(_sorted_events(page_events)) if row.number in numbers or row.last in numbers]
+    return [row for row in build_rows(_sorted_events(page_events)) if row.number in numbers or row.last in numbers]
 
 
 def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
@@ -78,10 +87,10 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
 
     Those that began later, and activities that had not ended there.
     """
-    events = _run_events(run, alias).filter(kind__in=DONE_AGAIN)
+    events = _run_events(run, alias).filter(kind__in=REPEATED_KINDS)
     repeatable_rows = [
         row
-        for row in rows(redact_event(event, redactor) for event in _read_batches(events, 0))
+        for row in build_rows(redact_event(event, redactor) for event in _read_batches(events, 0))
         if row.kind in ("activity", "child")
     ]
     return [
@@ -94,7 +103,7 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
 
 def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
     """All rows of a run."""
-    return rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
+    return build_rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
 
 
 def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
@@ -126,14 +135,14 @@ def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
     """Beginnings, before ``first``, of what ends in ``page_events``."""
-    missing = {about(event) for event in page_events if ends(event)} - {
-        about(event) for event in page_events if begins(event)
+    missing = {row_key(event) for event in page_events if is_end_event(event)} - {
+        row_key(event) for event in page_events if is_first_event(event)
     }
-    kinds = beginning(event for event in page_events if about(event) in missing)
+    kinds = start_kinds(event for event in page_events if row_key(event) in missing)
     for row in _read_batches(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
         event = redact_event(row, redactor)
-        if about(event) in missing:
-            missing.discard(about(event))
+        if row_key(event) in missing:
+            missing.discard(row_key(event))
             yield event
         if not missing:
             return
@@ -146,7 +155,7 @@ def _later_ends(
 
     The end of the run, with the signals that it left unread.
     """
-    unfinished_rows = [row for row in rows(page_events) if not row.finished or row.kind == "signal"]
+    unfinished_rows = [row for row in build_rows(page_events) if not row.is_finished or row.kind == "signal"]
     if not unfinished_rows:
         return
     closing_events = [
@@ -154,14 +163,14 @@ def _later_ends(
     ]
     yield from closing_events
     yield from _unread_signals(events, [*page_events, *closing_events], redactor)
-    missing = {about(event) for event in page_events if begins(event)} - {
-        about(event) for event in page_events if ends(event)
+    missing = {row_key(event) for event in page_events if is_first_event(event)} - {
+        row_key(event) for event in page_events if is_end_event(event)
     }
-    kinds = ending(unfinished_rows)
+    kinds = end_kinds(unfinished_rows)
     for row in _read_batches(events.filter(kind__in=kinds), last) if kinds else ():
         event = redact_event(row, redactor)
-        if about(event) in missing:
-            missing.discard(about(event))
+        if row_key(event) in missing:
+            missing.discard(row_key(event))
             yield event
         if all(kind == "event" for kind, _ in missing):
             return

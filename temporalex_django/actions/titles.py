@@ -9,7 +9,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph.steps import class_of, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.present.words import titled
+from temporalex_django.present.formatting import display_title
 
 
 def class_or_none(workflow: str, version: int) -> Any:
@@ -23,7 +23,7 @@ def class_or_none(workflow: str, version: int) -> Any:
 def workflow_title(workflow: str, version: int | None = None) -> str:
     """Of a class, by its name; of one that is not here from the name alone."""
     workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
-    return titled(
+    return display_title(
         getattr(workflow_class, "title", None),
         vars(workflow_class).get("__doc__") if workflow_class else None,
         workflow,
@@ -34,11 +34,11 @@ def activity_title(name: str) -> str:
     """Of an activity, or of the class of steps that it runs."""
     definition = activities.registry.get(name)
     if definition is None:
-        return titled(None, None, name)
+        return display_title(None, None, name)
     step = getattr(definition, "step_class", None)
     if step is not None:
-        return titled(step.label, vars(step).get("__doc__"), step.__name__)
-    return titled(definition.label, definition.__wrapped__.__doc__, name)
+        return display_title(step.label, vars(step).get("__doc__"), step.__name__)
+    return display_title(definition.label, definition.__wrapped__.__doc__, name)
 
 
 def step_title(code: Any, key: str) -> str:
@@ -50,8 +50,8 @@ def step_title(code: Any, key: str) -> str:
                 label = step.label or (
                     vars(cls).get("__doc__") if cls.__module__.partition(".")[0] != _OWN_PACKAGE else None
                 )
-                return titled(label, None, key)
-    return titled(None, None, key)
+                return display_title(label, None, key)
+    return display_title(None, None, key)
 
 
 _OWN_PACKAGE = __name__.partition(".")[0]

@@ -20,8 +20,8 @@ from temporalex_django.graph.render import states
 from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import HistoryEvent, Instance
-from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, picture
-from temporalex_django.present.words import whole
+from temporalex_django.present.formatting import capitalize
+from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
 #: Of the drawings of ``shown.badge``, by the state of a step.
 _SHAPES = {
@@ -72,8 +72,8 @@ def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | No
         Arrow(source=ends[0], target=ends[1], label=", ".join(events_there), dynamic=ends in dynamic)
         for ends, events_there in between.items()
     ]
-    names = [whole(titles.step_title(code, key_of(step))) for step in refs]
-    drawn = picture(names, arrows, standing)
+    names = [capitalize(titles.step_title(code, key_of(step))) for step in refs]
+    drawn = draw_picture(names, arrows, standing)
     words = _words()
     leads_to: dict[int, list[str]] = defaultdict(list)
     for arrow in arrows:

@@ -131,7 +131,7 @@ def read(
     happened = reading.rows_of_events(run.pk, told, length=length, redactor=view, alias=alias)
     timers: list[timeline.TimelineRow] = []
     if run.is_open:
-        of_timers = timeline.rows(_event(event, event.data) for event in found if event.kind in _TIMERS)
+        of_timers = timeline.build_rows(_event(event, event.data) for event in found if event.kind in _TIMERS)
         timers = [row for row in of_timers if row.state == "open" and row.seq is not None]
     return History(
         activations=_activations(shown, data),

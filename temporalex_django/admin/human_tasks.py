@@ -35,7 +35,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
-from temporalex_django.present.human_tasks import people_of, step_of
+from temporalex_django.present.human_tasks import candidate_names, step_name
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}
 #: No database counts on from more; nobody turns so many pages.
@@ -120,12 +120,12 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
-        under = " · ".join(filter(None, (task.workflow, step_of(task.key))))
+        under = " · ".join(filter(None, (task.workflow, step_name(task.key))))
         return format_html('{}<span class="tx-under">{}</span>', shortened(task.workflow_id), under)
 
     @admin.display(description=gettext_lazy("asks"))
     def asks(self, task: HumanTask) -> str:
-        return shortened(", ".join(people_of(candidates_of(task)))) or "–"
+        return shortened(", ".join(candidate_names(candidates_of(task)))) or "–"
 
     @admin.display(description=gettext_lazy("due"))
     def due(self, task: HumanTask) -> SafeString | str:
@@ -273,9 +273,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "has_view_permission": True,
             "badge": _standing(task),
             "said": deciding.task_sentence(shown, subject=about),
-            "asks": people_of(candidates_of(task)),
+            "asks": candidate_names(candidates_of(task)),
             "handed_on": task.delegated,
-            "step": step_of(task.key),
+            "step": step_name(task.key),
             "run_address": self._run_address(request, task),
             "subject": about,
             "subject_address": self._subject_address(request, task.run),

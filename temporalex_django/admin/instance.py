@@ -165,7 +165,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     @admin.display(description=_("where it stands"))
     def stands(self, run: Instance) -> SafeString | str:
         said: Summary = getattr(run, _SAID)
-        return format_html('<span class="tx-problem">{}</span>', said.short) if said.trouble else said.short
+        return format_html('<span class="tx-problem">{}</span>', said.short_text) if said.trouble else said.short_text
 
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:

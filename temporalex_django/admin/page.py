@@ -30,7 +30,7 @@ from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
-from temporalex_django.present.human_tasks import people_of, step_of
+from temporalex_django.present.human_tasks import candidate_names, step_name
 
 MOST = 50
 _OTHERS = 1000
@@ -101,7 +101,7 @@ def page_of(
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
         "human_tasks": [
-            (task, step_of(task.key), ", ".join(people_of(candidates_of(task))))
+            (task, step_name(task.key), ", ".join(candidate_names(candidates_of(task))))
             for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MOST), user))
         ],
         "activities": shown,

@@ -22,7 +22,7 @@ from temporalex_django.errors import (
 from temporalex_django.forms.asked import AskedForm, form_of
 from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
-from temporalex_django.present.words import spelt, whole
+from temporalex_django.present.formatting import capitalize, humanize_name
 
 #: Of the fields that the task's own form has.
 PREFIX = "form"
@@ -33,7 +33,7 @@ _LONGEST_NAME = 150
 def outcome_label(outcome: str) -> str:
     """What a person reads on the choice."""
     known = {"approved": _("Approve"), "rejected": _("Reject")}
-    return known.get(outcome) or whole(spelt(outcome))
+    return known.get(outcome) or capitalize(humanize_name(outcome))
 
 
 class DecisionForm(TokenForm):

@@ -28,16 +28,16 @@ from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.management import as_user as people
-from temporalex_django.management import asking, exits, printing
-from temporalex_django.management.given import json_of
-from temporalex_django.management.narrowing import add_filters, filter_names, filters_of, narrowed
-from temporalex_django.management.steering import add_inputs, add_selectors, inputs_of
+from temporalex_django.management import confirmation, exit_codes, printing
+from temporalex_django.management.command_arguments import parse_json
+from temporalex_django.management.filter_options import add_filters, apply_filters, filter_names, filters_of
+from temporalex_django.management.operator_commands import add_input_arguments, add_selector_arguments, input_values
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
 _ACTIONS: dict[str, type[OperatorRunAction[Any]]] = {**STEERING}
-_SHOWN = 50
-_LOOK = 0.2
-_VIEW = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
+_MAX_ROWS = 50
+_POLL_SECONDS = 0.2
+_VIEW_OPERATION = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +75,25 @@ def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
     for name, action in _ACTIONS.items():
-        _add_start(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
+        _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
     signal = parsers.add_parser("signal", description="A signal is sent to each of them.", help="Send a signal")
     signal.add_argument("--signal", required=True, metavar="NAME", help="of the signal")
     signal.add_argument("--payload", metavar="JSON", help="what goes with it; - reads it from the standard input")
-    _add_start(signal, None)
-    for name, text, ref in (
+    _add_start_arguments(signal, None)
+    for name, text, nargs in (
         ("show", "A job with the runs that failed; without JOB the last ones.", "?"),
         ("stop", "What was done stays; nothing is done to the other runs until it is resumed.", None),
         ("resume", "Workers go on with the runs that are left.", None),
     ):
-        one = parsers.add_parser(name, description=text, help=text)
-        one.add_argument("job", metavar="JOB", nargs=ref, help="its id")
+        subparser = parsers.add_parser(name, description=text, help=text)
+        subparser.add_argument("job", metavar="JOB", nargs=nargs, help="its id")
         if name != "show":
-            one.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
-        people.add_argument(one)
-        printing.add_json(one)
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
 
 
-def _add_start(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
+def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="these runs, by their run ids")
     parser.add_argument("--all", action="store_true", help="every run, which no filter narrows")
     parser.add_argument("--wait", action="store_true", help="until workers are through; 1 when runs failed")
@@ -102,104 +102,123 @@ def _add_start(parser: CommandParser, action: type[OperatorRunAction[Any]] | Non
     if action is None:
         parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
     else:
-        add_inputs(parser, action)
-        add_selectors(parser, action, beside=filter_names())
+        add_input_arguments(parser, action)
+        add_selector_arguments(parser, action, excluded=filter_names())
         if action.destructive:
-            asking.add_yes(parser)
-    people.add_argument(parser)
-    printing.add_json(parser)
+            confirmation.add_yes_argument(parser)
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
     """A start notes the runs, at most ``BULK_LIMIT``, in one transaction."""
-    by = people.actor(as_user)
+    actor = people.resolve_actor(as_user)
     if what == "show" and options["job"] is None:
-        _list(command, by, json=json)
+        _print_list(command, actor, json=json)
         return
     if what == "show":
-        job = _job(options["job"], by)
+        job = _find_job(options["job"], actor)
     elif what in ("stop", "resume"):
-        job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=by).execute()
+        job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=actor).execute()
     else:
-        job = _started(command, what, by, options)
-        job = _awaited(command, job) if options["wait"] else job
-    _print(command, job, by, json=json)
+        job = _start_job(command, what, actor, options)
+        job = _wait_for_job(command, job) if options["wait"] else job
+    _print_job(command, job, actor, json=json)
     if options.get("wait") and job.failed:
-        then = f"See why: manage.py temporalex bulk show {job.pk}"
+        next_step = f"See why: manage.py temporalex bulk show {job.pk}"
         raise CommandError(
-            exits.sentence(f"{job.failed} of {count_text(job.action, job.total)} failed", then), returncode=exits.FOUND
+            exit_codes.with_next_step(f"{job.failed} of {count_text(job.action, job.total)} failed", next_step),
+            returncode=exit_codes.FINDINGS,
         )
 
 
-def _started(command: BaseCommand, what: str, by: Actor, options: dict[str, Any]) -> BulkJob:
-    given = filters_of(options)
-    if bool(given) + bool(options["runs"]) + options["all"] != 1:
-        raise exits.misused("it is not said which runs", "Give filters, run ids, or --all: one of the three.")
+def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
+    filters = filters_of(options)
+    if bool(filters) + bool(options["runs"]) + options["all"] != 1:
+        raise exit_codes.usage_error("it is not said which runs", "Give filters, run ids, or --all: one of the three.")
     runs: Any = options["runs"]
     if not runs:
         alias = storage().alias
-        there = runs_for(by.user, alias=alias)
-        runs = narrowed(Instance.objects.using(alias) if there is None else there, given)
-    if what == "signal":
-        inputs = {"signal": options["signal"], "payload": json_of(options["payload"], option="--payload")}
+        visible_runs = runs_for(actor.user, alias=alias)
+        runs = apply_filters(Instance.objects.using(alias) if visible_runs is None else visible_runs, filters)
+    if action_name == "signal":
+        inputs = {"signal": options["signal"], "payload": parse_json(options["payload"], option="--payload")}
     else:
-        action = _ACTIONS[what]
-        inputs = {**action.selection_from(given), **inputs_of(options, action)}
-    if what in _ACTIONS and _ACTIONS[what].destructive:
-        asking.ask(command, f"{_ACTIONS[what].effect} Go on, for {_how_many(runs)}?", yes=options["yes"])
-    return StartBulk(what, runs=runs, reason=options["reason"], token=options["token"], by=by, **inputs).execute()
+        action = _ACTIONS[action_name]
+        inputs = {**action.selection_from(filters), **input_values(options, action)}
+    if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
+        confirmation.confirm(
+            command, f"{_ACTIONS[action_name].effect} Go on, for {_count_text(runs)}?", yes=options["yes"]
+        )
+    return StartBulk(
+        action_name, runs=runs, reason=options["reason"], token=options["token"], by=actor, **inputs
+    ).execute()
 
 
-def _how_many(runs: Any) -> str:
+def _count_text(runs: Any) -> str:
     """Of run ids, or of a queryset as far as a job may have them."""
-    most = get_settings().BULK_LIMIT
-    count = len(runs) if isinstance(runs, list) else runs.order_by()[: most + 1].count()
-    return "1 run" if count == 1 else f"{count:,} runs" if count <= most else f"more than {most:,} runs"
+    limit = get_settings().BULK_LIMIT
+    count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
+    return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
 
 
-def _job(ref: str, by: Actor) -> BulkJob:
+def _find_job(ref: str, actor: Actor) -> BulkJob:
     try:
-        found = _jobs(by).filter(pk=UUID(ref)).first()
+        job = _visible_jobs(actor).filter(pk=UUID(ref)).first()
     except ValueError:
-        found = None
-    if found is None:
-        text = exits.sentence(f"there is no bulk job {printing.safe(ref)}", "See: manage.py temporalex bulk show")
-        raise CommandError(text, returncode=exits.NOT_FOUND)
-    return found
+        job = None
+    if job is None:
+        text = exit_codes.with_next_step(
+            f"there is no bulk job {printing.escape(ref)}", "See: manage.py temporalex bulk show"
+        )
+        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+    return job
 
 
-def _jobs(by: Actor) -> QuerySet[BulkJob]:
+def _visible_jobs(actor: Actor) -> QuerySet[BulkJob]:
     alias = storage().alias
-    require_access(by.user, _VIEW, alias=alias)
-    return jobs_for(by.user, alias=alias)
+    require_access(actor.user, _VIEW_OPERATION, alias=alias)
+    return jobs_for(actor.user, alias=alias)
 
 
-def _awaited(command: BaseCommand, job: BulkJob) -> BulkJob:
+def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
     """When workers are through, or it was stopped. Raises ``CommandError`` when nobody is there to do it."""
-    with printing.progress(command) as tell:
+    with printing.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
-            tell(job.total - job.left, job.total, f", {job.failed:,} failed")
+            report(job.total - job.left, job.total, f", {job.failed:,} failed")
             if job.state != BulkJob.State.RUNNING:
                 return job
             if not live_workers(alias=storage().alias).workflow_versions:
-                what = f"no worker is alive to do it; the job {job.pk} waits"
-                raise CommandError(exits.sentence(what, "manage.py temporalex worker"), returncode=exits.TRY_AGAIN)
-            time.sleep(_LOOK)
+                text = f"no worker is alive to do it; the job {job.pk} waits"
+                raise CommandError(
+                    exit_codes.with_next_step(text, "manage.py temporalex worker"), returncode=exit_codes.TRY_AGAIN
+                )
+            time.sleep(_POLL_SECONDS)
 
 
-def _list(command: BaseCommand, by: Actor, *, json: bool) -> None:
-    jobs = [_printed(job, ()) for job in _jobs(by).order_by("-pk")[:_SHOWN]]
+def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
+    jobs = [_job_output(job, ()) for job in _visible_jobs(actor).order_by("-pk")[:_MAX_ROWS]]
     if json:
-        printing.document(command, jobs)
+        printing.print_json(command, jobs)
     elif not jobs:
-        printing.write(command, "no bulk jobs")
+        printing.write_line(command, "no bulk jobs")
     else:
-        cells = [(one.id, one.action, one.state, f"{one.done:,}", f"{one.failed:,}", f"{one.left:,}") for one in jobs]
-        printing.table(command, ("JOB", "ACTION", "STATE", "DONE", "FAILED", "LEFT"), cells)
+        cells = [
+            (
+                job_output.id,
+                job_output.action,
+                job_output.state,
+                f"{job_output.done:,}",
+                f"{job_output.failed:,}",
+                f"{job_output.left:,}",
+            )
+            for job_output in jobs
+        ]
+        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "FAILED", "LEFT"), cells)
 
 
-def _printed(job: BulkJob, failed: Sequence[BulkItem]) -> JobPrinted:
+def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
     return JobPrinted(
         id=str(job.pk),
         action=job.action,
@@ -213,25 +232,33 @@ def _printed(job: BulkJob, failed: Sequence[BulkItem]) -> JobPrinted:
         created_at=job.created_at,
         finished_at=job.finished_at,
         problems=[
-            RunNotDone(run_id=str(one.run_id), part=one.part, code=one.code, message=one.message) for one in failed
+            RunNotDone(
+                run_id=str(bulk_item.run_id), part=bulk_item.part, code=bulk_item.code, message=bulk_item.message
+            )
+            for bulk_item in failed_items
         ],
     )
 
 
-def _part(problem: RunNotDone) -> str:
+def _item_label(problem: RunNotDone) -> str:
     return problem.run_id if problem.part is None else f"{problem.run_id} #{problem.part}"
 
 
-def _print(command: BaseCommand, job: BulkJob, by: Actor, *, json: bool) -> None:
+def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:
     alias = storage().alias
-    failed = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_SHOWN]
-    said = _printed(job, redact_items(failed, by.user, alias=alias))
+    failed_items = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_MAX_ROWS]
+    job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
     if json:
-        printing.document(command, said)
+        printing.print_json(command, job_output)
         return
-    counts = f"{said.done:,} done, {said.failed:,} failed, {said.left:,} left"
-    printing.write(
-        command, f"bulk job {said.id}: {said.action} of {count_text(said.action, said.total)}, {said.state}: {counts}"
+    counts = f"{job_output.done:,} done, {job_output.failed:,} failed, {job_output.left:,} left"
+    printing.write_line(
+        command,
+        f"bulk job {job_output.id}: {job_output.action} of {count_text(job_output.action, job_output.total)}, {job_output.state}: {counts}",
     )
-    if said.problems:
-        printing.table(command, ("RUN", "WHY NOT"), [(_part(one), one.message or one.code) for one in said.problems])
+    if job_output.problems:
+        printing.print_table(
+            command,
+            ("RUN", "WHY NOT"),
+            [(_item_label(problem), problem.message or problem.code) for problem in job_output.problems],
+        )

@@ -15,102 +15,112 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import ActivityNotFound, KeyMissing, TemporalexError, UnknownVersion, UnknownWorkflow
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management.facts import Runs, open_runs
+from temporalex_django.management.diagnostics import Runs, open_runs
 from temporalex_django.management.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance
-from temporalex_django.present.deploys import Lack, fits, other_inputs
+from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
 from temporalex_django.present.diagnosis import Diagnosis
 
-_TOGETHER = 20
-_READ = ("args", "published")
+_BATCH_SIZE = 20
+_PAYLOAD_COLUMNS = ("args", "published")
 
 
-def compared(runs: Runs, *, sample: int, each: Callable[[int, int], None], strict: bool = False) -> list[Diagnosis]:
+def compare_with_runs(
+    runs: Runs, *, sample: int, report: Callable[[int, int], None], strict: bool = False
+) -> list[Diagnosis]:
     """What does not fit. Of each class and version the newest ``sample`` runs are read and replayed here.
 
-    ``each`` is told how many of how many are done. Inputs that differ are listed; ``strict`` makes them errors. Reads
+    ``report`` is told how many of how many are done. Inputs that differ are listed; ``strict`` makes them errors. Reads
     only.
     """
     alias = get_settings().DATABASE
-    there = open_runs(alias, runs)
-    groups: Any = there.order_by("workflow", "version").values("workflow", "version")
+    candidate_runs = open_runs(alias, runs)
+    groups: Any = candidate_runs.order_by("workflow", "version").values("workflow", "version")
     rows = [*groups.annotate(count=Count("pk"), example=Max("workflow_id"))]
-    lacking: list[Lack] = []
-    chosen: list[UUID] = []
+    mismatches: list[CodeMismatch] = []
+    replayed_ids: list[UUID] = []
     for row in rows:
         name, version = row["workflow"], row["version"]
         try:
             code = workflows.class_for_run(name, version)
         except (UnknownWorkflow, UnknownVersion):
             text = f"{name} (version {version})"
-            lacking.append(Lack(kind="class", name=text, count=row["count"], example=row["example"]))
+            mismatches.append(CodeMismatch(kind="class", name=text, count=row["count"], example=row["example"]))
             continue
-        some = [*there.filter(workflow=name, version=version).order_by("-id")[:sample]]
-        lacking += _steps(some, code)
-        for run in some:
-            if (lack := _unreadable(run)) is not None:
-                lacking.append(lack)
+        sample_runs = [*candidate_runs.filter(workflow=name, version=version).order_by("-id")[:sample]]
+        mismatches += _missing_steps(sample_runs, code)
+        for run in sample_runs:
+            if (mismatch := _find_unreadable(run)) is not None:
+                mismatches.append(mismatch)
             elif run.started_at is not None:
-                chosen.append(run.pk)
-    lacking += _activities(alias, runs)
-    done, others = 0, list[dict[str, Any]]()
-    while done < len(chosen):
-        checked = replay_runs(chosen[done : done + _TOGETHER])
-        lacking += [
-            Lack(kind="replay", name=one["workflow"], example=one["id"], count=1, why=one["message"])
-            for one in checked.findings
+                replayed_ids.append(run.pk)
+    mismatches += _missing_activities(alias, runs)
+    done, differences = 0, list[dict[str, Any]]()
+    while done < len(replayed_ids):
+        checked = replay_runs(replayed_ids[done : done + _BATCH_SIZE])
+        mismatches += [
+            CodeMismatch(
+                kind="replay", name=finding["workflow"], example=finding["id"], count=1, reason=finding["message"]
+            )
+            for finding in checked.findings
         ]
-        others += [one for one in checked.differences if one["kind"] == "input"]
-        done = min(done + _TOGETHER, len(chosen))
-        each(done, len(chosen))
-    told = fits(lacking, runs=sum(row["count"] for row in rows), replayed=len(chosen))
-    return [*told, *other_inputs([*_by_place(others)], strict=strict)]
+        differences += [finding for finding in checked.differences if finding["kind"] == "input"]
+        done = min(done + _BATCH_SIZE, len(replayed_ids))
+        report(done, len(replayed_ids))
+    diagnoses = deploy_diagnoses(mismatches, runs=sum(row["count"] for row in rows), replayed=len(replayed_ids))
+    return [*diagnoses, *input_diagnoses([*_input_mismatches(differences)], strict=strict)]
 
 
-def _by_place(others: Iterable[dict[str, Any]]) -> Iterator[Lack]:
+def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
     """One of those that differ at one place of one class."""
     by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in others:
-        command = one["command"].partition("seq")[2].partition(", ")[2]  # without the number, which differs by run
-        by_place.setdefault((one["workflow"], command, one["path"], one["file"], one["line"]), []).append(one)
-    for (name, command, path, file, line), found in by_place.items():
-        where = f" ({file}:{line})" if file else ""
-        count = len({one["run"] for one in found})
-        yield Lack(kind="input", name=name, example=found[0]["id"], count=count, why=f"{command}, {path}{where}")
+    for difference in differences:
+        command = (
+            difference["command"].partition("seq")[2].partition(", ")[2]
+        )  # without the number, which differs by run
+        by_place.setdefault(
+            (difference["workflow"], command, difference["path"], difference["file"], difference["line"]), []
+        ).append(difference)
+    for (name, command, path, file, line), group in by_place.items():
+        location = f" ({file}:{line})" if file else ""
+        count = len({difference["run"] for difference in group})
+        yield CodeMismatch(
+            kind="input", name=name, example=group[0]["id"], count=count, reason=f"{command}, {path}{location}"
+        )
 
 
-def _steps(some: list[Instance], code: Any) -> Iterator[Lack]:
+def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMismatch]:
     """Keys of steps that runs wait in, and that the graph no longer has."""
     if not issubclass(code, GraphWorkflow):
         return
-    known = {key_of(step) for step in code.graph()}
-    held: Counter[str] = Counter()
+    graph_keys = {key_of(step) for step in code.graph()}
+    counts: Counter[str] = Counter()
     example: dict[str, str] = {}
-    for run in some:
+    for run in sample_runs:
         for wait in run.waits or ():
             key = str(wait.get("name"))
-            if wait.get("kind") == "step" and key not in known:
-                held[key] += 1
+            if wait.get("kind") == "step" and key not in graph_keys:
+                counts[key] += 1
                 example[key] = run.workflow_id
-    for key, count in sorted(held.items()):
-        yield Lack(
+    for key, count in sorted(counts.items()):
+        yield CodeMismatch(
             kind="step", name=f"{key} of {code.name} (version {code.version})", count=count, example=example[key]
         )
 
 
-def _unreadable(run: Instance) -> Lack | None:
+def _find_unreadable(run: Instance) -> CodeMismatch | None:
     """Why its payloads cannot be read here."""
     try:
-        for data in (getattr(run, name) for name in _READ):
-            if data is not None:
-                codec().decode(bytes(data))
+        for payload in (getattr(run, name) for name in _PAYLOAD_COLUMNS):
+            if payload is not None:
+                codec().decode(bytes(payload))
     except TemporalexError as exc:
         kind: Any = "key" if isinstance(exc, KeyMissing) else "payload"
-        return Lack(kind=kind, name=run.workflow, count=1, example=run.workflow_id, why=str(exc))
+        return CodeMismatch(kind=kind, name=run.workflow, count=1, example=run.workflow_id, reason=str(exc))
     return None
 
 
-def _activities(alias: str, runs: Runs) -> Iterator[Lack]:
+def _missing_activities(alias: str, runs: Runs) -> Iterator[CodeMismatch]:
     tasks = ActivityTask.objects.using(alias)
     if runs is not None:
         tasks = tasks.filter(run__in=runs)
@@ -119,4 +129,4 @@ def _activities(alias: str, runs: Runs) -> Iterator[Lack]:
         try:
             activity.find(row["activity"])
         except ActivityNotFound:
-            yield Lack(kind="activity", name=row["activity"], count=row["count"], example=row["example"])
+            yield CodeMismatch(kind="activity", name=row["activity"], count=row["count"], example=row["example"])

@@ -18,15 +18,15 @@ from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.summary import summarize_run, summarize_runs
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management import as_user as people
-from temporalex_django.management import deploys, exits, given, printing
-from temporalex_django.management.facts import project_now, stuck
-from temporalex_django.management.listing import UNREAD
+from temporalex_django.management import command_arguments, deploys, exit_codes, printing
+from temporalex_django.management.diagnostics import load_project, newest_stuck_runs
+from temporalex_django.management.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import Instance
 from temporalex_django.present import diagnosis
 from temporalex_django.present.diagnosis import Diagnosis
 from temporalex_django.present.sentences import Summary
 
-_SHOWN, _SAMPLE = 50, 20
+_MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +64,15 @@ def add_arguments(parser: CommandParser) -> None:
         "--sample",
         type=int,
         metavar="N",
-        help=f"with --deploy: replay so many runs of each version (default: {_SAMPLE})",
+        help=f"with --deploy: replay so many runs of each version (default: {_DEFAULT_SAMPLE})",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
         help="with --deploy: 1 as well where an input of an activity or a child differs from a history",
     )
-    people.add_argument(parser)
-    printing.add_json(parser)
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -89,77 +89,79 @@ def handle(
 ) -> None:
     """Reads only. Ends with 1 when an error was found."""
     if workflow is not None and run is None:
-        raise exits.misused("--workflow without RUN", "Name the run, too: doctor RUN --workflow NAME.")
+        raise exit_codes.usage_error("--workflow without RUN", "Name the run, too: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
-        then = "Write: doctor, doctor RUN, or doctor --deploy [--sample N] [--strict]."
-        raise exits.misused("that does not go together", then)
+        next_step = "Write: doctor, doctor RUN, or doctor --deploy [--sample N] [--strict]."
+        raise exit_codes.usage_error("that does not go together", next_step)
     if deploy:
-        said = _of_deploy(command, as_user, sample or _SAMPLE, strict=strict)
+        report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
     elif run is not None:
-        by = people.actor(as_user)
-        said = _of_one(given.looked_at(run, workflow, by=by).selected_run_id, by)
+        actor = people.resolve_actor(as_user)
+        report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id, actor)
     else:
-        said = _of_all(as_user)
+        report = _diagnose_project(as_user)
     if json:
-        printing.document(command, said)
+        printing.print_json(command, report)
     else:
-        _print(command, said)
-    if not said.well:
-        raise CommandError("something is wrong: see above", returncode=exits.FOUND)
+        _print_report(command, report)
+    if not report.well:
+        raise CommandError("something is wrong: see above", returncode=exit_codes.FINDINGS)
 
 
-def _of_all(as_user: str | None) -> DoctorSaid:
+def _diagnose_project(as_user: str | None) -> DoctorSaid:
     """Who may ask is looked up only where somebody is named: the tables may not be there."""
-    by = None if as_user is None else people.actor(as_user)
-    runs = None if by is None else people.runs_of(by)
-    project = project_now(runs)
+    actor = None if as_user is None else people.resolve_actor(as_user)
+    runs = None if actor is None else people.visible_runs(actor)
+    project = load_project(runs)
     findings = diagnosis.diagnose(project, now=timezone.now())
-    there: list[RunDiagnosed] = []
+    run_outputs: list[RunDiagnosed] = []
     if not (project.wrong_settings or project.unreachable or project.unapplied):
-        found = stuck(project.database, runs, most=_SHOWN)
-        user = None if by is None else by.user
-        said = summarize_runs(found, redactor_of=lambda run: redactor_for(user, run))
-        there = [_diagnosed(run, said[run.pk]) for run in found if said[run.pk].trouble]
-    return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=there)
+        stuck_runs = newest_stuck_runs(project.database, runs, limit=_MAX_RUNS)
+        user = None if actor is None else actor.user
+        run_summaries = summarize_runs(stuck_runs, redactor_of=lambda run: redactor_for(user, run))
+        run_outputs = [_run_output(run, run_summaries[run.pk]) for run in stuck_runs if run_summaries[run.pk].trouble]
+    return DoctorSaid(
+        well=all(finding.severity != "error" for finding in findings), findings=findings, runs=run_outputs
+    )
 
 
-def _of_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
-    runs = people.runs_of(people.actor(as_user))
-    with printing.progress(command) as tell:
-        findings = deploys.compared(runs, sample=sample, each=tell, strict=strict)
-    return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=())
+def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
+    runs = people.visible_runs(people.resolve_actor(as_user))
+    with printing.progress(command) as report:
+        findings = deploys.compare_with_runs(runs, sample=sample, report=report, strict=strict)
+    return DoctorSaid(well=all(finding.severity != "error" for finding in findings), findings=findings, runs=())
 
 
-def _of_one(pk: Any, by: Actor) -> DoctorSaid:
-    row = Instance.objects.using(storage().alias).defer(*UNREAD).select_related("chain").filter(pk=pk).first()
+def _diagnose_run(pk: Any, actor: Actor) -> DoctorSaid:
+    row = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain").filter(pk=pk).first()
     if row is None:
         raise WorkflowNotFound("the run is gone")
-    one = _diagnosed(row, summarize_run(row, redactor=redactor_for(by.user, row)))
-    return DoctorSaid(well=one.found.severity != "error", findings=(), runs=[one])
+    run_output = _run_output(row, summarize_run(row, redactor=redactor_for(actor.user, row)))
+    return DoctorSaid(well=run_output.found.severity != "error", findings=(), runs=[run_output])
 
 
-def _diagnosed(run: Instance, said: Summary) -> RunDiagnosed:
+def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
     code = "key_missing" if (run.blocked or {}).get("waits_for") else str((run.blocked or {}).get("code", ""))
-    found = diagnosis.of_run(
-        said.state,
-        said.text,
+    diagnosis_of_run = diagnosis.diagnose_run(
+        summary.state,
+        summary.text,
         run=shlex.quote(run.workflow_id),
-        trouble=said.trouble,
+        trouble=summary.trouble,
         closed=not run.is_open,
-        code=code if said.state == "blocked" else "",
+        code=code if summary.state == "blocked" else "",
     )
-    return RunDiagnosed(id=run.workflow_id, run_id=str(run.pk), workflow=run.workflow, found=found)
+    return RunDiagnosed(id=run.workflow_id, run_id=str(run.pk), workflow=run.workflow, found=diagnosis_of_run)
 
 
-def _print(command: BaseCommand, said: DoctorSaid) -> None:
-    for one in said.findings:
-        _print_one(command, one, one.text)
-    for run in said.runs:
-        _print_one(command, run.found, f"{run.workflow} {run.id}: {run.found.text}")
+def _print_report(command: BaseCommand, report: DoctorSaid) -> None:
+    for finding in report.findings:
+        _print_finding(command, finding, finding.text)
+    for run in report.runs:
+        _print_finding(command, run.found, f"{run.workflow} {run.id}: {run.found.text}")
 
 
-def _print_one(command: BaseCommand, one: Diagnosis, text: str) -> None:
-    printing.write(command, f"{one.severity}: {printing.safe(text)}")
-    if one.evidence:
-        printing.write(command, f"    seen: {printing.safe('; '.join(one.evidence))}")
-    printing.write(command, f"    next: {printing.safe(one.next_step)}")
+def _print_finding(command: BaseCommand, finding: Diagnosis, text: str) -> None:
+    printing.write_line(command, f"{finding.severity}: {printing.escape(text)}")
+    if finding.evidence:
+        printing.write_line(command, f"    seen: {printing.escape('; '.join(finding.evidence))}")
+    printing.write_line(command, f"    next: {printing.escape(finding.next_step)}")

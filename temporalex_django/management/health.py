@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,58 +64,61 @@ def add_arguments(parser: CommandParser) -> None:
         help="started: it has registered; live: its turns, maintenance and guardian go on; ready: it has a lease and takes work, too (the default)",
     )
     parser.add_argument("--pid", type=int, metavar="PID", help="of this worker alone: its pid, or that of its guardian")
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, **_: Any) -> None:
     """Reads files only."""
     limit = get_settings().HEALTH_SECONDS
     now = time.monotonic()
-    found = [
-        _said(said, judge_health(said, now=now, limit=limit, guardian_at=guardian_at), now=now)
-        for said, guardian_at in read_health_files(DjangoStorage().domain)
-        if pid in (None, said.pid, said.guardian)
+    outputs = [
+        _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
+        for report, guardian_at in read_health_files(DjangoStorage().domain)
+        if pid in (None, report.pid, report.guardian)
     ]
-    well = bool(found) and all(getattr(one, check) for one in found)
+    is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
     if json:
-        printing.document(command, HealthSaid(well=well, checked=check, workers=found))
+        printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))
     else:
-        for one in found:
-            said = one.state if one.ready else "; ".join(one.why)
-            printing.write(command, f"worker {one.pid} ({one.worker}), queues {', '.join(one.queues)}: {said}")
-    if not well:
-        raise CommandError(_sentence(check, found), returncode=exits.FOUND)
+        for worker_output in outputs:
+            report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
+            printing.write_line(
+                command,
+                f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
+            )
+    if not is_well:
+        raise CommandError(_problem_text(check, outputs), returncode=exit_codes.FINDINGS)
 
 
-def _sentence(check: Check, found: Sequence[WorkerHealth]) -> str:
-    if not found:
+def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:
+    if not outputs:
         text = "no worker is there that works on this database under this user"
-        return exits.sentence(
+        return exit_codes.with_next_step(
             text, "Start one: manage.py temporalex worker; ask on its machine, as the user it runs as."
         )
-    bad = [one for one in found if not getattr(one, check)]
-    text = f"{len(bad)} of {len(found)} workers: not {check}"
-    return exits.sentence(
+    failing = [worker_output for worker_output in outputs if not getattr(worker_output, check)]
+    text = f"{len(failing)} of {len(outputs)} workers: not {check}"
+    return exit_codes.with_next_step(
         text, "See above; the log of the worker says more, and manage.py temporalex doctor of the database."
     )
 
 
-def _said(said: Health, verdict: HealthVerdict, *, now: float) -> WorkerHealth:
+def _worker_output(health: Health, verdict: HealthVerdict, *, now: float) -> WorkerHealth:
     return WorkerHealth(
-        worker=said.worker,
-        pid=said.pid,
-        guardian=said.guardian,
-        kind=said.kind,
-        state=said.state,
-        queues=said.queues,
+        worker=health.worker,
+        pid=health.pid,
+        guardian=health.guardian,
+        kind=health.kind,
+        state=health.state,
+        queues=health.queues,
         started=verdict.started,
         live=verdict.live,
         ready=verdict.ready,
         why=verdict.problems,
-        lease=round(max(0.0, said.lease_until - now), 1),
-        runs=said.runs,
-        activities=said.activities,
-        turns=said.turns,
-        connections=said.connections,
-        counters=said.counters,
+        lease=round(max(0.0, health.lease_until - now), 1),
+        runs=health.runs,
+        activities=health.activities,
+        turns=health.turns,
+        connections=health.connections,
+        counters=health.counters,
     )

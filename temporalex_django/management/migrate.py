@@ -25,7 +25,7 @@ from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import as_user as people
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION")
     parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION")
     parser.add_argument("--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="a renamed step")
-    people.add_argument(parser)
+    people.add_user_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -66,57 +66,59 @@ def handle(
 ) -> None:
     """One transaction a run. Raises ``CommandError`` when a version is not in the code, and when runs stay behind."""
     if batch < 1:
-        raise exits.misused(f"--batch {batch}", "Give a number from 1.")
-    before, after = _version(flow, old), _version(flow, new)
-    mapping = _mapping(names, before, after)
+        raise exit_codes.usage_error(f"--batch {batch}", "Give a number from 1.")
+    old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
+    mapping = _parse_mapping(names, old_class, new_class)
     verdicts: list[MoveOutcome] = []
-    by = people.actor(as_user)
-    there = people.runs_of(by).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
-    total = there.count() if printing.watched(command, lines=not json) else 0
-    with printing.progress(command, lines=not json) as tell:
-        for done, run in enumerate(iterate_pages(there.only("chain_id"), by="id", size=batch), 1):
+    actor = people.resolve_actor(as_user)
+    runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+    total = runs.count() if printing.is_watched(command, lines=not json) else 0
+    with printing.progress(command, lines=not json) as report:
+        for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
             target = find_chain(run.chain_id, storage=storage())
-            tell(done, total)
+            report(done, total)
             if target.version != old or target.closed:
                 continue
-            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=by).execute()
+            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
             verdicts.append(verdict)
             if not json:
-                became = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
-                printing.write(command, printing.safe(f"{verdict.workflow_id}  {became}"))
-    stay = [verdict for verdict in verdicts if not verdict.moves]
+                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
+                printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
+    unmoved = [verdict for verdict in verdicts if not verdict.moves]
     if json:
-        printing.document(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+        printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
     else:
-        moved = f"{len(verdicts) - len(stay)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
-        printing.write(command, moved)
-    if stay:
-        text = exits.sentence(f"{len(stay)} runs stay at version {old}", "See above why.")
-        raise CommandError(text, returncode=exits.FOUND)
+        moved_text = f"{len(verdicts) - len(unmoved)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
+        printing.write_line(command, moved_text)
+    if unmoved:
+        text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "See above why.")
+        raise CommandError(text, returncode=exit_codes.FINDINGS)
 
 
-def _version(flow: str, version: int) -> type[Workflow]:
-    found = workflows.find(flow)
-    if not found.is_versioned():
+def _resolve_class(flow: str, version: int) -> type[Workflow]:
+    versioned_class = workflows.find(flow)
+    if not versioned_class.is_versioned():
         raise UnknownWorkflow(f"{flow} is no versioned workflow: it has one class for all its runs")
-    return found.resolve_version(version)[1]
+    return versioned_class.resolve_version(version)[1]
 
 
-def _mapping(given: Sequence[str], before: type[Workflow], after: type[Workflow]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        old, sign, new = text.partition("=")
-        if not sign or not old:
-            raise exits.misused(f"--map {printing.safe(text)} is no pair", "Write OldStep=NewStep.")
-        found[_key(old, before)] = _key(new, after) if new else ""
-    return found
+def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: type[Workflow]) -> dict[str, str]:
+    mapping: dict[str, str] = {}
+    for text in pairs:
+        old, equals, new = text.partition("=")
+        if not equals or not old:
+            raise exit_codes.usage_error(f"--map {printing.escape(text)} is no pair", "Write OldStep=NewStep.")
+        mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
+    return mapping
 
 
-def _key(name: str, cls: type[Workflow]) -> str:
+def _step_key(name: str, cls: type[Workflow]) -> str:
     """The key of a step that is named by its class or by its key."""
     steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
     for step in steps:
         if name in (key_of(step), name_of(step)):
             return key_of(step)
-    known = ", ".join(map(name_of, steps)) or "none"
-    raise exits.misused(f"--map: {cls.__name__} has no step {printing.safe(repr(name))}", f"It has: {known}.")
+    step_names = ", ".join(map(name_of, steps)) or "none"
+    raise exit_codes.usage_error(
+        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"It has: {step_names}."
+    )

@@ -25,10 +25,10 @@ class Where:
     until: datetime | None
 
 
-def where(said: Summary, *, short: bool = False) -> Where:
+def summary_output(summary: Summary, *, short: bool = False) -> Where:
     """Of a sentence about a run."""
-    text = said.short if short else said.text
-    return Where(state=said.state, text=text, trouble=said.trouble, since=said.since, until=said.until)
+    text = summary.short_text if short else summary.text
+    return Where(state=summary.state, text=text, trouble=summary.trouble, since=summary.since, until=summary.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class RunListed:
     tags: Sequence[str] | None
 
 
-def listed(run: Instance, said: Summary) -> RunListed:
+def run_output(run: Instance, summary: Summary) -> RunListed:
     """Of a row."""
     return RunListed(
         id=run.workflow_id,
@@ -59,7 +59,7 @@ def listed(run: Instance, said: Summary) -> RunListed:
         queue=run.queue,
         status=run.status,
         closed=run.status in CLOSED_STATUSES,
-        summary=where(said, short=True),
+        summary=summary_output(summary, short=True),
         created_at=run.created_at,
         started_at=run.started_at,
         closed_at=run.closed_at,
@@ -99,7 +99,7 @@ class RunNamed:
     version: int
 
 
-def named(target: RunTarget) -> dict[str, Any]:
+def run_fields(target: RunTarget) -> dict[str, Any]:
     """What ``RunNamed`` and its kin say of the run."""
     return {
         "id": target.workflow_id,

@@ -8,15 +8,15 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.actions.query import Query
 from temporalex_django.management import as_user as people
-from temporalex_django.management import given, printing
-from temporalex_django.management.outputs import QueryAnswered, named
+from temporalex_django.management import command_arguments, printing
+from temporalex_django.management.outputs import QueryAnswered, run_fields
 
 output = QueryAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
-    given.add_run(parser)
+    command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the query; __describe and __accepts are there for every class")
     parser.add_argument(
         "--args", dest="arguments", metavar="JSON", help="what it is asked with; - reads it from the standard input"
@@ -35,10 +35,10 @@ def handle(
     **_: Any,
 ) -> None:
     """Messages that no turn has read are delivered here first."""
-    by, asked = people.actor(as_user), given.json_of(arguments, option="--args")
-    target = given.found(run, workflow, by=by)
-    result = Query(target, query=name, args=asked, by=by).execute()
+    actor, query_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    result = Query(target, query=name, args=query_args, by=actor).execute()
     if json:
-        printing.document(command, QueryAnswered(**named(target), query=name, result=result))
+        printing.print_json(command, QueryAnswered(**run_fields(target), query=name, result=result))
     else:
-        printing.document(command, result)
+        printing.print_json(command, result)

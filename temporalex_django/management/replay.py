@@ -31,15 +31,15 @@ from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
-from temporalex_django.management import exits, printing
-from temporalex_django.management.django_in_child import set_up
+from temporalex_django.management import exit_codes, printing
+from temporalex_django.management.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.workers import hash_seed
 
 Finding = dict[str, Any]
 
 
-class Checked(NamedTuple):
+class ReplayBatch(NamedTuple):
     """The result of some histories: their number, those that do not fit, and the differences in those that do."""
 
     histories: int
@@ -101,7 +101,7 @@ class HistoriesReplayed:
 output = HistoriesReplayed
 
 #: Runs that one process takes at a time.
-_CHUNK = 20
+_CHUNK_SIZE = 20
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -124,7 +124,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="fail where an input of an activity or a child differs, too; without it they are listed",
     )
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -135,190 +135,213 @@ def handle(
     processes: int | None,
     strict: bool,
     json: bool,
-    **chosen: Any,
+    **filters: Any,
 ) -> None:
     """Raises ``CommandError`` (exit status 1) when a history does not fit, or cannot be used.
 
     From the command line the histories are replayed in processes with another hash seed than this one.
     """
     if sample is not None and sample < 1:
-        raise exits.misused(f"--sample {sample}", "Give a number from 1.")
-    work: Callable[[Sequence[Any]], Checked] = replay_runs
+        raise exit_codes.usage_error(f"--sample {sample}", "Give a number from 1.")
+    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = replay_runs
     if file:
-        runs: list[Any] = [str(path) for path in _paths(file)]
-        work = partial(replay_files, only=chosen["workflow"])
+        runs: list[Any] = [str(path) for path in _history_files(file)]
+        replay_chunk = partial(replay_files, only=filters["workflow"])
     else:
-        runs = _runs(**{name: chosen[name] for name in ("workflow", "open", "seed")}, sample=sample)
-    chunks = [runs[i : i + _CHUNK] for i in range(0, len(runs), _CHUNK)]
+        runs = _select_runs(**{name: filters[name] for name in ("workflow", "open", "seed")}, sample=sample)
+    chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
     findings: list[Finding] = []
     differences: list[Finding] = []
-    done = 0
+    checked_count = 0
     # a transaction shows the histories to nobody else
     shared = not connections[get_settings().DATABASE].in_atomic_block
-    apart = shared and bool(getattr(command, "_called_from_command_line", False))
-    with printing.progress(command) as tell:
-        for some in _spread(work, chunks, processes or os.cpu_count() or 1, apart=apart):
-            done += some.histories
-            findings += some.findings
-            differences += some.differences
-            tell(done, len(runs), f", {len(findings):,} do not fit")
+    always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
+    with printing.progress(command) as report_progress:
+        for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
+            checked_count += batch.histories
+            findings += batch.findings
+            differences += batch.differences
+            report_progress(checked_count, len(runs), f", {len(findings):,} do not fit")
     report = HistoriesReplayed(
-        checked=done,
-        clean=done - len(findings),
-        findings=[*map(_misfit, findings)],
-        differences=[HistoryDifference(**one) for one in differences],
+        checked=checked_count,
+        clean=checked_count - len(findings),
+        findings=[*map(_misfit_output, findings)],
+        differences=[HistoryDifference(**difference) for difference in differences],
     )
     if json:
-        printing.document(command, report)
+        printing.print_json(command, report)
     else:
-        _print(command, report)
+        _print_report(command, report)
     if findings:
-        text = f"{len(findings)} of {done} histories do not fit the code"
-        then = "Put the code right, or make a new version of it."
-        raise CommandError(exits.sentence(text, then), returncode=exits.FOUND)
-    if strict and (others := [one for one in report.differences if one.kind == "input"]):
-        text = f"the code gives another input than {len({(one.run, one.source) for one in others})} of {done} histories have"
-        then = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
-        raise CommandError(exits.sentence(text, then), returncode=exits.FOUND)
+        text = f"{len(findings)} of {checked_count} histories do not fit the code"
+        next_step = "Put the code right, or make a new version of it."
+        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+    if strict and (
+        input_differences := [difference for difference in report.differences if difference.kind == "input"]
+    ):
+        text = f"the code gives another input than {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories have"
+        next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
+        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
 
 
-def replay_runs(runs: Sequence[UUID]) -> Checked:
+def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
     """Replay these runs of the database."""
     storage = DjangoStorage()
-    facts = storage.run_records(runs)
+    records = storage.run_records(runs)
     findings: list[Finding] = []
     differences: list[Finding] = []
     for run in runs:
-        about = {"run": str(run), "id": facts[run].workflow_id, "workflow": facts[run].workflow}
+        labels = {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow}
         try:
             events = storage.histories({run: 0})[run]
         except TemporalexError as exc:
-            findings.append({**about, **_described(exc)})
+            findings.append({**labels, **_error_finding(exc)})
             continue
-        _check(about, events, findings, differences)
-    return Checked(len(runs), findings, differences)
+        _replay_history(labels, events, findings, differences)
+    return ReplayBatch(len(runs), findings, differences)
 
 
-def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> Checked:
+def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> ReplayBatch:
     """Replay these files."""
     findings: list[Finding] = []
     differences: list[Finding] = []
     for path in paths:
         try:
-            stored = json_file.load(Path(path).read_bytes(), source=path)
-            if only and stored.workflow not in only:
-                raise PayloadError(f"{path}: event 1 is of the workflow {stored.workflow}, not of {', '.join(only)}")
+            history_file = json_file.load(Path(path).read_bytes(), source=path)
+            if only and history_file.workflow not in only:
+                raise PayloadError(
+                    f"{path}: event 1 is of the workflow {history_file.workflow}, not of {', '.join(only)}"
+                )
         except (TemporalexError, OSError) as exc:
-            findings.append({"run": None, "id": None, "workflow": None, "source": path, **_described(exc)})
+            findings.append({"run": None, "id": None, "workflow": None, "source": path, **_error_finding(exc)})
             continue
-        about = {"run": stored.run_id, "id": stored.id, "workflow": stored.workflow, "source": path}
-        _check(about, stored.events, findings, differences)
-    return Checked(len(paths), findings, differences)
+        labels = {"run": history_file.run_id, "id": history_file.id, "workflow": history_file.workflow, "source": path}
+        _replay_history(labels, history_file.events, findings, differences)
+    return ReplayBatch(len(paths), findings, differences)
 
 
-def _check(about: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]) -> None:
+def _replay_history(
+    labels: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]
+) -> None:
     """Replay one history, and add what there is to say of it."""
     try:
         definition = workflow.class_for_run(
-            about["workflow"], events[0].attributes.get("version", 1) if events else 1
+            labels["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
-        bounded = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {about['run']}")
-        found = replay.replay(definition, events, run=bounded)
+        bounded_run = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {labels['run']}")
+        differences_found = replay.replay(definition, events, run=bounded_run)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
-        findings.append({**about, **_described(exc)})
+        findings.append({**labels, **_error_finding(exc)})
     else:
-        differences += [{**about, **_differs(one)} for one in found]
+        differences += [{**labels, **_difference_finding(difference)} for difference in differences_found]
 
 
-def _differs(found: ReplayDifference) -> Finding:
+def _difference_finding(difference: ReplayDifference) -> Finding:
     """Without the values, which are payloads."""
-    said = {"kind": found.kind, "event": found.event, "command": found.command, "path": found.path}
-    return {**said, **_place(found.place)}
+    fields = {
+        "kind": difference.kind,
+        "event": difference.event,
+        "command": difference.command,
+        "path": difference.path,
+    }
+    return {**fields, **_parse_place(difference.place)}
 
 
-def _place(place: str | None) -> Finding:
+def _parse_place(place: str | None) -> Finding:
     path, _, line = (place or "").rpartition(":")
     return {"file": path or None, "line": int(line) if line else None}
 
 
-def _described(error: BaseException) -> Finding:
+def _error_finding(error: BaseException) -> Finding:
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
-    found: Finding = {"error": code, "message": str(error) or type(error).__name__}
+    finding: Finding = {"error": code, "message": str(error) or type(error).__name__}
     if isinstance(error, NondeterminismError):
-        found |= {"seq": error.seq, "recorded": error.recorded, "produced": error.produced}
-        found |= _place(error.place)
+        finding |= {"seq": error.seq, "recorded": error.recorded, "produced": error.produced}
+        finding |= _parse_place(error.place)
     elif not isinstance(error, (TemporalexError, OSError)):
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        found |= {"file": last.filename, "line": last.lineno}
-    return found
+        last_frame = traceback.extract_tb(error.__traceback__)[-1]
+        finding |= {"file": last_frame.filename, "line": last_frame.lineno}
+    return finding
 
 
-def _runs(*, workflow: Sequence[str] | None, open: bool, sample: int | None, seed: int) -> list[UUID]:
+def _select_runs(*, workflow: Sequence[str] | None, open: bool, sample: int | None, seed: int) -> list[UUID]:
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if workflow:
         runs = runs.filter(workflow__in=workflow)
     if open:
         runs = runs.open()
-    found = list(runs.values_list("pk", flat=True))
-    if sample is not None and sample < len(found):
-        found = sorted(random.Random(seed).sample(found, sample))  # noqa: S311 - a draw that can be repeated
-    return found
+    run_ids = list(runs.values_list("pk", flat=True))
+    if sample is not None and sample < len(run_ids):
+        run_ids = sorted(random.Random(seed).sample(run_ids, sample))  # noqa: S311 - a draw that can be repeated
+    return run_ids
 
 
-def _paths(given: Sequence[str]) -> list[Path]:
-    found: list[Path] = []
-    for path in map(Path, given):
+def _history_files(names: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for path in map(Path, names):
         if not path.exists():
-            raise exits.misused(f"--file {printing.safe(path)}: there is no such file", "Name a file or a folder.")
-        found += sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    return found
+            raise exit_codes.usage_error(
+                f"--file {printing.escape(path)}: there is no such file", "Name a file or a folder."
+            )
+        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    return files
 
 
-def _spread(work: Any, chunks: Sequence[Any], processes: int, *, apart: bool) -> Iterator[Checked]:
-    """Results of ``work`` in order, from fresh processes that set Django up; here when there is little to do.
+def _run_chunks(
+    replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
+) -> Iterator[ReplayBatch]:
+    """Results of ``replay_chunk`` in order, from fresh processes that set Django up; here when there is little to do.
 
-    ``apart``: in fresh processes in any case. They have another hash seed than this one.
+    ``always_spawn``: in fresh processes in any case. They have another hash seed than this one.
     """
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
-        results: Iterable[Checked]
-        if processes > 1 or (apart and chunks):
-            stack.enter_context(_another_seed())
-            pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), set_up, (sys.path,))
-            results = stack.enter_context(pool).map(work, chunks)
+        results: Iterable[ReplayBatch]
+        if processes > 1 or (always_spawn and chunks):
+            stack.enter_context(_different_hash_seed())
+            pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), set_up_django, (sys.path,))
+            results = stack.enter_context(pool).map(replay_chunk, chunks)
         else:
-            results = map(work, chunks)
+            results = map(replay_chunk, chunks)
         yield from results
 
 
 @contextmanager
-def _another_seed() -> Iterator[None]:
+def _different_hash_seed() -> Iterator[None]:
     """Processes that are started meanwhile order their sets in another way."""
-    before = os.environ.get(hash_seed.VARIABLE)
+    previous_seed = os.environ.get(hash_seed.VARIABLE)
     os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
     try:
         yield
     finally:
-        if before is None:
+        if previous_seed is None:
             del os.environ[hash_seed.VARIABLE]
         else:
-            os.environ[hash_seed.VARIABLE] = before
+            os.environ[hash_seed.VARIABLE] = previous_seed
 
 
-def _misfit(found: Finding) -> HistoryMisfit:
-    texts = ("run", "id", "workflow", "error", "message", "source", "recorded", "produced", "file")
-    said: dict[str, Any] = {name: None if found.get(name) is None else str(found[name]) for name in texts}
-    return HistoryMisfit(**said, seq=found.get("seq"), line=found.get("line"))
+def _misfit_output(finding: Finding) -> HistoryMisfit:
+    text_keys = ("run", "id", "workflow", "error", "message", "source", "recorded", "produced", "file")
+    text_fields: dict[str, Any] = {
+        name: None if finding.get(name) is None else str(finding[name]) for name in text_keys
+    }
+    return HistoryMisfit(**text_fields, seq=finding.get("seq"), line=finding.get("line"))
 
 
-def _print(command: BaseCommand, report: HistoriesReplayed) -> None:
-    for one in report.findings:
-        where = f" ({one.file}:{one.line})" if one.file else ""
-        printing.write(command, printing.safe(f"{one.workflow} {one.id} run {one.run}{where}: {one.message}"))
-    for differs in report.differences:
-        where = f" ({differs.file}:{differs.line})" if differs.file else ""
-        what = f"another {differs.kind} at history event {differs.event}: {differs.command}, {differs.path}"
-        printing.write(command, printing.safe(f"{differs.workflow} {differs.id} run {differs.run}{where}: {what}"))
+def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
+    for misfit in report.findings:
+        location = f" ({misfit.file}:{misfit.line})" if misfit.file else ""
+        printing.write_line(
+            command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
+        )
+    for difference in report.differences:
+        location = f" ({difference.file}:{difference.line})" if difference.file else ""
+        problem = (
+            f"another {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
+        )
+        printing.write_line(
+            command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
+        )
     text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not fit the code"
-    others = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
-    printing.write(command, f"{text}{others}")
+    differences_text = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
+    printing.write_line(command, f"{text}{differences_text}")

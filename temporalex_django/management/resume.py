@@ -8,15 +8,15 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.actions.resume import Resume
 from temporalex_django.management import as_user as people
-from temporalex_django.management import given, printing
-from temporalex_django.management.outputs import GraphResumed, named
+from temporalex_django.management import command_arguments, printing
+from temporalex_django.management.outputs import GraphResumed, run_fields
 
 output = GraphResumed
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
-    given.add_run(parser)
+    command_arguments.add_run_arguments(parser)
     parser.add_argument("event", metavar="EVENT", help="what happened: approved, say")
     parser.add_argument("--step", metavar="KEY", help="which step, where several wait for it")
     parser.add_argument("--data", metavar="JSON", help="what goes with it; - reads it from the standard input")
@@ -35,10 +35,10 @@ def handle(
     **_: Any,
 ) -> None:
     """A step with a role takes it only in the name of somebody who has that role."""
-    by, body = people.actor(as_user), given.json_of(data, option="--data")
-    target = given.found(run, workflow, by=by)
-    Resume(target, event=event, step=step, data=body, by=by).execute()
+    actor, event_data = people.resolve_actor(as_user), command_arguments.parse_json(data, option="--data")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    Resume(target, event=event, step=step, data=event_data, by=actor).execute()
     if json:
-        printing.document(command, GraphResumed(**named(target), event=event))
+        printing.print_json(command, GraphResumed(**run_fields(target), event=event))
     else:
-        printing.write(command, f"{target.workflow} {target.workflow_id} goes on with {event}")
+        printing.write_line(command, f"{target.workflow} {target.workflow_id} goes on with {event}")

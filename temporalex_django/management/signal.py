@@ -8,15 +8,15 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.management import as_user as people
-from temporalex_django.management import given, printing
-from temporalex_django.management.outputs import SignalSent, named
+from temporalex_django.management import command_arguments, printing
+from temporalex_django.management.outputs import SignalSent, run_fields
 
 output = SignalSent
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
-    given.add_run(parser)
+    command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the signal")
     parser.add_argument("--payload", metavar="JSON", help="what goes with it; - reads it from the standard input")
     parser.add_argument("--message-id", metavar="ID", help="sent again with it, it is not sent twice")
@@ -35,10 +35,10 @@ def handle(
     **_: Any,
 ) -> None:
     """One INSERT: the run reads it in its next turn."""
-    by, body = people.actor(as_user), given.json_of(payload, option="--payload")
-    target = given.found(run, workflow, by=by)
-    SendSignal(target, signal=name, payload=body, id=message_id, exact=True, by=by).execute()
+    actor, signal_payload = people.resolve_actor(as_user), command_arguments.parse_json(payload, option="--payload")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    SendSignal(target, signal=name, payload=signal_payload, id=message_id, exact=True, by=actor).execute()
     if json:
-        printing.document(command, SignalSent(**named(target), signal=name))
+        printing.print_json(command, SignalSent(**run_fields(target), signal=name))
     else:
-        printing.write(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")
+        printing.write_line(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")

@@ -15,9 +15,9 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.attributes import parse_all
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
-from temporalex_django.management.exits import misused
-from temporalex_django.management.given import json_of
-from temporalex_django.management.outputs import RunNamed, named
+from temporalex_django.management.command_arguments import parse_json
+from temporalex_django.management.exit_codes import usage_error
+from temporalex_django.management.outputs import RunNamed, run_fields
 
 output = RunNamed
 
@@ -40,8 +40,8 @@ def add_arguments(parser: CommandParser) -> None:
         help="a search attribute that the class declares; once for each",
     )
     parser.add_argument("--tag", dest="tags", metavar="TAG", action="append", help="beside those of the class")
-    people.add_argument(parser)
-    printing.add_json(parser)
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -61,38 +61,45 @@ def handle(
 ) -> None:
     """Two rows in one transaction; a worker takes it up."""
     cls = workflows.find(flow).choose(number, {})
-    about = None if subject is None else _subject(subject)
-    input_ = json_of(arguments, option="--args")
-    given = None if attributes is None else _given(attributes, cls.search_attributes)
-    by = people.actor(as_user)
+    subject_object = None if subject is None else _find_subject(subject)
+    start_args = parse_json(arguments, option="--args")
+    search_attributes = None if attributes is None else _parse_attributes(attributes, cls.search_attributes)
+    actor = people.resolve_actor(as_user)
     target = Start(
-        cls, args=input_, id=id, value=value, subject=about, search_attributes=given, tags=tags, by=by
+        cls,
+        args=start_args,
+        id=id,
+        value=value,
+        subject=subject_object,
+        search_attributes=search_attributes,
+        tags=tags,
+        by=actor,
     ).execute()
     if json:
-        printing.document(command, RunNamed(**named(target)))
+        printing.print_json(command, RunNamed(**run_fields(target)))
     else:
-        printing.write(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
+        printing.write_line(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
 
 
-def _given(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
     """Of a list of texts there is one each time."""
-    found: dict[str, Any] = {}
-    for one in texts:
-        name, equals, value = one.partition("=")
+    parsed: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not equals:
-            raise misused(f"--attribute {printing.safe(one)} is no value of a name", "Write NAME=VALUE.")
-        found[name] = [*found.get(name, ()), value] if declared.get(name) == list[str] else value
-    values: dict[str, Any] = parse_all(found, declared, label="--attribute")
-    return values
+            raise usage_error(f"--attribute {printing.escape(text)} is no value of a name", "Write NAME=VALUE.")
+        parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
+    encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
+    return encoded
 
 
-def _subject(text: str) -> Model:
+def _find_subject(text: str) -> Model:
     label, _colon, key = text.partition(":")
     try:
         model = apps.get_model(label)
-        found: Model = model._default_manager.using(get_settings().DATABASE).get(pk=key)  # noqa: SLF001 - Django documents it
-        return found
+        subject: Model = model._default_manager.using(get_settings().DATABASE).get(pk=key)  # noqa: SLF001 - Django documents it
+        return subject
     except Exception as exc:
-        raise misused(
-            f"--subject {printing.safe(text)}: there is no such object", "Write app.model:key, such as shop.order:42."
+        raise usage_error(
+            f"--subject {printing.escape(text)}: there is no such object", "Write app.model:key, such as shop.order:42."
         ) from exc

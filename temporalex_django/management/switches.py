@@ -21,7 +21,7 @@ from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.models import SwitchedOff
 
-_VIEW = Operation(action="view", permission=f"{APP}.view_switchedoff")
+_VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ def add_arguments(parser: CommandParser) -> None:
         ("off", "Workers take nothing of it; what is under way goes on to its end."),
         ("on", "What waited goes on."),
     ):
-        one = parsers.add_parser(name, description=text, help=text)
+        subparser = parsers.add_parser(name, description=text, help=text)
         if name != "show":
-            one.add_argument("kind", choices=SwitchedOff.Switchable.values, help="what the name is of")
-            one.add_argument("name", metavar="NAME", help="of the queue, the activity or the workflow class")
-            one.add_argument("--reason", default="", metavar="TEXT", help="for the audit, and for whoever waits")
-        people.add_argument(one)
-        printing.add_json(one)
+            subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="what the name is of")
+            subparser.add_argument("name", metavar="NAME", help="of the queue, the activity or the workflow class")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit, and for whoever waits")
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
 
 
 def handle(
@@ -68,25 +68,28 @@ def handle(
 ) -> None:
     """One row."""
     del options
-    by = people.actor(as_user)
+    actor = people.resolve_actor(as_user)
     if what == "show":
         alias = storage().alias
-        require_access(by.user, _VIEW, alias=alias)
-        found = [_of(row) for row in SwitchedOff.objects.using(alias)]
+        require_access(actor.user, _VIEW_OPERATION, alias=alias)
+        outputs = [_switch_output(row) for row in SwitchedOff.objects.using(alias)]
         if json:
-            printing.document(command, found)
-        elif not found:
-            printing.write(command, "nothing is switched off")
+            printing.print_json(command, outputs)
+        elif not outputs:
+            printing.write_line(command, "nothing is switched off")
         else:
-            cells = [(one.kind, one.name, f"{one.since:%Y-%m-%d %H:%M}", one.by, one.reason) for one in found]
-            printing.table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
+            cells = [
+                (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, switch.reason)
+                for switch in outputs
+            ]
+            printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
         return
-    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=by).execute()
+    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=actor).execute()
     if json:
-        printing.document(command, _of(row))
+        printing.print_json(command, _switch_output(row))
     else:
-        printing.write(command, f"the {row.kind} {row.name} is switched {what}")
+        printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
 
 
-def _of(row: SwitchedOff) -> Switch:
+def _switch_output(row: SwitchedOff) -> Switch:
     return Switch(kind=row.kind, name=row.name, since=row.since, by=row.by, reason=row.reason)

@@ -24,12 +24,12 @@ from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
-from temporalex_django.management.exits import misused
-from temporalex_django.management.given import json_of
+from temporalex_django.management.command_arguments import parse_json
+from temporalex_django.management.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 
-_SHOWN = 50
-_ONE: tuple[tuple[str, str], ...] = (
+_DEFAULT_LIMIT = 50
+_TASK_COMMANDS: tuple[tuple[str, str], ...] = (
     ("show", "One of them, open or closed."),
     ("claim", "Nobody else decides it for a while."),
     ("release", "Others may decide it again."),
@@ -69,90 +69,109 @@ output = TaskPrinted
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
-    listed = parsers.add_parser(
+    list_parser = parsers.add_parser(
         "list", description="Those that are open, what is due first at first.", help="the open ones"
     )
-    listed.add_argument("--all", action="store_true", help="with --as-user: of all runs that he may look at")
-    listed.add_argument("--workflow", metavar="NAME", help="of this class")
-    listed.add_argument("--limit", type=int, metavar="N", help=f"at most so many (default: {_SHOWN}; with --json all)")
-    found = [listed]
-    for name, text in _ONE:
-        one = parsers.add_parser(name, description=text, help=text)
-        one.add_argument("task", metavar="TASK", help="its id")
+    list_parser.add_argument("--all", action="store_true", help="with --as-user: of all runs that he may look at")
+    list_parser.add_argument("--workflow", metavar="NAME", help="of this class")
+    list_parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
+    )
+    subparsers = [list_parser]
+    for name, text in _TASK_COMMANDS:
+        subparser = parsers.add_parser(name, description=text, help=text)
+        subparser.add_argument("task", metavar="TASK", help="its id")
         if name == "decide":
-            one.add_argument("outcome", metavar="OUTCOME", help="one of its outcomes: approved, say")
-            one.add_argument("--data", metavar="JSON", help="what its form wants; - reads it from the standard input")
-            one.add_argument("--comment", default="", metavar="TEXT", help="stands in the history")
+            subparser.add_argument("outcome", metavar="OUTCOME", help="one of its outcomes: approved, say")
+            subparser.add_argument(
+                "--data", metavar="JSON", help="what its form wants; - reads it from the standard input"
+            )
+            subparser.add_argument("--comment", default="", metavar="TEXT", help="stands in the history")
         if name == "delegate":
-            one.add_argument("to", metavar="NAME", help="with which that person signs in")
-            one.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
-        found.append(one)
-    for one in found:
-        people.add_argument(one)
-        printing.add_json(one)
+            subparser.add_argument("to", metavar="NAME", help="with which that person signs in")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+        subparsers.append(subparser)
+    for subparser in subparsers:
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
     """Only people decide: all but `list` and `show` take --as-user."""
-    by = people.actor(as_user)
+    actor = people.resolve_actor(as_user)
     if what == "list":
-        _list(command, by, json=json, **options)
+        _print_list(command, actor, json=json, **options)
         return
-    task = find_task(options["task"], by.user)
+    task = find_task(options["task"], actor.user)
     if what in ("claim", "release"):
-        (Claim if what == "claim" else Release)(task, by=by).execute()
+        (Claim if what == "claim" else Release)(task, by=actor).execute()
     elif what == "delegate":
-        Delegate(task, to=deciding.find_user(options["to"]), reason=options["reason"], by=by).execute()
+        Delegate(task, to=deciding.find_user(options["to"]), reason=options["reason"], by=actor).execute()
     elif what == "decide":
-        data = json_of(options["data"], option="--data")
-        Decide(task, outcome=options["outcome"], data=data, comment=options["comment"], by=by).execute()
-    (now,) = _seen([task if what == "show" else find_task(task.pk, by.user)], by)
+        decision_data = parse_json(options["data"], option="--data")
+        Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
+    (task_output,) = _task_outputs([task if what == "show" else find_task(task.pk, actor.user)], actor)
     if json:
-        printing.document(command, now)
+        printing.print_json(command, task_output)
     else:
-        printing.write(command, f"{now.workflow} {printing.safe(now.id)}: {printing.safe(now.text)}")
+        printing.write_line(
+            command, f"{task_output.workflow} {printing.escape(task_output.id)}: {printing.escape(task_output.text)}"
+        )
 
 
-def _list(
-    command: BaseCommand, by: Actor, *, all: bool, workflow: str | None, limit: int | None, json: bool, **_: Any
+def _print_list(
+    command: BaseCommand, actor: Actor, *, all: bool, workflow: str | None, limit: int | None, json: bool, **_: Any
 ) -> None:
     if limit is not None and limit < 1:
-        raise misused(f"--limit {limit}", "Give a number from 1.")
-    tasks = _open(by, every=all)
+        raise usage_error(f"--limit {limit}", "Give a number from 1.")
+    tasks = _open_tasks(actor, all_runs=all)
     if workflow is not None:
         tasks = tasks.filter(workflow=workflow)
-    most = None if json and limit is None else limit or _SHOWN
-    rows = tasks if most is None else tasks[: most + 1]
-    shown = _seen(islice(rows, most), by)
+    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+    rows = tasks if maximum is None else tasks[: maximum + 1]
+    outputs = _task_outputs(islice(rows, maximum), actor)
     if json:
-        for one in shown:
-            printing.record(command, one)
+        for task_output in outputs:
+            printing.print_json_line(command, task_output)
         return
-    if not shown:
-        printing.write(command, "nothing to decide")
+    if not outputs:
+        printing.write_line(command, "nothing to decide")
         return
-    cells = [(one.task, one.id, one.title, printing.moment(one.due_at) or "-", one.claimed_by or "-") for one in shown]
-    printing.table(command, ("TASK", "ID", "WHAT IS ASKED", "DUE", "CLAIMED BY"), cells)
-    if lonely := [one.task for one in shown if one.nobody_left]:
-        printing.write(command, f"nobody is left to decide (four eyes shut out all who are asked): {', '.join(lonely)}")
-    if len(rows) > len(shown):
-        printing.write(command, f"there are more than {len(shown):,}: --limit N, or --workflow")
+    cells = [
+        (
+            task_output.task,
+            task_output.id,
+            task_output.title,
+            printing.format_local_time(task_output.due_at) or "-",
+            task_output.claimed_by or "-",
+        )
+        for task_output in outputs
+    ]
+    printing.print_table(command, ("TASK", "ID", "WHAT IS ASKED", "DUE", "CLAIMED BY"), cells)
+    if undecidable_ids := [task_output.task for task_output in outputs if task_output.nobody_left]:
+        printing.write_line(
+            command, f"nobody is left to decide (four eyes shut out all who are asked): {', '.join(undecidable_ids)}"
+        )
+    if len(rows) > len(outputs):
+        printing.write_line(command, f"there are more than {len(outputs):,}: --limit N, or --workflow")
 
 
-def _open(by: Actor, *, every: bool) -> HumanTaskQuerySet:
+def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
     """Those of the user, or of all runs. Raises ``ActionNotPermitted``."""
-    if by.user is not None and not every:
-        return inbox(by.user)
-    tasks = HumanTask.objects.using(storage().alias) if by.user is None else deciding.tasks_of_visible_runs(by.user)
+    if actor.user is not None and not all_runs:
+        return inbox(actor.user)
+    tasks = (
+        HumanTask.objects.using(storage().alias) if actor.user is None else deciding.tasks_of_visible_runs(actor.user)
+    )
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
 
 
-def _seen(tasks: Iterable[HumanTask], by: Actor) -> list[TaskPrinted]:
+def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
     """The tasks as this person sees them."""
-    return [*map(_printed, deciding.mark_nobody_left(*redact_tasks(tasks, by.user)))]
+    return [*map(_task_output, deciding.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 
-def _printed(task: HumanTask) -> TaskPrinted:
+def _task_output(task: HumanTask) -> TaskPrinted:
     return TaskPrinted(
         task=str(task.pk),
         title=task.title,

@@ -9,15 +9,15 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.management import as_user as people
-from temporalex_django.management import given, printing
-from temporalex_django.management.outputs import UpdateAnswered, named
+from temporalex_django.management import command_arguments, printing
+from temporalex_django.management.outputs import UpdateAnswered, run_fields
 
 output = UpdateAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
-    given.add_run(parser)
+    command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the update")
     parser.add_argument(
         "--args", dest="arguments", metavar="JSON", help="what its handler is given; - reads it from the standard input"
@@ -42,10 +42,12 @@ def handle(
     **_: Any,
 ) -> None:
     """In this process, where it has the class and the run is free; else a worker answers."""
-    by, body = people.actor(as_user), given.json_of(arguments, option="--args")
-    target = given.found(run, workflow, by=by)
-    result = SendUpdate(target, update=name, args=body, id=message_id, timeout=wait, exact=True, by=by).execute()
+    actor, update_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    result = SendUpdate(
+        target, update=name, args=update_args, id=message_id, timeout=wait, exact=True, by=actor
+    ).execute()
     if json:
-        printing.document(command, UpdateAnswered(**named(target), update=name, result=result))
+        printing.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
     else:
-        printing.document(command, result)
+        printing.print_json(command, result)

@@ -14,7 +14,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.management import as_user as people
-from temporalex_django.management.printing import add_json, document, safe, write
+from temporalex_django.management.printing import add_json_argument, escape, print_json, write_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,38 +36,38 @@ output = Sequence[VersionOpen]
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
-    people.add_argument(parser)
-    add_json(parser)
+    people.add_user_argument(parser)
+    add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
     """Counts open runs; one query, and one for the workers."""
     alias = get_settings().DATABASE
-    runs = people.runs_of(people.actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
+    runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
     if flows:
         runs = runs.filter(workflow__in=flows)
     rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
     workers = live_workers(alias=alias)
-    here = workflows.registered_versions()
-    found = [
+    local_versions = workflows.registered_versions()
+    outputs = [
         VersionOpen(
             workflow=row["workflow"],
             version=row["version"],
             queue=row["queue"],
             open=row["open"],
             oldest=row["oldest"].isoformat(),
-            here=row["version"] in here.get(row["workflow"], ()),
+            here=row["version"] in local_versions.get(row["workflow"], ()),
             missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
         )
         for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
     ]
     if json:
-        document(command, found)
+        print_json(command, outputs)
         return
-    for one in found:
-        code = "code here" if one.here else "no code here"
-        more = f"; waits for {one.missing}" if one.missing else ""
-        text = f"{one.workflow} version {one.version}: {one.open} open, oldest {one.oldest}, {code}{more}"
-        write(command, safe(text))
-    if not found:
-        write(command, "no open runs")
+    for version_output in outputs:
+        code_text = "code here" if version_output.here else "no code here"
+        wait_text = f"; waits for {version_output.missing}" if version_output.missing else ""
+        text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
+        write_line(command, escape(text))
+    if not outputs:
+        write_line(command, "no open runs")

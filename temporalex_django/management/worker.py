@@ -23,12 +23,12 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 from temporalex_django.workers.loop import WorkerLoop, all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
 
 #: What lines of the log say apart from their text.
-_ABOUT = ("run_id", "workflow", "workflow_id", "action", "worker")
+_LOG_FIELDS = ("run_id", "workflow", "workflow_id", "action", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class WorkerSaid:
 output = WorkerSaid
 
 
-class JsonLines(logging.Handler):
+class JsonLogHandler(logging.Handler):
     """The log as lines of JSON, between the other ones."""
 
     def __init__(self, command: BaseCommand) -> None:
@@ -64,15 +64,17 @@ class JsonLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Never payloads: the log has none."""
         try:
-            said = WorkerSaid(
+            log_event = WorkerSaid(
                 event="log",
                 at=datetime.fromtimestamp(record.created, UTC),
                 text=record.getMessage(),
                 level=record.levelname,
                 logger=record.name,
-                about={name: str(value) for name in _ABOUT if (value := record.__dict__.get(name)) is not None},
+                about={
+                    name: str(attribute) for name in _LOG_FIELDS if (attribute := record.__dict__.get(name)) is not None
+                },
             )
-            printing.record(self.command, said)
+            printing.print_json_line(self.command, log_event)
         except Exception:  # noqa: BLE001 - as every handler of the standard library
             self.handleError(record)
 
@@ -86,7 +88,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--timeout", type=float, help="with --burst: fail when there is still work after so many seconds"
     )
-    printing.add_json(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -109,8 +111,8 @@ def handle(
     its log is on the standard output, too, where the project has set up none.
     """
     _log_to_console(command, verbosity, json=json)
-    chosen = _chosen(command, queues)
-    settings, on_beat = get_settings(), _nothing
+    queue_names = _parse_queues(command, queues)
+    settings, on_heartbeat = get_settings(), _do_nothing
     hard_limit = settings.HARD_DEADLOCK_TIMEOUT
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
         connections.close_all()
@@ -121,7 +123,7 @@ def handle(
         )
         if isinstance(outcome, int):
             os._exit(outcome)
-        on_beat = outcome
+        on_heartbeat = outcome
         faulthandler.enable()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
@@ -135,24 +137,24 @@ def handle(
         ):
             return
     except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=exits.NOT_SET_UP) from exc
+        raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
     if missing := unapplied(storage.alias):
         text = (
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )
-        raise CommandError(text, returncode=exits.NOT_SET_UP)
-    loop = WorkerLoop(queues=chosen, kind="burst" if burst else "worker", on_heartbeat=on_beat)
-    here, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(chosen)}"
-    began = WorkerSaid(
+        raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
+    loop = WorkerLoop(queues=queue_names, kind="burst" if burst else "worker", on_heartbeat=on_heartbeat)
+    worker_id, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
+    start_event = WorkerSaid(
         event="started",
         at=datetime.now(UTC),
-        text=f"worker {here}: {text}, database {loop.alias!r}",
-        worker=here,
+        text=f"worker {worker_id}: {text}, database {loop.alias!r}",
+        worker=worker_id,
         workflows=len(workflow.registry),
-        queues=chosen,
+        queues=queue_names,
         database=loop.alias,
     )
-    _say(command, began, json=json)
+    _print_event(command, start_event, json=json)
     gc.freeze()  # what is loaded now stays: collections need not look at it again
     gc.set_threshold(
         50_000, 20, 100
@@ -160,37 +162,41 @@ def handle(
     try:
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=exits.FOUND) from exc
-    text = f"worker {here}: done, {turns} turns of runs"
-    _say(command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=here, turns=turns), json=json)
+        raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
+    text = f"worker {worker_id}: done, {turns} turns of runs"
+    _print_event(
+        command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
+    )
 
 
-def _chosen(command: BaseCommand, queues: str | None) -> list[str]:
+def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
     """The queues that it takes: a misspelt one would have it wait for nothing, so that is said."""
-    named = all_queues()
+    known_queues = all_queues()
     if queues is None:
-        return named
-    chosen = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
-    if not chosen:
-        raise exits.misused("--queues names no queue", f"Leave it out for all that there are: {', '.join(named)}.")
-    for name, near in unknown_queues(chosen).items():
-        meant = f"Did you mean {near}?" if near else f"They name {', '.join(named)}."
-        command.stderr.write(
-            f"No workflow, activity or task of this project names the queue {printing.safe(name)}: it has work only "
-            f"where a call names it, with options(queue=...). {meant}"
+        return known_queues
+    queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
+    if not queue_names:
+        raise exit_codes.usage_error(
+            "--queues names no queue", f"Leave it out for all that there are: {', '.join(known_queues)}."
         )
-    return chosen
+    for name, similar_name in unknown_queues(queue_names).items():
+        suggestion = f"Did you mean {similar_name}?" if similar_name else f"They name {', '.join(known_queues)}."
+        command.stderr.write(
+            f"No workflow, activity or task of this project names the queue {printing.escape(name)}: it has work only "
+            f"where a call names it, with options(queue=...). {suggestion}"
+        )
+    return queue_names
 
 
-def _say(command: BaseCommand, said: WorkerSaid, *, json: bool) -> None:
+def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) -> None:
     if json:
-        printing.record(command, said)
+        printing.print_json_line(command, worker_event)
     else:
-        command.stdout.write(said.text)
+        command.stdout.write(worker_event.text)
     command.stdout.flush()  # it may be long before the next one
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -198,7 +204,7 @@ def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None
     """A worker without configured logging says at least what goes wrong."""
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
-        handler = JsonLines(command) if json else logging.StreamHandler()
+        handler = JsonLogHandler(command) if json else logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)

@@ -29,7 +29,7 @@ from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.pages.inbox import asked_of
 from temporalex_django.pages.links import person_and_task
-from temporalex_django.present.human_tasks import people_of
+from temporalex_django.present.human_tasks import candidate_names
 
 _ROWS = 50
 _DO: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
@@ -124,7 +124,7 @@ def _shown(
         "done": done,
         "text": deciding.task_sentence(shown, subject=about),
         "shows": deciding.value_as_json(shown),
-        "asks": ", ".join(people_of(candidates_of(task))),
+        "asks": ", ".join(candidate_names(candidates_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
         "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(by.user),

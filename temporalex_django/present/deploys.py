@@ -12,27 +12,27 @@ from django.utils.translation import ngettext
 
 from temporalex_django.present.diagnosis import Diagnosis
 
-LackKind = Literal["class", "activity", "step", "key", "payload", "replay", "input"]
+MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", "input"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
+class CodeMismatch:
     """What open runs hold and this code does not have: ``name`` says what, ``example`` is a run that holds it.
 
-    ``count`` runs need it, as far as they were looked at; ``why`` is what using it gave.
+    ``count`` runs need it, as far as they were looked at; ``reason`` is what using it gave.
     """
 
-    kind: LackKind
+    kind: MismatchKind
     name: str
     count: int
     example: str = ""
-    why: str = ""
+    reason: str = ""
 
 
-def fits(lacking: Sequence[Lack], *, runs: int, replayed: int) -> list[Diagnosis]:
+def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed: int) -> list[Diagnosis]:
     """All that does not fit; never empty. ``runs`` are open, ``replayed`` were gone through again."""
-    if lacking:
-        return [_told(one) for one in lacking]
+    if mismatches:
+        return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]
     words = {"count": runs, "replayed": replayed}
     text = ngettext(
         "This code fits the %(count)d open run; %(replayed)d histories were replayed.",
@@ -42,9 +42,9 @@ def fits(lacking: Sequence[Lack], *, runs: int, replayed: int) -> list[Diagnosis
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
 
 
-def other_inputs(found: Sequence[Lack], *, strict: bool) -> list[Diagnosis]:
+def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:
     """Inputs of activities and children that are others now: perhaps on purpose."""
-    then = _(
+    next_step = _(
         "If that is meant, deploy it: open runs keep what is recorded. Give new fields and parameters defaults, and sort what "
         "comes from a set; see: temporalex replay --open"
     )
@@ -55,43 +55,47 @@ def other_inputs(found: Sequence[Lack], *, strict: bool) -> list[Diagnosis]:
             text=ngettext(
                 "%(count)d history of %(name)s has another input than this code gives: %(why)s",
                 "%(count)d histories of %(name)s have another input than this code gives: %(why)s",
-                one.count,
+                mismatch.count,
             )
-            % {"count": one.count, "name": one.name, "why": one.why},
-            next_step=then,
+            % {"count": mismatch.count, "name": mismatch.name, "why": mismatch.reason},
+            next_step=next_step,
         )
-        for one in found
+        for mismatch in mismatches
     ]
 
 
-def _told(one: Lack) -> Diagnosis:
-    words = {"count": one.count, "name": one.name, "why": one.why, "run": one.example}
-    ref = shlex.quote(one.example)
-    if one.kind == "class":
+def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
+    words = {"count": mismatch.count, "name": mismatch.name, "why": mismatch.reason, "run": mismatch.example}
+    quoted_run = shlex.quote(mismatch.example)
+    if mismatch.kind == "class":
         text = ngettext(
             "%(count)d open run is of %(name)s, which this code does not have.",
             "%(count)d open runs are of %(name)s, which this code does not have.",
-            one.count,
+            mismatch.count,
         )
-        then = _("Keep the class until they have ended, or move them first: manage.py temporalex migrate")
-    elif one.kind == "activity":
+        next_step = _("Keep the class until they have ended, or move them first: manage.py temporalex migrate")
+    elif mismatch.kind == "activity":
         text = ngettext(
             "%(count)d activity under way is %(name)s, which this code does not have.",
             "%(count)d activities under way are %(name)s, which this code does not have.",
-            one.count,
+            mismatch.count,
         )
-        then = _("Keep it under that name until they have ended.")
-    elif one.kind == "step":
+        next_step = _("Keep it under that name until they have ended.")
+    elif mismatch.kind == "step":
         text = ngettext(
             "%(count)d open run waits in the step %(name)s, which this code does not have.",
             "%(count)d open runs wait in the step %(name)s, which this code does not have.",
-            one.count,
+            mismatch.count,
         )
-        then = _("Make it a new version of the class, and move them: manage.py temporalex migrate --map OLD=NEW")
-    elif one.kind == "replay":
+        next_step = _("Make it a new version of the class, and move them: manage.py temporalex migrate --map OLD=NEW")
+    elif mismatch.kind == "replay":
         text = _("The history of %(name)s %(run)s does not fit this code: %(why)s")
-        then = _("Guard the change with api.patched, or give the class a new version; see: temporalex replay --open")
+        next_step = _(
+            "Guard the change with api.patched, or give the class a new version; see: temporalex replay --open"
+        )
     else:
         text = _("A payload of %(name)s %(run)s cannot be read here: %(why)s")
-        then = _("Give the codec of this code the key; see: manage.py temporalex describe %(run)s") % {"run": ref}
-    return Diagnosis(severity="error", code=f"deploy_{one.kind}", text=text % words, next_step=then)
+        next_step = _("Give the codec of this code the key; see: manage.py temporalex describe %(run)s") % {
+            "run": quoted_run
+        }
+    return Diagnosis(severity="error", code=f"deploy_{mismatch.kind}", text=text % words, next_step=next_step)

@@ -11,17 +11,17 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from temporalex_django.present.facts import SwitchNow
-from temporalex_django.present.troubles import no_code, switched_off
-from temporalex_django.present.words import span, when
+from temporalex_django.present.formatting import format_duration, format_time
+from temporalex_django.present.problems import no_code_text, switched_off_sentence
+from temporalex_django.present.view_models import SwitchView
 
 Severity = Literal["error", "warning", "note"]
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
-_SKEW = 2.0
-_NAMED = 5
+_MAX_SKEW_SECONDS = 2.0
+_MAX_NAMES = 5
 #: Checks that say why a django-q2 cluster is no worker.
-_OF_CLUSTERS = ("temporalex_django.W004", "temporalex_django.W006")
+_CLUSTER_CHECKS = ("temporalex_django.W004", "temporalex_django.W006")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +36,29 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckFailed:
+class FailedCheck:
     """What a system check says."""
 
     id: str
-    error: bool
+    is_error: bool
     text: str
     hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerNow:
-    """A worker. ``skew``: its clock minus the database's, in seconds; ``drained``: its id, if somebody drains it."""
+class WorkerView:
+    """A worker. ``skew``: its clock minus the database's, in seconds; ``drained_id``: its id, if somebody drains it."""
 
     name: str
     queues: Sequence[str]
-    alive: bool
-    seen: datetime
+    is_alive: bool
+    last_seen_at: datetime
     skew: float = 0.0
-    drained: str = ""
+    drained_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsDue:
+class DueRuns:
     """Runs of a class that wait for a turn. ``missing``: why no live worker takes them; None: one could."""
 
     workflow: str
@@ -70,7 +70,7 @@ class RunsDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsStopped:
+class StoppedRuns:
     """Runs of a class that are blocked for one reason, or paused (``code`` paused)."""
 
     workflow: str
@@ -80,7 +80,7 @@ class RunsStopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessagesFailed:
+class FailedMessages:
     """Messages of one name and class that somebody has to look at.
 
     Signals whose handler failed (``kind`` signal), or updates whose validator failed by a fault of the code (update).
@@ -96,7 +96,7 @@ class MessagesFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TasksLonely:
+class UndecidableTasks:
     """Human tasks of a class that nobody may decide. ``example`` is the id of a run, ``task`` that of a task of it."""
 
     workflow: str
@@ -107,7 +107,7 @@ class TasksLonely:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActivitiesNow:
+class UnclaimedActivities:
     """Activities of one name in a queue that are due, and that nobody takes.
 
     ``pollers`` live workers poll the queue.
@@ -136,77 +136,86 @@ class FailureGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectNow:
+class ProjectView:
     """All that is known of a project. What could not be read is empty; ``unreachable`` and ``unapplied`` say why."""
 
     database: str
     wrong_settings: Sequence[str] = ()
     unreachable: str = ""
     unapplied: Sequence[str] = ()
-    checks: Sequence[CheckFailed] = ()
+    checks: Sequence[FailedCheck] = ()
     classes: int = 0
-    open: int = 0
-    workers: Sequence[WorkerNow] = ()
-    due: Sequence[RunsDue] = ()
-    stopped: Sequence[RunsStopped] = ()
-    activities: Sequence[ActivitiesNow] = ()
+    open_count: int = 0
+    workers: Sequence[WorkerView] = ()
+    due_runs: Sequence[DueRuns] = ()
+    stopped_runs: Sequence[StoppedRuns] = ()
+    unclaimed_activities: Sequence[UnclaimedActivities] = ()
     failures: Sequence[FailureGroup] = ()
-    messages: Sequence[MessagesFailed] = ()
-    lonely: Sequence[TasksLonely] = ()
-    off: Sequence[SwitchNow] = ()
+    failed_messages: Sequence[FailedMessages] = ()
+    undecidable_tasks: Sequence[UndecidableTasks] = ()
+    switches: Sequence[SwitchView] = ()
     skew: float = 0.0
 
     @property
-    def alive(self) -> list[WorkerNow]:
+    def active_workers(self) -> list[WorkerView]:
         """Workers that are, and take work."""
-        return [worker for worker in self.workers if worker.alive and not worker.drained]
+        return [worker for worker in self.workers if worker.is_alive and not worker.drained_id]
 
     @property
-    def drained(self) -> list[WorkerNow]:
+    def drained_workers(self) -> list[WorkerView]:
         """Workers that are alive and take nothing new."""
-        return [worker for worker in self.workers if worker.alive and worker.drained]
+        return [worker for worker in self.workers if worker.is_alive and worker.drained_id]
 
-    def is_off(self, kind: str, name: str) -> bool:
+    def is_switched_off(self, kind: str, name: str) -> bool:
         """Whether somebody has switched that off."""
-        return any((one.kind, one.name) == (kind, name) for one in self.off)
+        return any((switch.kind, switch.name) == (kind, name) for switch in self.switches)
 
 
-def diagnose(project: ProjectNow, *, now: datetime) -> list[Diagnosis]:
+def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
     """What is wrong, likeliest first; never empty: where nothing is wrong it says so."""
-    found = [*_set_up(project)]
+    diagnoses = [*_setup_diagnoses(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
-        found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_messages(project, now)]
-        found += [*_failures(project, now), *_lonely(project, now), *_clocks(project)]
-        told = {one.text for one in found}
-        found += [one for one in map(_of_check, project.checks) if one.text not in told]
-    if any(one.severity != "note" for one in found):
-        return found
-    return [*found, _well(project)]
+        diagnoses += [
+            *_worker_diagnoses(project, now),
+            *_switch_diagnoses(project, now),
+            *_run_diagnoses(project, now),
+            *_message_diagnoses(project, now),
+        ]
+        diagnoses += [
+            *_failure_diagnoses(project, now),
+            *_undecidable_diagnoses(project, now),
+            *_clock_diagnoses(project),
+        ]
+        texts = {diagnosis.text for diagnosis in diagnoses}
+        diagnoses += [diagnosis for diagnosis in map(_check_diagnosis, project.checks) if diagnosis.text not in texts]
+    if any(diagnosis.severity != "note" for diagnosis in diagnoses):
+        return diagnoses
+    return [*diagnoses, _healthy_diagnosis(project)]
 
 
-def _set_up(project: ProjectNow) -> Iterator[Diagnosis]:
+def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
     """Without which nothing can work."""
     for problem in project.wrong_settings:
-        then = _("Correct TEMPORALEX in the settings: docs/reference/settings.md has all names.")
-        yield Diagnosis(severity="error", code="settings", text=problem, next_step=then)
+        next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md has all names.")
+        yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
     words = {"database": project.database, "error": project.unreachable, "missing": ", ".join(project.unapplied)}
     if project.unreachable:
         text = _("The database %(database)s cannot be reached: %(error)s.") % words
-        then = _("See whether it runs, and what DATABASES says of host, name and password.")
-        yield Diagnosis(severity="error", code="unreachable", text=text, next_step=then)
+        next_step = _("See whether it runs, and what DATABASES says of host, name and password.")
+        yield Diagnosis(severity="error", code="unreachable", text=text, next_step=next_step)
     elif project.unapplied:
         text = _("The tables of workflows are not up to date on %(database)s: %(missing)s is not applied.") % words
         yield Diagnosis(severity="error", code="tables", text=text, next_step="manage.py migrate temporalex_django")
-    yield from (_of_check(check) for check in project.checks if check.error)
+    yield from (_check_diagnosis(check) for check in project.checks if check.is_error)
     if not project.classes and not project.wrong_settings:  # nothing is loaded then
         text = _("No workflow class is registered in this project.")
-        then = _("Put them in workflows.py of an installed app, or import them from there.")
-        yield Diagnosis(severity="warning", code="no_classes", text=text, next_step=then)
+        next_step = _("Put them in workflows.py of an installed app, or import them from there.")
+        yield Diagnosis(severity="warning", code="no_classes", text=text, next_step=next_step)
 
 
-def _of_check(check: CheckFailed) -> Diagnosis:
+def _check_diagnosis(check: FailedCheck) -> Diagnosis:
     return Diagnosis(
-        severity="error" if check.error else "warning",
+        severity="error" if check.is_error else "warning",
         code=check.id.rpartition(".")[2],
         text=check.text,
         next_step=check.hint or "manage.py check",
@@ -214,38 +223,44 @@ def _of_check(check: CheckFailed) -> Diagnosis:
     )
 
 
-def _workers(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Who is to do it."""
-    if not project.alive:
-        yield from (_of_check(check) for check in project.checks if check.id in _OF_CLUSTERS)
-        last = max(project.workers, key=lambda worker: worker.seen, default=None)
+    if not project.active_workers:
+        yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)
+        last_worker = max(project.workers, key=lambda worker: worker.last_seen_at, default=None)
         text = _("No worker is alive: nothing goes on.")
-        if last is not None:
+        if last_worker is not None:
             text = _("No worker is alive: nothing goes on. The last one was %(worker)s, at %(at)s.") % {
-                "worker": last.name,
-                "at": when(last.seen, now),
+                "worker": last_worker.name,
+                "at": format_time(last_worker.last_seen_at, now),
             }
-        then = _("Start one: manage.py temporalex worker")
-        if project.drained:
-            names = ", ".join(worker.name for worker in project.drained[:_NAMED])
+        next_step = _("Start one: manage.py temporalex worker")
+        if project.drained_workers:
+            names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
             text = _("No worker takes work: nothing goes on. Those that are alive are drained: %(workers)s.") % {
                 "workers": names
             }
-            then = f"manage.py temporalex undrain {project.drained[0].drained}"
-        waits = sum(one.count for one in project.due)
-        counted = ngettext("%(count)d run waits for a turn", "%(count)d runs wait for a turn", waits) % {"count": waits}
-        severity: Severity = "error" if project.open or waits else "warning"
+            next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
+        due_count = sum(due_group.count for due_group in project.due_runs)
+        count_text = ngettext("%(count)d run waits for a turn", "%(count)d runs wait for a turn", due_count) % {
+            "count": due_count
+        }
+        severity: Severity = "error" if project.open_count or due_count else "warning"
         yield Diagnosis(
-            severity=severity, code="no_worker", text=text, next_step=then, evidence=[counted] if waits else []
+            severity=severity,
+            code="no_worker",
+            text=text,
+            next_step=next_step,
+            evidence=[count_text] if due_count else [],
         )
         return
-    evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.alive[:_NAMED]]
-    for due in project.due:
-        if project.is_off("queue", due.queue):
+    evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.active_workers[:_MAX_NAMES]]
+    for due in project.due_runs:
+        if project.is_switched_off("queue", due.queue):
             continue
         words: dict[str, object] = {
             "count": due.count, "workflow": due.workflow, "version": due.version, "queue": due.queue,
-            "since": when(due.oldest, now), "span": span(now - due.oldest), "missing": due.missing,
+            "since": format_time(due.oldest, now), "span": format_duration(now - due.oldest), "missing": due.missing,
         }  # fmt: skip
         if due.missing is not None:
             text = ngettext(
@@ -253,124 +268,144 @@ def _workers(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
                 "%(count)d runs of %(workflow)s (version %(version)d) are due since %(since)s and wait for %(missing)s.",
                 due.count,
             )
-            then = _("manage.py temporalex worker --queues %(queue)s, with the code of that version") % words
-            yield Diagnosis(severity="error", code="untaken", text=text % words, next_step=then, evidence=evidence)
+            next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of that version") % words
+            yield Diagnosis(severity="error", code="untaken", text=text % words, next_step=next_step, evidence=evidence)
         else:
             text = ngettext(
                 "%(count)d run of %(workflow)s is due for %(span)s, although a live worker takes it.",
                 "%(count)d runs of %(workflow)s are due for %(span)s, although a live worker takes them.",
                 due.count,
             )
-            then = _("Look at the load and the log of the workers; start another one: manage.py temporalex worker")
-            yield Diagnosis(severity="warning", code="late", text=text % words, next_step=then, evidence=evidence)
+            next_step = _("Look at the load and the log of the workers; start another one: manage.py temporalex worker")
+            yield Diagnosis(severity="warning", code="late", text=text % words, next_step=next_step, evidence=evidence)
 
 
-def _switches(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Queues and activities that nobody is to take; of a class its runs say so."""
-    for one in project.off:
-        if one.kind != "workflow":
-            text = switched_off(one, _("the activity %(name)s") % {"name": one.name}, now=now)
-            then = f"manage.py temporalex switches on {one.kind} {shlex.quote(one.name)}"
-            yield Diagnosis(severity="warning", code="off", text=text, next_step=then)
+    for switch in project.switches:
+        if switch.kind != "workflow":
+            text = switched_off_sentence(switch, _("the activity %(name)s") % {"name": switch.name}, now=now)
+            next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}"
+            yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step)
 
 
-def _messages(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Messages that failed in code of the project."""
-    for one in project.messages:
+    for group in project.failed_messages:
         words: dict[str, object] = {
-            "count": one.count, "workflow": one.workflow, "name": one.name, "since": when(one.since, now),
+            "count": group.count, "workflow": group.workflow, "name": group.name, "since": format_time(group.since, now),
         }  # fmt: skip
-        run = shlex.quote(one.example)
-        if one.kind == "signal":
+        run = shlex.quote(group.example)
+        if group.kind == "signal":
             text = ngettext(
                 "%(count)d signal %(name)s of %(workflow)s failed in its handler since %(since)s: it is kept, and the run "
                 "has not taken it.",
                 "%(count)d signals %(name)s of %(workflow)s failed in their handler since %(since)s: they are kept, and "
                 "the runs have not taken them.",
-                one.count,
+                group.count,
             )
-            then = _("Put the handler right, then: manage.py temporalex redeliver %(run)s") % {"run": run}
+            next_step = _("Put the handler right, then: manage.py temporalex redeliver %(run)s") % {"run": run}
             yield Diagnosis(
-                severity="error", code="failed_message", text=text % words, next_step=then, evidence=[one.example]
+                severity="error",
+                code="failed_message",
+                text=text % words,
+                next_step=next_step,
+                evidence=[group.example],
             )
             continue
         text = ngettext(
             "The validator of the update %(name)s of %(workflow)s failed %(count)d time since %(since)s: nobody was answered.",
             "The validator of the update %(name)s of %(workflow)s failed %(count)d times since %(since)s: nobody was answered.",
-            one.count,
+            group.count,
         )
-        then = _("Put the validator right: the log has each failure under its reference.")
+        next_step = _("Put the validator right: the log has each failure under its reference.")
         yield Diagnosis(
-            severity="error", code="validator_fault", text=text % words, next_step=then, evidence=[one.example]
+            severity="error", code="validator_fault", text=text % words, next_step=next_step, evidence=[group.example]
         )
 
 
-def _lonely(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Human tasks that nobody may decide."""
-    for one in project.lonely:
+    for group in project.undecidable_tasks:
         text = ngettext(
             "%(count)d human task of %(workflow)s waits since %(since)s, and nobody may decide it: four eyes shut out "
             "everybody whom it asks.",
             "%(count)d human tasks of %(workflow)s wait since %(since)s, and nobody may decide them: four eyes shut out "
             "everybody whom they ask.",
-            one.count,
+            group.count,
         )
-        words: dict[str, object] = {"count": one.count, "workflow": one.workflow, "since": when(one.since, now)}
-        then = _(
+        words: dict[str, object] = {
+            "count": group.count,
+            "workflow": group.workflow,
+            "since": format_time(group.since, now),
+        }
+        next_step = _(
             "Give the role that it asks for to somebody who had no part in the run: manage.py temporalex tasks show %(task)s"
         )
         yield Diagnosis(
             severity="error",
             code="nobody_left",
             text=text % words,
-            next_step=then % {"task": one.task},
-            evidence=[one.example],
+            next_step=next_step % {"task": group.task},
+            evidence=[group.example],
         )
 
 
-def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """What stands still, and what fails."""
-    for one in project.stopped:
-        words: dict[str, object] = {"count": one.count, "workflow": one.workflow, "code": one.code}
-        if one.code == "paused":
+    for group in project.stopped_runs:
+        words: dict[str, object] = {"count": group.count, "workflow": group.workflow, "code": group.code}
+        if group.code == "paused":
             text = ngettext(
-                "%(count)d run of %(workflow)s is paused.", "%(count)d runs of %(workflow)s are paused.", one.count
+                "%(count)d run of %(workflow)s is paused.", "%(count)d runs of %(workflow)s are paused.", group.count
             )
-            then = f"manage.py temporalex unpause {shlex.quote(one.example)}"
+            next_step = f"manage.py temporalex unpause {shlex.quote(group.example)}"
             yield Diagnosis(
-                severity="warning", code="paused", text=text % words, next_step=then, evidence=[one.example]
+                severity="warning", code="paused", text=text % words, next_step=next_step, evidence=[group.example]
             )
             continue
-        if one.code == "switched_off":
+        if group.code == "switched_off":
             text = ngettext(
                 "%(count)d run of %(workflow)s waits: its class is switched off.",
                 "%(count)d runs of %(workflow)s wait: their class is switched off.",
-                one.count,
+                group.count,
             )
-            then = f"manage.py temporalex switches on workflow {shlex.quote(one.workflow)}"
-            yield Diagnosis(severity="warning", code="off", text=text % words, next_step=then, evidence=[one.example])
+            next_step = f"manage.py temporalex switches on workflow {shlex.quote(group.workflow)}"
+            yield Diagnosis(
+                severity="warning", code="off", text=text % words, next_step=next_step, evidence=[group.example]
+            )
             continue
         text = ngettext(
             "%(count)d run of %(workflow)s is stopped safely (%(code)s): nothing is lost, and it does not go on.",
             "%(count)d runs of %(workflow)s are stopped safely (%(code)s): nothing is lost, and they do not go on.",
-            one.count,
+            group.count,
         )
-        then = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(one.example)}
-        yield Diagnosis(severity="error", code="blocked", text=text % words, next_step=then, evidence=[one.example])
-    for task in project.activities:
-        if project.is_off("queue", task.queue) or project.is_off("activity", task.activity):
+        next_step = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(group.example)}
+        yield Diagnosis(
+            severity="error", code="blocked", text=text % words, next_step=next_step, evidence=[group.example]
+        )
+    for task in project.unclaimed_activities:
+        if project.is_switched_off("queue", task.queue) or project.is_switched_off("activity", task.activity):
             continue
-        words = {"count": task.count, "activity": task.activity, "queue": task.queue, "since": when(task.since, now)}
+        words = {
+            "count": task.count,
+            "activity": task.activity,
+            "queue": task.queue,
+            "since": format_time(task.since, now),
+        }
         if task.pollers:
             text = ngettext(
                 "The activity %(activity)s is ready in %(count)d run since %(since)s. %(polled)s.",
                 "The activity %(activity)s is ready in %(count)d runs since %(since)s. %(polled)s.",
                 task.count,
             )
-            polled = no_code(task.activity, queue=task.queue, pollers=task.pollers)
-            then = _("Deploy the code of the activity to the workers of the queue %(queue)s") % words
+            poller_text = no_code_text(task.activity, queue=task.queue, pollers=task.pollers)
+            next_step = _("Deploy the code of the activity to the workers of the queue %(queue)s") % words
             yield Diagnosis(
-                severity="error", code="untaken_activity", text=text % {**words, "polled": polled}, next_step=then
+                severity="error",
+                code="untaken_activity",
+                text=text % {**words, "polled": poller_text},
+                next_step=next_step,
             )
             continue
         text = ngettext(
@@ -380,18 +415,18 @@ def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
             "queue %(queue)s.",
             task.count,
         )
-        then = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
-        yield Diagnosis(severity="error", code="untaken_activity", text=text % words, next_step=then)
+        next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
+        yield Diagnosis(severity="error", code="untaken_activity", text=text % words, next_step=next_step)
 
 
-def _failures(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     for group in project.failures:
         filters = f"--workflow {shlex.quote(group.workflow)} --cause {shlex.quote(group.cause)}"
         words = {
             "count": group.count,
             "workflow": group.workflow,
             "cause": group.cause,
-            "since": when(group.since, now),
+            "since": format_time(group.since, now),
             "filters": filters,
         }
         if group.activity is not None:
@@ -403,7 +438,7 @@ def _failures(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
                     group.count,
                 ),
             )
-            then = _("Put right what it calls, then: manage.py temporalex bulk retry_activity %(filters)s")
+            next_step = _("Put right what it calls, then: manage.py temporalex bulk retry_activity %(filters)s")
         else:
             code, text = (
                 "failed",
@@ -413,44 +448,44 @@ def _failures(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
                     group.count,
                 ),
             )
-            then = _("See which: manage.py temporalex list %(filters)s")
+            next_step = _("See which: manage.py temporalex list %(filters)s")
         yield Diagnosis(
-            severity="warning", code=code, text=text % words, next_step=then % words, evidence=[group.example]
+            severity="warning", code=code, text=text % words, next_step=next_step % words, evidence=[group.example]
         )
 
 
-def _clocks(project: ProjectNow) -> Iterator[Diagnosis]:
-    off = [(worker.name, worker.skew) for worker in project.alive]
-    for name, skew in [(_("this process"), project.skew), *off]:
-        if abs(skew) < _SKEW:
+def _clock_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
+    worker_skews = [(worker.name, worker.skew) for worker in project.active_workers]
+    for name, skew in [(_("this process"), project.skew), *worker_skews]:
+        if abs(skew) < _MAX_SKEW_SECONDS:
             continue
-        words = {"name": name, "skew": span(abs(skew))}
+        words = {"name": name, "skew": format_duration(abs(skew))}
         if skew > 0:
             text = (
                 _("The clock of %(name)s is %(skew)s ahead of the database's: timers and leases end too early.") % words
             )
         else:
             text = _("The clock of %(name)s is %(skew)s behind the database's: timers and leases end too late.") % words
-        then = _("Let NTP set the clocks of all machines.")
-        yield Diagnosis(severity="warning", code="clock", text=text, next_step=then, evidence=[f"{skew:+.1f} s"])
+        next_step = _("Let NTP set the clocks of all machines.")
+        yield Diagnosis(severity="warning", code="clock", text=text, next_step=next_step, evidence=[f"{skew:+.1f} s"])
 
 
-def _well(project: ProjectNow) -> Diagnosis:
-    if not project.open:
+def _healthy_diagnosis(project: ProjectView) -> Diagnosis:
+    if not project.open_count:
         text = _("No run is open: there is nothing to do.")
-        then = _("Start one: manage.py temporalex start FLOW")
+        next_step = _("Start one: manage.py temporalex start FLOW")
     else:
         text = ngettext(
             "Nothing is wrong: %(count)d run is open, and goes on when what it waits for comes.",
             "Nothing is wrong: %(count)d runs are open, and go on when what they wait for comes.",
-            project.open,
-        ) % {"count": project.open}
-        then = _("See what one waits for: manage.py temporalex doctor RUN")
-    return Diagnosis(severity="note", code="well", text=text, next_step=then)
+            project.open_count,
+        ) % {"count": project.open_count}
+        next_step = _("See what one waits for: manage.py temporalex doctor RUN")
+    return Diagnosis(severity="note", code="well", text=text, next_step=next_step)
 
 
 #: What to do about a run, by the state of its summary; of a blocked one by the code of what stopped it.
-_STEPS = {
+_NEXT_STEPS = {
     "nondeterminism": gettext_noop("Put the code right, or: manage.py temporalex reset {run}"),
     "crash": gettext_noop(
         "Put the code right, then: manage.py temporalex try-again {run} (on one worker, alone); or terminate it"
@@ -481,14 +516,14 @@ _STEPS = {
 }
 
 
-def of_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
+def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
     """What is to be done about one run, from the sentence about it; ``run`` as a shell takes it.
 
     ``code`` is what stopped a blocked one.
     """
-    step = _STEPS.get(code) or _STEPS.get(state)
-    if step is None:
-        step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
-        step = gettext_noop("Nothing is to be done.") if closed else step
+    next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
+    if next_step is None:
+        next_step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
+        next_step = gettext_noop("Nothing is to be done.") if closed else next_step
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
-    return Diagnosis(severity=severity, code=state, text=text, next_step=_(step).format(run=run))
+    return Diagnosis(severity=severity, code=state, text=text, next_step=_(next_step).format(run=run))

@@ -8,11 +8,11 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from temporalex_django.present.words import spelt, when
+from temporalex_django.present.formatting import format_time, humanize_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskNow:
+class TaskView:
     """A human task at a moment. ``about`` is what the object calls itself, empty for none; names are empty for code.
 
     ``ending`` is what became of a closed one: decided (``outcome``, by ``decided_by``), overdue, cancelled, run_closed.
@@ -34,52 +34,54 @@ class TaskNow:
     nobody_left: bool = False
 
 
-def people_of(words: Iterable[str]) -> list[str]:
+def candidate_names(candidates: Iterable[str]) -> list[str]:
     """Name for readers the people that a task asks, from words as ``HumanTask.asked`` has them; each once."""
     texts = {
         "user": "%(name)s",
         "group": _("the group %(name)s"),
         "perm": _("anyone with the permission %(name)s"),
     }
-    split = [word.partition(":") for word in dict.fromkeys(words)]
-    return [texts.get(kind, "%(name)s") % {"name": name or kind} for kind, _colon, name in split]
+    parts = [candidate.partition(":") for candidate in dict.fromkeys(candidates)]
+    return [texts.get(kind, "%(name)s") % {"name": name or kind} for kind, _colon, name in parts]
 
 
-def step_of(key: str) -> str:
+def step_name(key: str) -> str:
     """The step of a graph that asks, as words, from the key of a human task; empty where a call asks."""
     name = key.partition("#")[0]
-    return "" if not name or name.isdigit() else spelt(name)
+    return "" if not name or name.isdigit() else humanize_name(name)
 
 
-def asked(task: TaskNow, *, now: datetime) -> str:
+def describe_task(task: TaskView, *, now: datetime) -> str:
     """In a few whole sentences."""
-    said = [_question(task)]
+    sentences = [_question_sentence(task)]
     if task.closed_at is not None:
-        return " ".join([*said, _ended(task, task.closed_at, now)])
-    words = {"who": task.requested_by, "since": when(task.opened_at, now)}
-    said.append((_("Asked by %(who)s, %(since)s.") if task.requested_by else _("Asked %(since)s.")) % words)
+        return " ".join([*sentences, _ending_sentence(task, task.closed_at, now)])
+    words = {"who": task.requested_by, "since": format_time(task.opened_at, now)}
+    sentences.append((_("Asked by %(who)s, %(since)s.") if task.requested_by else _("Asked %(since)s.")) % words)
     if task.due_at is not None:
-        due = _("It is to be decided by %(due)s.") if task.due_at > now else _("It was due %(due)s.")
-        said.append(due % {"due": when(task.due_at, now)})
+        due_text = _("It is to be decided by %(due)s.") if task.due_at > now else _("It was due %(due)s.")
+        sentences.append(due_text % {"due": format_time(task.due_at, now)})
     if task.escalated_at is not None:
-        said.append(_("Nobody had decided by %(at)s, so others may as well.") % {"at": when(task.escalated_at, now)})
+        sentences.append(
+            _("Nobody had decided by %(at)s, so others may as well.") % {"at": format_time(task.escalated_at, now)}
+        )
     if task.claimed_until is not None and task.claimed_until > now:
-        words = {"who": task.claimed_by, "until": when(task.claimed_until, now)}
-        said.append(_("%(who)s has claimed it until %(until)s.") % words)
+        words = {"who": task.claimed_by, "until": format_time(task.claimed_until, now)}
+        sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
     if task.nobody_left:
-        said.append(_("Nobody is left who may decide it: everybody whom it asks has had a part in the run."))
-    return " ".join(said)
+        sentences.append(_("Nobody is left who may decide it: everybody whom it asks has had a part in the run."))
+    return " ".join(sentences)
 
 
-def _question(task: TaskNow) -> str:
+def _question_sentence(task: TaskView) -> str:
     title = task.title.rstrip(".")
     if task.about:
         return _("%(title)s (%(about)s).") % {"title": title.rstrip("?!"), "about": task.about}
     return title if title.endswith(("?", "!")) else f"{title}."
 
 
-def _ended(task: TaskNow, at: datetime, now: datetime) -> str:
-    words = {"who": task.decided_by, "outcome": task.outcome, "at": when(at, now)}
+def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:
+    words = {"who": task.decided_by, "outcome": task.outcome, "at": format_time(closed_at, now)}
     match task.ending:
         case "decided" if task.decided_by:
             return _("%(who)s decided “%(outcome)s”, %(at)s.") % words

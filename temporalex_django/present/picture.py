@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 #: Steps that are drawn; the rest is left out, and said to be.
-MOST = 300
+MAX_STEPS = 300
 WIDTH, HEIGHT = 176, 46
-_BETWEEN, _BELOW = 28, 74
-_BEND = 20  # the room that an arrow takes where it passes a layer
+_GAP_X, _GAP_Y = 28, 74
+_BEND_WIDTH = 20  # the room that an arrow takes where it passes a layer
 _MARGIN = 12
 #: Where on the first bow of an arrow its label stands: behind the middle, where arrows of a step have parted.
 _LABEL_X, _LABEL_Y = 0.72, 0.62
 _SWEEPS = 4
-_LONGEST = 24
+_MAX_TITLE_LENGTH = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class Box:
     y: float
 
     @property
-    def short(self) -> str:
+    def short_title(self) -> str:
         """What fits into it."""
-        return self.title if len(self.title) <= _LONGEST else self.title[: _LONGEST - 1] + "…"
+        return self.title if len(self.title) <= _MAX_TITLE_LENGTH else self.title[: _MAX_TITLE_LENGTH - 1] + "…"
 
     @property
-    def middle(self) -> float:
+    def center_x(self) -> float:
         return self.x + WIDTH / 2
 
 
@@ -58,7 +58,7 @@ class Line:
     x: float
     y: float
     dynamic: bool
-    taken: bool
+    is_taken: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Picture:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Node:
     """A step, or where a long arrow passes a layer."""
 
     layer: int
@@ -84,105 +84,113 @@ class _Place:
 
     @property
     def width(self) -> float:
-        return WIDTH if self.step is not None else _BEND
+        return WIDTH if self.step is not None else _BEND_WIDTH
 
 
-def picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping[int, str]) -> Picture:
+def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping[int, str]) -> Picture:
     """Of steps that are numbered in topological order, with the states of those that have one."""
-    shown = min(len(titles), MOST)
-    drawn = [arrow for arrow in arrows if arrow.source < shown and arrow.target < shown]
-    layers = _layers(shown, drawn)
-    places = [_Place(layer, number) for number, layer in enumerate(layers)]
-    ways = [_way(arrow, places) for arrow in drawn]
+    step_count = min(len(titles), MAX_STEPS)
+    visible_arrows = [arrow for arrow in arrows if arrow.source < step_count and arrow.target < step_count]
+    layers = _assign_layers(step_count, visible_arrows)
+    nodes = [_Node(layer, number) for number, layer in enumerate(layers)]
+    routes = [_build_route(arrow, nodes) for arrow in visible_arrows]
     rows: dict[int, list[int]] = defaultdict(list)
-    for index, place in enumerate(places):
-        rows[place.layer].append(index)
-    _order(rows, places)
-    width = _spread(rows, places)
+    for index, node in enumerate(nodes):
+        rows[node.layer].append(index)
+    _order_rows(rows, nodes)
+    width = _position_rows(rows, nodes)
     boxes = [
-        Box(number=n, title=titles[n], state=states.get(n, ""), x=places[n].x, y=_top(places[n].layer))
-        for n in range(shown)
+        Box(
+            number=index_of_step,
+            title=titles[index_of_step],
+            state=states.get(index_of_step, ""),
+            x=nodes[index_of_step].x,
+            y=_layer_y(nodes[index_of_step].layer),
+        )
+        for index_of_step in range(step_count)
     ]
     return Picture(
         width=width,
-        height=_top(max(rows, default=0)) + HEIGHT + _MARGIN,
+        height=_layer_y(max(rows, default=0)) + HEIGHT + _MARGIN,
         boxes=boxes,
-        lines=[_line(arrow, way, places, states) for arrow, way in zip(drawn, ways, strict=True)],
-        left_out=len(titles) - shown,
+        lines=[_draw_line(arrow, route, nodes, states) for arrow, route in zip(visible_arrows, routes, strict=True)],
+        left_out=len(titles) - step_count,
     )
 
 
-def _layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
+def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
     """Of each step: one below the lowest of those that lead to it."""
-    found = [0] * count
-    for arrow in sorted(arrows, key=lambda one: one.source):
-        found[arrow.target] = max(found[arrow.target], found[arrow.source] + 1)
-    return found
+    layers = [0] * count
+    for arrow in sorted(arrows, key=lambda edge: edge.source):
+        layers[arrow.target] = max(layers[arrow.target], layers[arrow.source] + 1)
+    return layers
 
 
-def _way(arrow: Arrow, places: list[_Place]) -> list[int]:
+def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
     """The places that an arrow goes through; those between the layers of its ends are made."""
-    way = [arrow.source]
-    for layer in range(places[arrow.source].layer + 1, places[arrow.target].layer):
-        places.append(_Place(layer, None))
-        way.append(len(places) - 1)
-    way.append(arrow.target)
-    for one, other in pairwise(way):
-        places[one].below.append(other)
-        places[other].above.append(one)
-    return way
+    route = [arrow.source]
+    for layer in range(nodes[arrow.source].layer + 1, nodes[arrow.target].layer):
+        nodes.append(_Node(layer, None))
+        route.append(len(nodes) - 1)
+    route.append(arrow.target)
+    for upper, lower in pairwise(route):
+        nodes[upper].below.append(lower)
+        nodes[lower].above.append(upper)
+    return route
 
 
-def _order(rows: Mapping[int, list[int]], places: Sequence[_Place]) -> None:
+def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
     """Each layer in the order in which its neighbours stand, down and up again: so that few arrows cross."""
-    at = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
+    positions = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
     for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for layer in sorted(rows, reverse=not down):
+        is_downward = sweep % 2 == 0
+        for layer in sorted(rows, reverse=not is_downward):
             row = rows[layer]
-            wanted: dict[int, float] = {}
+            barycenters: dict[int, float] = {}
             for index in row:
-                near = places[index].above if down else places[index].below
-                wanted[index] = sum(at[other] for other in near) / len(near) if near else at[index]
-            row.sort(key=wanted.__getitem__)
-            at.update({index: float(n) for n, index in enumerate(row)})
+                neighbours = nodes[index].above if is_downward else nodes[index].below
+                barycenters[index] = (
+                    sum(positions[neighbour] for neighbour in neighbours) / len(neighbours)
+                    if neighbours
+                    else positions[index]
+                )
+            row.sort(key=barycenters.__getitem__)
+            positions.update({index: float(n) for n, index in enumerate(row)})
 
 
-def _spread(rows: Mapping[int, list[int]], places: Sequence[_Place]) -> float:
+def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> float:
     """Each layer around the same middle; gives the width of all."""
-    widths = {
-        layer: sum(places[index].width for index in row) + _BETWEEN * (len(row) - 1) for layer, row in rows.items()
-    }
+    widths = {layer: sum(nodes[index].width for index in row) + _GAP_X * (len(row) - 1) for layer, row in rows.items()}
     widest = max(widths.values(), default=WIDTH)
     for layer, row in rows.items():
         x = _MARGIN + (widest - widths[layer]) / 2
         for index in row:
-            places[index].x = x
-            x += places[index].width + _BETWEEN
+            nodes[index].x = x
+            x += nodes[index].width + _GAP_X
     return widest + 2 * _MARGIN
 
 
-def _top(layer: int) -> float:
-    return _MARGIN + layer * (HEIGHT + _BELOW)
+def _layer_y(layer: int) -> float:
+    return _MARGIN + layer * (HEIGHT + _GAP_Y)
 
 
-def _line(arrow: Arrow, way: Sequence[int], places: Sequence[_Place], states: Mapping[int, str]) -> Line:
-    middles = [places[index].x + places[index].width / 2 for index in way]
-    y = _top(places[way[0]].layer) + HEIGHT
-    parts = [f"M{middles[0]:.0f} {y:.0f}"]
-    for here, there, index in zip(middles, middles[1:], way[1:], strict=False):
-        end = _top(places[index].layer)
-        half = (y + end) / 2
-        parts.append(f"C{here:.0f} {half:.0f} {there:.0f} {half:.0f} {there:.0f} {end:.0f}")
-        y = end
-        if index != way[-1]:
+def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], states: Mapping[int, str]) -> Line:
+    centers = [nodes[index].x + nodes[index].width / 2 for index in route]
+    y = _layer_y(nodes[route[0]].layer) + HEIGHT
+    parts = [f"M{centers[0]:.0f} {y:.0f}"]
+    for start_x, end_x, index in zip(centers, centers[1:], route[1:], strict=False):
+        end_y = _layer_y(nodes[index].layer)
+        middle_y = (y + end_y) / 2
+        parts.append(f"C{start_x:.0f} {middle_y:.0f} {end_x:.0f} {middle_y:.0f} {end_x:.0f} {end_y:.0f}")
+        y = end_y
+        if index != route[-1]:
             y += HEIGHT
             parts.append(f"V{y:.0f}")
     return Line(
         path=" ".join(parts),
         label=arrow.label,
-        x=middles[0] + (middles[1] - middles[0]) * _LABEL_X,
-        y=_top(places[way[0]].layer) + HEIGHT + _BELOW * _LABEL_Y,
+        x=centers[0] + (centers[1] - centers[0]) * _LABEL_X,
+        y=_layer_y(nodes[route[0]].layer) + HEIGHT + _GAP_Y * _LABEL_Y,
         dynamic=arrow.dynamic,
-        taken=states.get(arrow.source) == "completed" and bool(states.get(arrow.target)),
+        is_taken=states.get(arrow.source) == "completed" and bool(states.get(arrow.target)),
     )

@@ -12,28 +12,30 @@ from django.utils.translation import ngettext
 
 from temporalex_django.core.history.events import CLOSING, SIGNAL_FAILED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS
-from temporalex_django.present.words import spelt, when, whole
+from temporalex_django.present.formatting import capitalize, format_time, humanize_name
 
 #: Kinds that begin a thing which others with the same number end.
-_BEGINS = {
+_START_KINDS = {
     "ActivityScheduled": "activity",
     "TimerStarted": "timer",
     "ChildStarted": "child",
     "ExternalSignalSent": "external",
     "ExternalCancelSent": "external",
 }
-_ENDS = {
+_END_STATES = {
     "ActivityCompleted": "done", "ActivityFailed": "failed", "ActivityTimedOut": "timed_out",
     "ActivityCancelled": "cancelled", "TimerFired": "fired", "TimerCancelled": "cancelled", "ChildCompleted": "done",
     "ChildFailed": "failed", "ExternalFailed": "failed",
 }  # fmt: skip
 #: Kinds of events that say which activities and children there were, and how they ended.
-DONE_AGAIN = frozenset({kind for kind in (*_BEGINS, *_ENDS) if kind.startswith(("Activity", "Child"))} | {*CLOSING})
-_UPDATE_ENDS = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
+REPEATED_KINDS = frozenset(
+    {kind for kind in (*_START_KINDS, *_END_STATES) if kind.startswith(("Activity", "Child"))} | {*CLOSING}
+)
+_UPDATE_END_STATES = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
 #: States of rows that another event may still end. A message to another run fails, or nothing more is heard of it.
 _UNFINISHED = frozenset({"open", "sent"})
 #: Kinds of rows that end with their run. Children may outlive it.
-_OF_RUN = frozenset({"activity", "timer", "update"})
+_RUN_BOUND_KINDS = frozenset({"activity", "timer", "update"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +66,17 @@ class TimelineRow:
     key: str = ""
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether no later event of the run changes it."""
         return self.state not in _UNFINISHED
 
     def text(self, *, now: datetime, titles: Mapping[str, str] | None = None) -> str:
         """The row as a line; ``titles`` are those of activities and classes, by name."""
-        title = (titles or {}).get(self.name) or spelt(self.name)
+        title = (titles or {}).get(self.name) or humanize_name(self.name)
         words: dict[str, Any] = {
-            "title": whole(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
-            "began": when(self.began, now), "ended": "" if self.ended is None else when(self.ended, now),
-            "due": "" if self.due is None else when(self.due, now), "count": self.attempts,
+            "title": capitalize(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
+            "began": format_time(self.began, now), "ended": "" if self.ended is None else format_time(self.ended, now),
+            "due": "" if self.due is None else format_time(self.due, now), "count": self.attempts,
         }  # fmt: skip
         if self.kind == "patch":
             return _("Patch %(name)s") % {"name": self.name}
@@ -82,167 +84,177 @@ class TimelineRow:
         return words["title"] if text is None else text(self, words)
 
 
-def begins(event: HistoryEvent) -> bool:
+def is_first_event(event: HistoryEvent) -> bool:
     """Whether it is the first event of a row."""
-    return event.kind not in _ENDS and event.kind not in _UPDATE_ENDS and event.kind != "ActivationStarted"
+    return event.kind not in _END_STATES and event.kind not in _UPDATE_END_STATES and event.kind != "ActivationStarted"
 
 
-def ends(event: HistoryEvent) -> bool:
+def is_end_event(event: HistoryEvent) -> bool:
     """Whether it ends what an earlier event began."""
-    return event.kind in _ENDS or event.kind in _UPDATE_ENDS
+    return event.kind in _END_STATES or event.kind in _UPDATE_END_STATES
 
 
-def about(event: HistoryEvent) -> tuple[str, Any]:
+def row_key(event: HistoryEvent) -> tuple[str, Any]:
     """What tells the thing that it is about from the others of a run."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
-    if event.kind in _BEGINS or event.kind in _ENDS:
+    if event.kind in _START_KINDS or event.kind in _END_STATES:
         return "seq", attributes.get("seq")
-    if event.kind == "UpdateAccepted" or event.kind in _UPDATE_ENDS:
+    if event.kind == "UpdateAccepted" or event.kind in _UPDATE_END_STATES:
         return "update", attributes.get("id")
     return "event", event.number
 
 
-def ending(unfinished: Iterable[TimelineRow]) -> set[str]:
+def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
     """Kinds of the events that end things like these."""
     kinds = {row.kind for row in unfinished}
-    return {kind for kind in (*_ENDS, *_UPDATE_ENDS) if _kind_of(kind) in kinds}
+    return {kind for kind in (*_END_STATES, *_UPDATE_END_STATES) if _row_kind(kind) in kinds}
 
 
-def beginning(events: Iterable[HistoryEvent]) -> set[str]:
+def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
     """Kinds of the events that begin what these end."""
-    kinds = {_kind_of(event.kind) for event in events if ends(event)}
-    return {kind for kind in (*_BEGINS, "UpdateAccepted") if _kind_of(kind) in kinds}
+    kinds = {_row_kind(event.kind) for event in events if is_end_event(event)}
+    return {kind for kind in (*_START_KINDS, "UpdateAccepted") if _row_kind(kind) in kinds}
 
 
-def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
+def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
     """The rows of these events, in order of their first one.
 
     ``actions.timeline`` reads the events of a whole row: one whose beginning is not among them has no name.
     """
-    found: dict[tuple[str, Any], TimelineRow] = {}
+    rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
         attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
-        if event.kind in _BEGINS:
-            found["seq", attributes.get("seq")] = _begun(event, attributes)
-        elif event.kind in _ENDS:
-            _end(found, ("seq", attributes.get("seq")), event, _ENDS[event.kind], attributes)
+        if event.kind in _START_KINDS:
+            rows_by_key["seq", attributes.get("seq")] = _opening_row(event, attributes)
+        elif event.kind in _END_STATES:
+            _end_row(rows_by_key, ("seq", attributes.get("seq")), event, _END_STATES[event.kind], attributes)
         elif event.kind == "UpdateAccepted":
-            found["update", attributes.get("id")] = _row(event, "update", str(attributes.get("name")), attributes)
-        elif event.kind in _UPDATE_ENDS:
-            _end(found, ("update", attributes.get("id")), event, _UPDATE_ENDS[event.kind], attributes)
+            rows_by_key["update", attributes.get("id")] = _new_row(
+                event, "update", str(attributes.get("name")), attributes
+            )
+        elif event.kind in _UPDATE_END_STATES:
+            _end_row(rows_by_key, ("update", attributes.get("id")), event, _UPDATE_END_STATES[event.kind], attributes)
         elif event.kind != "ActivationStarted":
-            found["event", event.number] = _single(event, attributes)
+            rows_by_key["event", event.number] = _single_event_row(event, attributes)
         if event.kind in CLOSING:
-            _close(found, event, attributes)
-    return sorted(found.values(), key=lambda row: row.number)
+            _close_rows(rows_by_key, event, attributes)
+    return sorted(rows_by_key.values(), key=lambda row: row.number)
 
 
-def _close(found: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]) -> None:
+def _close_rows(
+    rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]
+) -> None:
     """End what does not outlive the run."""
-    for key, row in found.items():
+    for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "run":
-            found[key] = replace(row, state="done", ended=event.at)
-        elif row.state == "open" and row.kind in _OF_RUN:
-            found[key] = replace(row, state="dropped", ended=event.at)
+            rows_by_key[key] = replace(row, state="done", ended=event.at)
+        elif row.state == "open" and row.kind in _RUN_BOUND_KINDS:
+            rows_by_key[key] = replace(row, state="dropped", ended=event.at)
     for name in attributes.get("never_consumed") or ():
-        _unread(found, str(name))
+        _mark_unread(rows_by_key, str(name))
 
 
-def _unread(found: dict[tuple[str, Any], TimelineRow], name: str) -> None:
+def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> None:
     """Nobody took one signal of that name: the last one of which that is not said yet, the first are taken first."""
-    for key, row in reversed(found.items()):
+    for key, row in reversed(rows_by_key.items()):
         if (row.kind, row.name, row.state) == ("signal", name, "taken"):
-            found[key] = replace(row, state="unread")
+            rows_by_key[key] = replace(row, state="unread")
             return
 
 
-def _row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **more: Any) -> TimelineRow:
-    given: dict[str, Any] = {"state": "open", **more}
+def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **fields: Any) -> TimelineRow:
+    row_fields: dict[str, Any] = {"state": "open", **fields}
     return TimelineRow(
         kind=kind, name=name, number=event.number, last=event.number, activation=event.activation, began=event.at,
-        who=_who(attributes), **given,
+        who=_sender_name(attributes), **row_fields,
     )  # fmt: skip
 
 
-def _begun(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    kind = _BEGINS[event.kind]
+def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
+    kind = _START_KINDS[event.kind]
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
-        name = next((said for said in (attributes.get("then"), attributes.get("step")) if isinstance(said, str)), "")
+        name = next((text for text in (attributes.get("then"), attributes.get("step")) if isinstance(text, str)), "")
     due = attributes.get("due")
-    return _row(
+    return _new_row(
         event, kind, str(name), attributes, seq=attributes.get("seq"), key=str(attributes.get("id") or ""),
         state="sent" if kind == "external" else "open",
         due=datetime.fromisoformat(due) if isinstance(due, str) else None,
     )  # fmt: skip
 
 
-def _end(
-    found: dict[tuple[str, Any], TimelineRow],
+def _end_row(
+    rows_by_key: dict[tuple[str, Any], TimelineRow],
     key: tuple[str, Any],
     event: HistoryEvent,
     state: str,
     attributes: Mapping[str, Any],
 ) -> None:
-    before = found.get(key)
-    if before is None:  # it began before these events
-        before = _row(event, _kind_of(event.kind), "", attributes, seq=attributes.get("seq"))
+    earlier_row = rows_by_key.get(key)
+    if earlier_row is None:  # it began before these events
+        earlier_row = _new_row(event, _row_kind(event.kind), "", attributes, seq=attributes.get("seq"))
     attempts = attributes.get("attempts")
-    found[key] = replace(
-        before,
+    rows_by_key[key] = replace(
+        earlier_row,
         state=state,
         last=event.number,
         ended=event.at,
         ended_in=event.activation,
-        who=_name(attributes.get("by")) or before.who,
-        attempts=attempts if isinstance(attempts, int) else before.attempts,
-        error=_error(attributes) if state in ("failed", "timed_out") else "",
+        who=_person_name(attributes.get("by")) or earlier_row.who,
+        attempts=attempts if isinstance(attempts, int) else earlier_row.attempts,
+        error=_error_text(attributes) if state in ("failed", "timed_out") else "",
     )
 
 
-def _kind_of(event_kind: str) -> str:
+def _row_kind(event_kind: str) -> str:
     return next(
         (name for name in ("activity", "timer", "child", "external", "update") if event_kind.lower().startswith(name)),
         "",
     )
 
 
-def _single(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
+def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
     """Something that is one event."""
     match event.kind:
         case "SignalReceived" if attributes.get("name") == RECORDED_AS:
             payload = attributes.get("payload")
-            said = payload if isinstance(payload, Mapping) else {}
-            row = _row(event, "decision", str(said.get("event") or ""), attributes, key=str(said.get("step") or ""))
-            return replace(row, state="taken", who=str(said.get("by") or row.who))
+            decision = payload if isinstance(payload, Mapping) else {}
+            row = _new_row(
+                event, "decision", str(decision.get("event") or ""), attributes, key=str(decision.get("step") or "")
+            )
+            return replace(row, state="taken", who=str(decision.get("by") or row.who))
         case "SignalReceived":
-            return _row(event, "signal", str(attributes.get("name")), attributes, state="taken")
+            return _new_row(event, "signal", str(attributes.get("name")), attributes, state="taken")
         case kind if kind == SIGNAL_FAILED:
-            return _row(event, "signal", str(attributes.get("name")), {}, state="failed", error=_error(attributes))
+            return _new_row(
+                event, "signal", str(attributes.get("name")), {}, state="failed", error=_error_text(attributes)
+            )
         case "CancelRequested":
-            return _row(event, "cancel", "", attributes, state="taken", error=str(attributes.get("reason") or ""))
+            return _new_row(event, "cancel", "", attributes, state="taken", error=str(attributes.get("reason") or ""))
         case "PatchMarked":
-            return _row(event, "patch", str(attributes.get("id")), attributes, state="done")
+            return _new_row(event, "patch", str(attributes.get("id")), attributes, state="done")
         case "WorkflowStarted":
             key = str(attributes.get("version") or "")
-            return _row(event, "run", str(attributes.get("workflow") or ""), attributes, state="open", key=key)
+            return _new_row(event, "run", str(attributes.get("workflow") or ""), attributes, state="open", key=key)
         case kind:
             state = kind.removeprefix("Workflow").lower()
-            left = dict.fromkeys(map(str, attributes.get("never_consumed") or ()))
-            return _row(event, "end", state, attributes, state=state, error=_error(attributes), key=", ".join(left))
+            unread_names = dict.fromkeys(map(str, attributes.get("never_consumed") or ()))
+            return _new_row(
+                event, "end", state, attributes, state=state, error=_error_text(attributes), key=", ".join(unread_names)
+            )
 
 
-def _who(attributes: Mapping[str, Any]) -> str:
-    return _name(attributes.get("sender"))
+def _sender_name(attributes: Mapping[str, Any]) -> str:
+    return _person_name(attributes.get("sender"))
 
 
-def _name(person: object) -> str:
+def _person_name(person: object) -> str:
     if isinstance(person, Mapping):
         return str(person.get("name") or person.get("key") or "")
     return str(person or "")
 
 
-def _error(attributes: Mapping[str, Any]) -> str:
+def _error_text(attributes: Mapping[str, Any]) -> str:
     kind, message = attributes.get("type"), attributes.get("message")
     if message and kind:
         return f"{kind}: {message}"
@@ -253,7 +265,7 @@ def _error(attributes: Mapping[str, Any]) -> str:
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _activity(row: TimelineRow, words: dict[str, Any]) -> str:
+def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state in ("open", "cancelled", "dropped"):
         texts = {
             "open": _("%(title)s: since %(began)s"),
@@ -279,7 +291,7 @@ def _activity(row: TimelineRow, words: dict[str, Any]) -> str:
     return _("%(title)s: %(began)s to %(ended)s, done") % words
 
 
-def _timer(row: TimelineRow, words: dict[str, Any]) -> str:
+def _timer_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "fired" and row.who:
         return _("Timer: due %(due)s, fired by %(who)s %(ended)s") % words
     if row.state == "fired":
@@ -291,7 +303,7 @@ def _timer(row: TimelineRow, words: dict[str, Any]) -> str:
     return _("Timer: due %(due)s") % words
 
 
-def _child(row: TimelineRow, words: dict[str, Any]) -> str:
+def _child_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
         return _("%(title)s %(key)s: failed %(ended)s: %(error)s") % words
     if row.state == "done":
@@ -299,13 +311,13 @@ def _child(row: TimelineRow, words: dict[str, Any]) -> str:
     return _("%(title)s %(key)s: since %(began)s") % words
 
 
-def _external(row: TimelineRow, words: dict[str, Any]) -> str:
+def _external_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
         return _("Message %(name)s to %(key)s: not delivered: %(error)s") % words
     return _("Message %(name)s to %(key)s") % words
 
 
-def _update(row: TimelineRow, words: dict[str, Any]) -> str:
+def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
         return (
             _("Update %(name)s by %(who)s: failed: %(error)s") if row.who else _("Update %(name)s: failed: %(error)s")
@@ -319,7 +331,7 @@ def _update(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Update %(name)s by %(who)s: accepted") if row.who else _("Update %(name)s: accepted")) % words
 
 
-def _signal(row: TimelineRow, words: dict[str, Any]) -> str:
+def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
         return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":
@@ -331,25 +343,25 @@ def _signal(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Signal %(name)s from %(who)s") if row.who else _("Signal %(name)s")) % words
 
 
-def _decided(row: TimelineRow, words: dict[str, Any]) -> str:
+def _decision_text(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("%(title)s by %(who)s") if row.who else _("%(title)s")) % words
 
 
-def _cancel(row: TimelineRow, words: dict[str, Any]) -> str:
+def _cancel_text(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Asked to cancel: %(error)s") if row.error else _("Asked to cancel")) % words
 
 
-def _run(row: TimelineRow, words: dict[str, Any]) -> str:
+def _run_text(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Run started, version %(key)s") if row.key else _("Run started")) % words
 
 
-def _closed(row: TimelineRow, words: dict[str, Any]) -> str:
+def _end_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.key and not row.error:
         return _("Run %(name)s; nobody took: %(key)s") % words
     return (_("Run %(name)s: %(error)s") if row.error else _("Run %(name)s")) % words
 
 
 _TEXTS = {
-    "activity": _activity, "timer": _timer, "child": _child, "external": _external, "update": _update,
-    "signal": _signal, "decision": _decided, "cancel": _cancel, "run": _run, "end": _closed,
+    "activity": _activity_text, "timer": _timer_text, "child": _child_text, "external": _external_text, "update": _update_text,
+    "signal": _signal_text, "decision": _decision_text, "cancel": _cancel_text, "run": _run_text, "end": _end_text,
 }  # fmt: skip

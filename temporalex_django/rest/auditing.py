@@ -22,12 +22,12 @@ else:
     Base = ABC
 
 
-class Audited(Base):
+class AuditedViewMixin(Base):
     """Stands before DRF's class. Of reads those of one run count, by people who see payloads."""
 
-    judged: Instance | None = None
+    checked_run: Instance | None = None
     #: The run of which the answer shows payloads, whatever was asked for.
-    shows: Instance | None = None
+    disclosed_run: Instance | None = None
 
     @property
     @abstractmethod
@@ -36,26 +36,28 @@ class Audited(Base):
     @abstractmethod
     def _actor(self) -> Actor: ...
 
-    def _view(self, run: Instance) -> Redactor:
+    def _redactor(self, run: Instance) -> Redactor:
         """What the caller sees of the run that the answer is about."""
-        view = redactor_for(self._actor().user, run)
-        if view.shows_payloads:
-            self.shows = run
-        return view
+        redactor = redactor_for(self._actor().user, run)
+        if redactor.shows_payloads:
+            self.disclosed_run = run
+        return redactor
 
     def check_object_permissions(self, request: Request, obj: Any) -> None:
-        self.judged = obj if isinstance(obj, Instance) else None
+        self.checked_run = obj if isinstance(obj, Instance) else None
         super().check_object_permissions(request, obj)
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         if request.user is not None and self.contract is not None:
-            named = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
-            if self.judged is None:
-                named["ref"] = self.kwargs.get("id", "")
-            audit.record_denial(self._actor(), self.contract.operation, str(message or ""), run=self.judged, **named)
+            details = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
+            if self.checked_run is None:
+                details["ref"] = self.kwargs.get("id", "")
+            audit.record_denial(
+                self._actor(), self.contract.operation, str(message or ""), run=self.checked_run, **details
+            )
         super().permission_denied(request, message, code)
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.shows is not None and is_success(response.status_code):
-            audit.record_read(self._actor(), self.shows)
+        if self.disclosed_run is not None and is_success(response.status_code):
+            audit.record_read(self._actor(), self.disclosed_run)
         return super().finalize_response(request, response, *args, **kwargs)

@@ -26,10 +26,10 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.authoring.authorization import Person, sender_key
 from temporalex_django.models import Instance
 from temporalex_django.rest import serializers
-from temporalex_django.rest.auditing import Audited
-from temporalex_django.rest.contract import KEY, Contract, refuse_unknown
-from temporalex_django.rest.pagination import MOST_ROWS_A_PAGE, ROWS_A_PAGE, NewestFirst
-from temporalex_django.rest.parsing import BoundedJSON
+from temporalex_django.rest.auditing import AuditedViewMixin
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown
+from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
+from temporalex_django.rest.parsing import BoundedJSONParser
 from temporalex_django.rest.permissions import InstancePermission
 from temporalex_django.rest.problems import problem_handler
 from temporalex_django.rest.throttling import ScopeThrottle
@@ -45,10 +45,10 @@ else:
     GenericViewSet = viewsets.GenericViewSet  # generic in the stubs only
 
 APP_NAME = "temporalex_rest"
-LONGEST_WAIT = 60.0
+MAX_WAIT_SECONDS = 60.0
 
 
-class PlainJSON(JSONRenderer):
+class PlainJSONRenderer(JSONRenderer):
     """UTF-8, without blanks, and no NaN, whatever the host has chosen for his views."""
 
     ensure_ascii = False
@@ -56,12 +56,12 @@ class PlainJSON(JSONRenderer):
     strict = True
 
 
-class OnlyJSON(BaseContentNegotiation):
+class JSONNegotiation(BaseContentNegotiation):
     """There is one form, so that nothing is to be negotiated."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == kind), None)
+        media_type = (request.content_type or "").partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == media_type), None)
 
     def select_renderer(
         self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
@@ -70,18 +70,18 @@ class OnlyJSON(BaseContentNegotiation):
         return renderer, str(renderer.media_type)
 
 
-class ContractViewSet(Audited, GenericViewSet):
+class ContractViewSet(AuditedViewMixin, GenericViewSet):
     """Each of its methods has a ``Contract``.
 
     The caller is judged first, then the parameters, then the run is looked up, and the body last.
     """
 
-    parser_classes = (BoundedJSON,)
-    renderer_classes = (PlainJSON,)
-    content_negotiation_class = OnlyJSON
+    parser_classes = (BoundedJSONParser,)
+    renderer_classes = (PlainJSONRenderer,)
+    content_negotiation_class = JSONNegotiation
     permission_classes = (InstancePermission,)
     throttle_classes = (ScopeThrottle,)
-    pagination_class = NewestFirst
+    pagination_class = NewestFirstPagination
     metadata_class = None  # OPTIONS: DRF's would describe forms that we do not have
     versioning_class = None
     filter_backends = ()
@@ -108,14 +108,16 @@ class ContractViewSet(Audited, GenericViewSet):
         super().initial(request, *args, **kwargs)
         if (contract := self.contract) is None:
             return
-        refuse_unknown(request.query_params, self.parameters())
-        for header, taken in ((KEY, contract.keyed), ("If-Match", contract.matched)):
-            if header in request.headers and not taken:
+        reject_unknown(request.query_params, self.parameter_names())
+        for header, is_accepted in ((IDEMPOTENCY_KEY, contract.keyed), ("If-Match", contract.matched)):
+            if header in request.headers and not is_accepted:
                 raise ValidationError({header: ["this address does not take it"]})
-        if KEY in request.headers and not sender_key(self._user):
-            raise ValidationError({KEY: ["of users who are logged in: those of others could not be told apart"]})
+        if IDEMPOTENCY_KEY in request.headers and not sender_key(self._user):
+            raise ValidationError(
+                {IDEMPOTENCY_KEY: ["of users who are logged in: those of others could not be told apart"]}
+            )
 
-    def parameters(self) -> list[str]:
+    def parameter_names(self) -> list[str]:
         """Names of what the query string may have."""
         assert self.contract is not None
         return [parameter.name for parameter in self.contract.query]
@@ -129,7 +131,7 @@ class ContractViewSet(Audited, GenericViewSet):
     def _user(self) -> Person:
         return cast("Person", self.request.user)
 
-    def sent_by_program(self, request: Request) -> bool:
+    def is_sent_by_program(self, request: Request) -> bool:
         """Whether a program sends this and no person: all that is not authenticated by the session of a browser."""
         return not isinstance(request.successful_authenticator, SessionAuthentication)
 
@@ -140,66 +142,68 @@ class ContractViewSet(Audited, GenericViewSet):
             source="rest",
             address=client_address(request.META),
             request_id=request_id(request.META),
-            program=self.sent_by_program(request),
+            program=self.is_sent_by_program(request),
         )
 
     # -- what he says --------------------------------------------------------------------------------------------------
 
-    def _body(self, form: type[serializers.Base] | None = None) -> dict[str, Any]:
+    def _body(self, serializer_class: type[serializers.Base] | None = None) -> dict[str, Any]:
         """The body, as the contract has it. Raises ``ValidationError``."""
-        if form is None:
+        if serializer_class is None:
             assert self.contract is not None
             assert self.contract.body is not None
-            form = self.contract.body
-        data = self.request.data
-        parsed = form(data={} if data is None else data)
-        parsed.is_valid(raise_exception=True)
-        return dict(parsed.validated_data)
+            serializer_class = self.contract.body
+        request_data = self.request.data
+        serializer = serializer_class(data={} if request_data is None else request_data)
+        serializer.is_valid(raise_exception=True)
+        return dict(serializer.validated_data)
 
-    def _wait(self, *, default: float) -> float:
-        given = self.request.query_params.get("wait")
+    def _wait_seconds(self, *, default: float) -> float:
+        text = self.request.query_params.get("wait")
         try:
-            wait = default if given is None else float(given)
+            seconds = default if text is None else float(text)
         except ValueError:
-            wait = -1.0
-        if not 0 <= wait <= LONGEST_WAIT:
-            raise ValidationError({"wait": [f"a number of seconds from 0 to {LONGEST_WAIT:g}"]})
-        return wait
+            seconds = -1.0
+        if not 0 <= seconds <= MAX_WAIT_SECONDS:
+            raise ValidationError({"wait": [f"a number of seconds from 0 to {MAX_WAIT_SECONDS:g}"]})
+        return seconds
 
-    def _text(self, name: str) -> str:
+    def _text_parameter(self, name: str) -> str:
         """A parameter that is compared with a column."""
-        value: str = self.request.query_params.get(name, "")
-        if not value.isprintable():
+        text: str = self.request.query_params.get(name, "")
+        if not text.isprintable():
             raise ValidationError({name: ["printable characters"]})
-        return value
+        return text
 
-    def _number(self, name: str, *, default: int, most: int) -> int:
-        given = self.request.query_params.get(name)
-        if given is None:
+    def _number_parameter(self, name: str, *, default: int, maximum: int) -> int:
+        text = self.request.query_params.get(name)
+        if text is None:
             return default
-        if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or int(given) > most:
-            raise ValidationError({name: [f"a whole number from 0 to {most}"]})
-        return int(given)
+        if not text.isascii() or not text.isdigit() or len(text) > len(str(maximum)) or int(text) > maximum:
+            raise ValidationError({name: [f"a whole number from 0 to {maximum}"]})
+        return int(text)
 
-    def _after(self) -> tuple[int, int]:
+    def _page_bounds(self) -> tuple[int, int]:
         """Behind which row a page begins, and how many it may have."""
-        after = self._number("after", default=0, most=2**31 - 1)
-        return after, self._number("limit", default=ROWS_A_PAGE, most=MOST_ROWS_A_PAGE) or ROWS_A_PAGE
+        after_seq = self._number_parameter("after", default=0, maximum=2**31 - 1)
+        return after_seq, self._number_parameter(
+            "limit", default=DEFAULT_PAGE_ROWS, maximum=MAX_PAGE_ROWS
+        ) or DEFAULT_PAGE_ROWS
 
     # -- what he is told -----------------------------------------------------------------------------------------------
 
-    def _address(self, view: str, **arguments: str) -> str:
+    def _url_for(self, url_name: str, **arguments: str) -> str:
         if self.addresses is not None:
-            return self.addresses(view, **arguments)
+            return self.addresses(url_name, **arguments)
         match = self.request.resolver_match
         namespace = match.namespace if match is not None else APP_NAME
-        return reverse(f"{namespace}:{view}" if namespace else view, kwargs=arguments, request=self.request)
+        return reverse(f"{namespace}:{url_name}" if namespace else url_name, kwargs=arguments, request=self.request)
 
-    def _following(self, view: str, query: Mapping[str, Any], **arguments: str) -> str:
+    def _next_url(self, url_name: str, query: Mapping[str, Any], **arguments: str) -> str:
         """The address of the next page."""
-        return f"{self._address(view, **arguments)}?{urlencode(query)}"
+        return f"{self._url_for(url_name, **arguments)}?{urlencode(query)}"
 
-    def _paged(self, rendered: Sequence[Any]) -> Response:
+    def _page_response(self, rendered: Sequence[Any]) -> Response:
         paginator = self.paginator
-        assert isinstance(paginator, NewestFirst)
-        return self.get_paginated_response(paginator.cut(rendered))
+        assert isinstance(paginator, NewestFirstPagination)
+        return self.get_paginated_response(paginator.fit_page(rendered))

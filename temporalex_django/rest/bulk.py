@@ -25,17 +25,17 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import Contract, Form, Parameter, says
+from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
-from temporalex_django.rest.narrowing import narrowed
-from temporalex_django.rest.once import Repeatable, once
+from temporalex_django.rest.filtering import filter_runs
+from temporalex_django.rest.idempotency import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.views import InstanceViewSet
 
-_ACTIONS = (SendSignal.name, *STEERING)
+_ACTION_NAMES = (SendSignal.name, *STEERING)
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
-OUTCOME = Parameter(name="outcome", help="open, done or failed.")
+OUTCOME_PARAMETER = Parameter(name="outcome", help="open, done or failed.")
 #: Words of ``StartBulk`` that are no inputs of an action.
-_OWN = {*inspect.signature(StartBulk).parameters} - {"inputs"}
+_START_PARAMETERS = {*inspect.signature(StartBulk).parameters} - {"inputs"}
 
 
 class BulkBody(serializers.ReasonBody):
@@ -44,7 +44,7 @@ class BulkBody(serializers.ReasonBody):
     An action on activities or timers is done to those of the runs; ``activity`` and ``cause`` among the inputs choose.
     """
 
-    action = fields.ChoiceField(choices=_ACTIONS)
+    action = fields.ChoiceField(choices=_ACTION_NAMES)
     runs = fields.ListField(child=fields.CharField(), required=False, allow_empty=False)
     filter = fields.DictField(child=fields.CharField(), required=False, allow_empty=False)
     inputs = fields.DictField(child=fields.JSONField(allow_null=True), required=False, default=dict)
@@ -55,21 +55,21 @@ class BulkBody(serializers.ReasonBody):
         return attrs
 
 
-def _on_jobs(
-    operation: str, summary: str, answers: Mapping[int, Form | None], *query: Parameter, **more: Any
+def _job_contract(
+    operation: str, summary: str, answers: Mapping[int, SerializerType | None], *query: Parameter, **options: Any
 ) -> Contract:
     return Contract(
-        operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **more
+        operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **options
     )
 
 
-def _looks_after(operation: str, summary: str) -> Contract:
+def _job_action_contract(operation: str, summary: str) -> Contract:
     """The contract of what is done to a job."""
     answers = {200: serializers.JobOut}
-    return _on_jobs(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
+    return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 
 
-class BulkViewSet(Repeatable):
+class BulkViewSet(IdempotentViewSet):
     """Jobs of whoever asks; superusers for whom there are all runs see all of them.
 
     ``run_views``: what its ``get_queryset``, its ``filterset_class`` and its permission classes leave of runs, these
@@ -81,14 +81,14 @@ class BulkViewSet(Repeatable):
     def get_queryset(self) -> QuerySet[BulkJob]:
         return jobs_for(self._user, alias=storage().alias)
 
-    @says(_on_jobs("view", "Bulk jobs, newest first", {200: serializers.JobOut}, *PAGES, several=True))
+    @with_contract(_job_contract("view", "Bulk jobs, newest first", {200: serializers.JobOut}, *PAGES, several=True))
     def list(self, request: Request) -> Response:
         """One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
-        return self._paged([*serializers.JobOut(page, many=True).data])
+        return self._page_response([*serializers.JobOut(page, many=True).data])
 
-    @says(
-        _on_jobs(
+    @with_contract(
+        _job_contract(
             StartBulk.name,
             "Do one thing to many runs",
             {201: serializers.JobOut},
@@ -97,76 +97,84 @@ class BulkViewSet(Repeatable):
             keyed=True,
         )
     )
-    @once
+    @with_idempotency_key
     def create(self, request: Request) -> Response:
         """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
         body = self._body()
-        if (steering := STEERING.get(body["action"])) is not None:
-            body["inputs"] = {**steering.selection_from(body.get("filter", {})), **body["inputs"]}
-        runs = self._runs(body["action"], body["inputs"])
-        runs.check_permissions(request)
-        start = self._started(body, runs)
-        return self._new(self._done(start.execute, lambda job: (job.pk, True)))
+        if (action_class := STEERING.get(body["action"])) is not None:
+            body["inputs"] = {**action_class.selection_from(body.get("filter", {})), **body["inputs"]}
+        runs_view = self._view_of_runs(body["action"], body["inputs"])
+        runs_view.check_permissions(request)
+        start = self._build_start(body, runs_view)
+        return self._created_response(self._run_once(start.execute, lambda job: (job.pk, True)))
 
-    @says(_on_jobs("view", "A bulk job as it stands", {200: serializers.JobOut}))
+    @with_contract(_job_contract("view", "A bulk job as it stands", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
         """How many runs are done, failed and left."""
-        return self._one(self._job(job))
+        return self._job_response(self._find_job(job))
 
-    @says(_on_jobs("view", "Its runs", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME, several=True))
+    @with_contract(
+        _job_contract("view", "Its runs", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME_PARAMETER, several=True)
+    )
     def items(self, request: Request, job: str) -> Response:
         """What became of each run, in the order in which workers come to them; at most three reads."""
-        wanted = self._text("outcome")
-        if wanted and wanted not in _OUTCOMES:
-            raise ValidationError({"outcome": [OUTCOME.help]})
-        after, limit = self._after()
-        rows = BulkItem.objects.using(storage().alias).filter(job=self._job(job), pk__gt=after).order_by("pk")
-        if wanted:
-            rows = rows.filter(outcome=_OUTCOMES[wanted])
-        found = [*rows[: limit + 1]]
-        runs = self.run_views(request=request, headers={}, action="retrieve", kwargs={})
-        there = runs.get_queryset()
+        outcome = self._text_parameter("outcome")
+        if outcome and outcome not in _OUTCOMES:
+            raise ValidationError({"outcome": [OUTCOME_PARAMETER.help]})
+        after_seq, limit = self._page_bounds()
+        rows = BulkItem.objects.using(storage().alias).filter(job=self._find_job(job), pk__gt=after_seq).order_by("pk")
+        if outcome:
+            rows = rows.filter(outcome=_OUTCOMES[outcome])
+        fetched_items = [*rows[: limit + 1]]
+        runs_view = self.run_views(request=request, headers={}, action="retrieve", kwargs={})
+        visible_runs = runs_view.get_queryset()
         page = redact_items(
-            found[:limit], self._user, alias=storage().alias, visible_runs=there, is_admitted=runs.admits
+            fetched_items[:limit],
+            self._user,
+            alias=storage().alias,
+            visible_runs=visible_runs,
+            is_admitted=runs_view.can_access,
         )
-        following = None
-        if len(found) > limit:
-            more = {"outcome": wanted} if wanted else {}
-            following = self._following("bulk-items", {"after": page[-1].pk, "limit": limit, **more}, job=job)
-        return Response({"next": following, "results": serializers.ItemOut(page, many=True).data})
+        next_url = None
+        if len(fetched_items) > limit:
+            filters = {"outcome": outcome} if outcome else {}
+            next_url = self._next_url("bulk-items", {"after": page[-1].pk, "limit": limit, **filters}, job=job)
+        return Response({"next": next_url, "results": serializers.ItemOut(page, many=True).data})
 
-    @says(_looks_after(StopBulk.name, "Stop it"))
-    @once
+    @with_contract(_job_action_contract(StopBulk.name, "Stop it"))
+    @with_idempotency_key
     def stop(self, request: Request, job: str) -> Response:
         """200: what was done stays, the other runs are left alone until it is resumed."""
-        return self._one(self._kept(StopBulk(job, by=self._actor(), **self._body())))
+        return self._job_response(self._run_action(StopBulk(job, by=self._actor(), **self._body())))
 
-    @says(_looks_after(ResumeBulk.name, "Go on with it"))
-    @once
+    @with_contract(_job_action_contract(ResumeBulk.name, "Go on with it"))
+    @with_idempotency_key
     def resume(self, request: Request, job: str) -> Response:
         """200: workers go on with the runs that are left."""
-        return self._one(self._kept(ResumeBulk(job, by=self._actor(), **self._body())))
+        return self._job_response(self._run_action(ResumeBulk(job, by=self._actor(), **self._body())))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
+    def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
         """The view set of the runs, as if it was asked to do that to one of them."""
-        steering = STEERING.get(action)
-        named = {"name": str(inputs.get("signal"))} if steering is None else {}
-        method = action if steering is None else "steer"
-        return self.run_views(request=self.request, headers={}, action=method, kwargs=named, steering=steering)
+        action_class = STEERING.get(action)
+        url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
+        method = action if action_class is None else "operate"
+        return self.run_views(request=self.request, headers={}, action=method, kwargs=url_kwargs, steering=action_class)
 
-    def _started(self, body: dict[str, Any], runs: InstanceViewSet) -> StartBulk:
+    def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
         """Raises ``ValidationError`` for inputs that the action does not take, or lacks."""
-        inputs, there = body["inputs"], runs.get_queryset()
-        if strange := [name for name in inputs if name in _OWN]:
-            raise ValidationError({"inputs": [f"{body['action']} takes no {quoted(strange[0])}"]})
+        inputs, visible_runs = body["inputs"], runs_view.get_queryset()
+        if unknown := [name for name in inputs if name in _START_PARAMETERS]:
+            raise ValidationError({"inputs": [f"{body['action']} takes no {quoted(unknown[0])}"]})
         try:
             return StartBulk(
                 body["action"],
-                runs=body["runs"] if "runs" in body else narrowed(runs.filterset_class, body["filter"], there),
-                visible_runs=there,
-                is_admitted=runs.admits,
+                runs=body["runs"]
+                if "runs" in body
+                else filter_runs(runs_view.filterset_class, body["filter"], visible_runs),
+                visible_runs=visible_runs,
+                is_admitted=runs_view.can_access,
                 reason=body["reason"],
                 by=self._actor(),
                 **inputs,
@@ -174,17 +182,17 @@ class BulkViewSet(Repeatable):
         except TypeError as exc:
             raise ValidationError({"inputs": [str(exc)]}) from None
 
-    def _kept(self, action: StopBulk) -> BulkJob:
-        return self._done(action.execute, lambda job: (job.pk, False))
+    def _run_action(self, action: StopBulk) -> BulkJob:
+        return self._run_once(action.execute, lambda job: (job.pk, False))
 
-    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
-        job = self._job(str(made))
-        return self._new(job) if new else self._one(job)
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        job = self._find_job(str(object_id))
+        return self._created_response(job) if is_new else self._job_response(job)
 
-    def _new(self, job: BulkJob) -> Response:
-        return self._one(job, status=201, headers={"Location": self._address("bulk-job", job=str(job.pk))})
+    def _created_response(self, job: BulkJob) -> Response:
+        return self._job_response(job, status=201, headers={"Location": self._url_for("bulk-job", job=str(job.pk))})
 
-    def _job(self, ref: str) -> BulkJob:
+    def _find_job(self, ref: str) -> BulkJob:
         try:
             job = self.get_queryset().filter(pk=UUID(ref)).first()
         except ValueError:
@@ -193,5 +201,5 @@ class BulkViewSet(Repeatable):
             raise WorkflowNotFound("there is no such bulk job")
         return job
 
-    def _one(self, job: BulkJob, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    def _job_response(self, job: BulkJob, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         return Response(serializers.JobOut(job).data, status=status, headers=headers)

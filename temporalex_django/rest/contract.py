@@ -15,12 +15,12 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.core.names import quoted
 
 if TYPE_CHECKING:
-    Form = type[serializers.Serializer[Any]]
+    SerializerType = type[serializers.Serializer[Any]]
 else:
-    Form = type
+    SerializerType = type
 
 #: The header by which a request that comes again is known.
-KEY = "Idempotency-Key"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 F = TypeVar("F", bound=Callable[..., Any])
 Scope = Literal["read", "start", "message", "act"]
 
@@ -49,34 +49,34 @@ class Contract:
     summary: str
     scope: Scope = "read"
     query: tuple[Parameter, ...] = ()
-    body: Form | None = None
-    answers: Mapping[int, Form | None] = field(default_factory=dict)
+    body: SerializerType | None = None
+    answers: Mapping[int, SerializerType | None] = field(default_factory=dict)
     several: bool = False
     keyed: bool = False
     matched: bool = False
 
-    def asked(self, message: str | None) -> Operation:
-        wanted = f"{APP}.{self.permission}" if self.permission else None
-        return Operation(action=self.operation, permission=wanted, message=message)
+    def permission_request(self, message: str | None) -> Operation:
+        permission = f"{APP}.{self.permission}" if self.permission else None
+        return Operation(action=self.operation, permission=permission, message=message)
 
 
-def says(contract: Contract) -> Callable[[F], F]:
+def with_contract(contract: Contract) -> Callable[[F], F]:
     """Gives a method of a view set its contract."""
 
-    def mark(method: F) -> F:
+    def decorate(method: F) -> F:
         method.contract = contract  # type: ignore[attr-defined] # read by views and the description
         return method
 
-    return mark
+    return decorate
 
 
-def refuse_unknown(given: QueryDict, accepted: Iterable[str]) -> None:
+def reject_unknown(parameters: QueryDict, names: Iterable[str]) -> None:
     """Raises ``ValidationError`` for what the address does not take, takes once, or is given without a value."""
-    known = [*dict.fromkeys(accepted)]
-    for name, values in given.lists():
-        if name not in known:
-            takes = f"this address takes {', '.join(known)}" if known else "this address takes none"
-            raise ValidationError({"unknown": [f"no parameter {quoted(name)}: {takes}"]})
+    allowed = [*dict.fromkeys(names)]
+    for name, values in parameters.lists():
+        if name not in allowed:
+            hint = f"this address takes {', '.join(allowed)}" if allowed else "this address takes none"
+            raise ValidationError({"unknown": [f"no parameter {quoted(name)}: {hint}"]})
         if len(values) != 1:
             raise ValidationError({name: ["once"]})
         if not values[0]:

@@ -9,10 +9,10 @@ from typing import Any
 from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import LONGEST_WAIT
-from temporalex_django.rest.contract import Contract, Form, Parameter, Scope
-from temporalex_django.rest.pagination import MOST_ROWS_A_PAGE, ROWS_A_PAGE
-from temporalex_django.rest.steering import body_of
+from temporalex_django.rest.base import MAX_WAIT_SECONDS
+from temporalex_django.rest.contract import Contract, Parameter, Scope, SerializerType
+from temporalex_django.rest.operations import body_class_of
+from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 
 #: Of every address of one run.
 WORKFLOW = Parameter(name="workflow", help="Name of the class, where several used that business id.")
@@ -25,12 +25,12 @@ ORDER = Parameter(
 )
 BY_SEQ = (
     Parameter(name="after", kind="integer", help="A seq: what comes behind it."),
-    Parameter(name="limit", kind="integer", help=f"{ROWS_A_PAGE} unless given, at most {MOST_ROWS_A_PAGE}."),
+    Parameter(name="limit", kind="integer", help=f"{DEFAULT_PAGE_ROWS} unless given, at most {MAX_PAGE_ROWS}."),
 )
-WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for it, at most {LONGEST_WAIT:g}.")
+WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for it, at most {MAX_WAIT_SECONDS:g}.")
 
 
-def view(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:
+def read_contract(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:
     """The contract of what looks at runs."""
     return Contract(
         operation="view",
@@ -42,11 +42,11 @@ def view(summary: str, answers: Any, *query: Parameter, several: bool = False) -
     )
 
 
-def does(
+def command_contract(
     operation: str,
     summary: str,
-    body: Form,
-    answers: Mapping[int, Form | None],
+    body: SerializerType,
+    answers: Mapping[int, SerializerType | None],
     *query: Parameter,
     permission: str = "",
     scope: Scope = "message",
@@ -66,17 +66,17 @@ def does(
 
 
 @cache
-def steering_contract(action: type[OperatorRunAction[Any]]) -> Contract:
+def operator_contract(action: type[OperatorRunAction[Any]]) -> Contract:
     """The contract of what an operator does to a run."""
-    run = serializers.RunOut
+    run_serializer = serializers.RunOut
     return Contract(
         operation=action.name,
         permission=action.permission,
         summary=str(action.label),
         scope="act",
         query=(WORKFLOW,),
-        body=body_of(action),
-        answers={200: run, 201: run, 204: None},
+        body=body_class_of(action),
+        answers={200: run_serializer, 201: run_serializer, 204: None},
         keyed=True,
         matched=True,
     )

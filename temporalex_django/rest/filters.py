@@ -21,7 +21,7 @@ from temporalex_django.core.attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
 
-_MOST = 2**31 - 1
+_MAX_INTEGER = 2**31 - 1
 
 
 class SubjectField(forms.CharField):
@@ -63,7 +63,7 @@ class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
     field_class = forms.IntegerField
 
 
-class YesOrNo(forms.Field):
+class TrueFalseField(forms.Field):
     """Nothing but these two words."""
 
     def to_python(self, value: Any) -> bool | None:
@@ -74,20 +74,20 @@ class YesOrNo(forms.Field):
         return bool(value == "true")
 
 
-class OwnFilter(django_filters.Filter):  # type: ignore[misc] # as above
+class FunctionFilter(django_filters.Filter):  # type: ignore[misc] # as above
     """By a function of ``actions.narrowing``."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
         return runs if value in (None, "") else narrowing.FILTERS[self.field_name](runs, value)
 
 
-class MarkFilter(OwnFilter):
+class FlagFilter(FunctionFilter):
     """Whether it has a mark."""
 
-    field_class = YesOrNo
+    field_class = TrueFalseField
 
 
-class MomentField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
+class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
     """A time that UTC has, too."""
 
     def clean(self, value: Any) -> Any:
@@ -98,17 +98,17 @@ class MomentField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore
             raise ValidationError(_("Write a time of the years 1 to 9999 in UTC.")) from None
 
 
-class MomentFilter(OwnFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
+class UTCDateTimeFilter(FunctionFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
     """A time."""
 
-    field_class = MomentField
+    field_class = UTCDateTimeField
 
 
-class BeginningFilter(OwnFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
+class PrefixFilter(FunctionFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
     """What a text begins with."""
 
 
-class KindFilter(OwnFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
+class WaitKindFilter(FunctionFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
     """What open runs wait for."""
 
 
@@ -125,7 +125,7 @@ class AttributesField(forms.CharField):
             raise ValidationError(_('Write an object of JSON, such as {"total__gt": 1000}.')) from None
 
 
-class AttributesFilter(OwnFilter):
+class AttributesFilter(FunctionFilter):
     """By search attributes of a class."""
 
     field_class = AttributesField
@@ -135,17 +135,19 @@ class RunFilterForm(forms.Form):
     """What search attributes there are depends on the class."""
 
     def clean(self) -> dict[str, Any]:
-        found = super().clean() or self.cleaned_data
-        if (given := found.get("attributes")) is None:
-            return found
+        cleaned = super().clean() or self.cleaned_data
+        if (attributes := cleaned.get("attributes")) is None:
+            return cleaned
         try:
-            found["attributes"] = parse_conditions(workflows.find(found.get("workflow") or ""), given, texts=True)
+            cleaned["attributes"] = parse_conditions(
+                workflows.find(cleaned.get("workflow") or ""), attributes, texts=True
+            )
         except UnknownWorkflow as exc:
-            said = exc.message if found.get("workflow") else _("Say which class has them, with workflow.")
-            self.add_error("attributes", said)
+            message = exc.message if cleaned.get("workflow") else _("Say which class has them, with workflow.")
+            self.add_error("attributes", message)
         except (TypeError, ValueError) as exc:
             self.add_error("attributes", str(exc))
-        return found
+        return cleaned
 
 
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
@@ -158,29 +160,29 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
         field_name="status", choices=Status.choices, help_text=_("One of them, or several with commas.")
     )
     workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the class."))
-    version = WholeNumberFilter(field_name="version", min_value=1, max_value=_MOST, help_text=_("Of the class."))
+    version = WholeNumberFilter(field_name="version", min_value=1, max_value=_MAX_INTEGER, help_text=_("Of the class."))
     queue = django_filters.CharFilter(field_name="queue")
-    id_prefix = BeginningFilter(strip=False, help_text=_("What the business id begins with."))
-    blocked = MarkFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
-    paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
-    stuck = MarkFilter(
+    id_prefix = PrefixFilter(strip=False, help_text=_("What the business id begins with."))
+    blocked = FlagFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
+    paused = FlagFilter(help_text=_("Whether somebody stopped it until further notice."))
+    stuck = FlagFilter(
         help_text=_(
             "Whether it is blocked, fails again and again, has a failed message, is due and taken by nobody, or has an "
             "activity that no live worker takes."
         )
     )
-    cause = OwnFilter(
+    cause = FunctionFilter(
         help_text=_("Why it failed or is blocked, or why an activity of it fails, as `doctor` groups it.")
     )
-    waits = KindFilter(choices=[(kind, kind) for kind in WAIT_KINDS], help_text=_("What an open run waits for."))
-    tag = OwnFilter(help_text=_("One that it has, from its class or its start."))
+    waits = WaitKindFilter(choices=[(kind, kind) for kind in WAIT_KINDS], help_text=_("What an open run waits for."))
+    tag = FunctionFilter(help_text=_("One that it has, from its class or its start."))
     attributes = AttributesFilter(
         help_text=_(
             'Search attributes of the class that workflow names, as JSON: {"total__gt": 1000, "customer": "x"}.'
         )
     )
     subject = SubjectFilter(help_text=_("What it was started for: app.model:key."))
-    created_after = MomentFilter()
-    created_before = MomentFilter()
-    closed_after = MomentFilter()
-    closed_before = MomentFilter()
+    created_after = UTCDateTimeFilter()
+    created_before = UTCDateTimeFilter()
+    closed_after = UTCDateTimeFilter()
+    closed_before = UTCDateTimeFilter()

@@ -29,13 +29,13 @@ from temporalex_django.forms.asked import form_of
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import KEY, Contract, Form, Parameter, says
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import PAGES
-from temporalex_django.rest.once import Repeatable, key_is_id, once
-from temporalex_django.rest.pagination import FirstDue, NewestFirst
+from temporalex_django.rest.idempotency import IdempotentViewSet, translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.pagination import DueFirstPages, NewestFirstPagination
 from temporalex_django.rest.views import InstanceViewSet
 
-_LONGEST_COMMENT = 2000
+_MAX_COMMENT_LENGTH = 2000
 _ALL = Parameter(name="all", kind="boolean", help="true: of all runs that you may look at, whoever decides them.")
 _MINE = Parameter(name="mine", kind="boolean", help="true: those that you have claimed.")
 _WORKFLOW = Parameter(name="workflow", help="Name of the class.")
@@ -48,7 +48,7 @@ class DecideBody(serializers.Body):
 
     outcome = fields.CharField(max_length=200)
     data = fields.JSONField(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as ResumeBody
-    comment = fields.CharField(required=False, allow_blank=True, default="", max_length=_LONGEST_COMMENT)
+    comment = fields.CharField(required=False, allow_blank=True, default="", max_length=_MAX_COMMENT_LENGTH)
     form = fields.CharField(required=False, allow_null=True, default=None, max_length=100)
 
 
@@ -62,17 +62,22 @@ class NoBody(serializers.Body):
     """Nothing is said with it."""
 
 
-def _of_one(
-    operation: str, summary: str, *, body: Form | None = None, query: tuple[Parameter, ...] = (), **more: Any
+def _task_contract(
+    operation: str,
+    summary: str,
+    *,
+    body: SerializerType | None = None,
+    query: tuple[Parameter, ...] = (),
+    **options: Any,
 ) -> Contract:
     """Takes no permission: whose it is, the task itself says."""
-    answers: Mapping[int, Form | None] = {200: serializers.HumanTaskDetail}
+    answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(
-        operation=operation, permission="", summary=summary, query=query, body=body, **{"answers": answers, **more}
+        operation=operation, permission="", summary=summary, query=query, body=body, **{"answers": answers, **options}
     )
 
 
-class HumanTaskViewSet(Repeatable):
+class HumanTaskViewSet(IdempotentViewSet):
     """What is not for the caller is 404 for him.
 
     ``run_views``: about the runs that its ``get_queryset`` leaves. ``urls.routes`` sets it.
@@ -80,8 +85,8 @@ class HumanTaskViewSet(Repeatable):
 
     run_views: type[InstanceViewSet] = InstanceViewSet
 
-    @says(
-        _of_one(
+    @with_contract(
+        _task_contract(
             _INBOX,
             "What you may decide now, what is due first at first",
             query=(_ALL, _MINE, _WORKFLOW, _RUN, *PAGES),
@@ -91,17 +96,19 @@ class HumanTaskViewSet(Repeatable):
     )
     def list(self, request: Request) -> Response:
         """One read; with ``all`` what others may decide besides, which takes ``view_instance``."""
-        limit = self._number("limit", default=NewestFirst.page_size, most=NewestFirst.max_page_size)
-        page = FirstDue(request.query_params.get("cursor"), limit=limit or NewestFirst.page_size)
-        found, cursor = page.page(with_subjects(self._narrowed(request)))
-        given = {name: value for name, value in request.query_params.items() if name != "cursor"}
-        shown = [*map(self._shown, deciding.mark_nobody_left(*redact_tasks(found, self._user)))]
-        following = None if cursor is None else self._following("human-tasks", {**given, "cursor": cursor})
-        return Response({"next": following, "results": serializers.HumanTaskOut(shown, many=True).data})
+        limit = self._number_parameter(
+            "limit", default=NewestFirstPagination.page_size, maximum=NewestFirstPagination.max_page_size
+        )
+        page = DueFirstPages(request.query_params.get("cursor"), limit=limit or NewestFirstPagination.page_size)
+        tasks, cursor = page.page(annotate_subjects(self._filtered_tasks(request)))
+        query = {name: value for name, value in request.query_params.items() if name != "cursor"}
+        rows = [*map(self._task_fields, deciding.mark_nobody_left(*redact_tasks(tasks, self._user)))]
+        next_url = None if cursor is None else self._next_url("human-tasks", {**query, "cursor": cursor})
+        return Response({"next": next_url, "results": serializers.HumanTaskOut(rows, many=True).data})
 
-    def _narrowed(self, request: Request) -> QuerySet[HumanTask]:
+    def _filtered_tasks(self, request: Request) -> QuerySet[HumanTask]:
         tasks: QuerySet[HumanTask] = inbox(self._user)
-        if self._flag("all"):
+        if self._boolean_parameter("all"):
             if not policy().allows(self._user, VIEW):
                 self.permission_denied(request, message=f"That takes the permission {VIEW.permission}.")
             tasks = (
@@ -109,117 +116,123 @@ class HumanTaskViewSet(Repeatable):
                 .open()
                 .order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
             )
-        if (there := self._there()) is not None:
-            tasks = tasks.filter(run__in=there.order_by().values("pk"))
-        if self._flag("mine"):
+        if (host_runs := self._host_runs()) is not None:
+            tasks = tasks.filter(run__in=host_runs.order_by().values("pk"))
+        if self._boolean_parameter("mine"):
             tasks = tasks.filter(claimed_by_key=authorization.sender_key(self._user))
-        if workflow := self._text("workflow"):
+        if workflow := self._text_parameter("workflow"):
             tasks = tasks.filter(workflow=workflow)
-        if run := self._text("run"):
+        if run_id := self._text_parameter("run"):
             try:
-                tasks = tasks.filter(run_id=UUID(run))
+                tasks = tasks.filter(run_id=UUID(run_id))
             except ValueError:
                 raise ValidationError({"run": ["a run id"]}) from None
         return tasks
 
-    def _flag(self, name: str) -> bool:
-        given = self.request.query_params.get(name, "false")
-        if given not in ("true", "false"):
+    def _boolean_parameter(self, name: str) -> bool:
+        text = self.request.query_params.get(name, "false")
+        if text not in ("true", "false"):
             raise ValidationError({name: ["true or false"]})
-        return bool(given == "true")
+        return bool(text == "true")
 
-    @says(_of_one(_INBOX, "What is asked, and the form in which it is decided"))
+    @with_contract(_task_contract(_INBOX, "What is asked, and the form in which it is decided"))
     def retrieve(self, request: Request, task: str) -> Response:
         """Open or closed: what became of it stands there, too."""
-        return self._one(self._task(task))
+        return self._task_response(self._find_task(task))
 
-    @says(_of_one(Claim.name, "Nobody else decides it for a while", body=NoBody, scope="act", keyed=True))
-    @once
+    @with_contract(
+        _task_contract(Claim.name, "Nobody else decides it for a while", body=NoBody, scope="act", keyed=True)
+    )
+    @with_idempotency_key
     def claim(self, request: Request, task: str) -> Response:
         """Again by the same person it prolongs his claim."""
-        return self._acted(task, lambda found: Claim(found, by=self._actor(), **self._body()))
+        return self._run_action(task, lambda human_task: Claim(human_task, by=self._actor(), **self._body()))
 
-    @says(_of_one(Release.name, "Let others decide it", body=NoBody, scope="act", keyed=True))
-    @once
+    @with_contract(_task_contract(Release.name, "Let others decide it", body=NoBody, scope="act", keyed=True))
+    @with_idempotency_key
     def release(self, request: Request, task: str) -> Response:
         """Of whoever has claimed it."""
-        return self._acted(task, lambda found: Release(found, by=self._actor(), **self._body()))
+        return self._run_action(task, lambda human_task: Release(human_task, by=self._actor(), **self._body()))
 
-    @says(_of_one(Delegate.name, "Let somebody else decide it, too", body=DelegateBody, scope="act", keyed=True))
-    @once
+    @with_contract(
+        _task_contract(Delegate.name, "Let somebody else decide it, too", body=DelegateBody, scope="act", keyed=True)
+    )
+    @with_idempotency_key
     def delegate(self, request: Request, task: str) -> Response:
         """A claim ends with it."""
-        return self._acted(task, lambda found: Delegate(found, by=self._actor(), **self._to()))
+        return self._run_action(
+            task, lambda human_task: Delegate(human_task, by=self._actor(), **self._delegate_arguments())
+        )
 
-    @says(_of_one(Decide.name, "Decide it", body=DecideBody, scope="message", keyed=True))
+    @with_contract(_task_contract(Decide.name, "Decide it", body=DecideBody, scope="message", keyed=True))
     def decide(self, request: Request, task: str) -> Response:
         """200: it is decided, and the run goes on. 409 says who was quicker, or what happened instead."""
-        found = self._task(task)
-        decide = Decide(found, id=request.headers.get(KEY), by=self._actor(), **self._body())
-        with key_is_id(request):
-            decide.execute()
-        return self._one(self._task(task))
+        human_task = self._find_task(task)
+        decision = Decide(human_task, id=request.headers.get(IDEMPOTENCY_KEY), by=self._actor(), **self._body())
+        with translate_key_reuse(request):
+            decision.execute()
+        return self._task_response(self._find_task(task))
 
-    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
-        return self._one(self._task(str(made)))
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        return self._task_response(self._find_task(str(object_id)))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _acted(self, ref: str, action: Callable[[HumanTask], HumanTaskAction[Any]]) -> Response:
-        task = self._task(ref)
-        act = action(task)
-        self._done(act.execute, lambda _done: (task.pk, False))
-        return self._one(self._task(ref))
+    def _run_action(self, ref: str, build_action: Callable[[HumanTask], HumanTaskAction[Any]]) -> Response:
+        task = self._find_task(ref)
+        task_action = build_action(task)
+        self._run_once(task_action.execute, lambda _task: (task.pk, False))
+        return self._task_response(self._find_task(ref))
 
-    def _to(self) -> dict[str, Any]:
+    def _delegate_arguments(self) -> dict[str, Any]:
         body = self._body()
         return {**body, "to": deciding.find_user(body["to"])}
 
-    def _task(self, ref: str) -> HumanTask:
-        found = find_task(ref, self._user)
-        found.subject_type, found.subject_id = found.run.subject_type_id, found.run.subject_id  # type: ignore[attr-defined] # as with_subjects
-        if (there := self._there()) is not None and not there.filter(pk=found.run_id).exists():
+    def _find_task(self, ref: str) -> HumanTask:
+        task = find_task(ref, self._user)
+        task.subject_type, task.subject_id = task.run.subject_type_id, task.run.subject_id  # type: ignore[attr-defined] # as with_subjects
+        if (host_runs := self._host_runs()) is not None and not host_runs.filter(pk=task.run_id).exists():
             raise HumanTaskNotFound
-        return found
+        return task
 
-    def _there(self) -> QuerySet[Instance] | None:
+    def _host_runs(self) -> QuerySet[Instance] | None:
         """The runs that a view set of the host's own leaves; None: ours leaves all that the access policy does."""
         if self.run_views is InstanceViewSet:
             return None
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
 
-    def _one(self, task: HumanTask) -> Response:
-        (shown_task,) = redact_tasks(deciding.mark_nobody_left(task), self._user)
-        shown = {
-            **self._shown(shown_task),
-            "shows": None if isinstance(shown_task.shown_value, UnreadablePayload) else shown_task.shown_value,
-            "form": _form(task),
+    def _task_response(self, task: HumanTask) -> Response:
+        (redacted_task,) = redact_tasks(deciding.mark_nobody_left(task), self._user)
+        fields_of_task = {
+            **self._task_fields(redacted_task),
+            "shows": None if isinstance(redacted_task.shown_value, UnreadablePayload) else redacted_task.shown_value,
+            "form": _form_fields(task),
             "why_not": deciding.why_not(task, self._user),
         }
-        return Response(serializers.HumanTaskDetail(shown).data)
+        return Response(serializers.HumanTaskDetail(fields_of_task).data)
 
-    def _shown(self, task: HumanTask) -> dict[str, Any]:
-        of_kind = getattr(task, "subject_type", None)
-        if of_kind is not None:
-            kind = ContentType.objects.db_manager(storage().alias).get_for_id(of_kind)
-            of_kind = {"type": f"{kind.app_label}.{kind.model}", "id": str(task.subject_id)}  # type: ignore[attr-defined] # with_subjects
+    def _task_fields(self, task: HumanTask) -> dict[str, Any]:
+        subject = getattr(task, "subject_type", None)
+        if subject is not None:
+            content_type = ContentType.objects.db_manager(storage().alias).get_for_id(subject)
+            subject = {"type": f"{content_type.app_label}.{content_type.model}", "id": str(task.subject_id)}  # type: ignore[attr-defined] # with_subjects
         return {
             **{
                 name: getattr(task, name) for name in map(str, serializers.HumanTaskOut().fields) if hasattr(task, name)
             },
             "text": deciding.task_sentence(task),
             "asked": candidates_of(task),
-            "subject": of_kind,
+            "subject": subject,
             "requested_by": _person(task.requested_by_key, task.requested_by_name),
             "claimed_by": _person(task.claimed_by_key, task.claimed_by_name),
             "decided_by": _person(task.decided_by_key, task.decided_by_name),
             "ending": task.ending or None,
             "outcome": task.outcome or None,
-            "url": self._address("human-task", task=str(task.pk)),
+            "url": self._url_for("human-task", task=str(task.pk)),
         }
 
 
-def with_subjects(tasks: QuerySet[HumanTask]) -> QuerySet[HumanTask]:
+def annotate_subjects(tasks: QuerySet[HumanTask]) -> QuerySet[HumanTask]:
     """With what their runs are about, read for the rows of the page alone."""
     run = Instance.objects.filter(pk=OuterRef("run_id")).order_by()
     return tasks.annotate(
@@ -231,10 +244,10 @@ def _person(key: str, name: str) -> dict[str, str] | None:
     return {"key": key, "name": name} if key or name else None
 
 
-def _form(task: HumanTask) -> dict[str, Any] | None:
+def _form_fields(task: HumanTask) -> dict[str, Any] | None:
     try:
-        asked = form_of(task)
+        task_form = form_of(task)
     except TemporalexError:
         return None
-    schema = task.form["schema"] if task.form and asked.kind == "schema" else None
-    return {"kind": asked.kind, "schema": schema, "names": asked.names, "digest": asked.digest}
+    schema = task.form["schema"] if task.form and task_form.kind == "schema" else None
+    return {"kind": task_form.kind, "schema": schema, "names": task_form.names, "digest": task_form.digest}

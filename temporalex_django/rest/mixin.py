@@ -14,8 +14,8 @@ from rest_framework.response import Response
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import Instance
-from temporalex_django.rest.base import OnlyJSON, PlainJSON
-from temporalex_django.rest.parsing import BoundedJSON
+from temporalex_django.rest.base import JSONNegotiation, PlainJSONRenderer
+from temporalex_django.rest.parsing import BoundedJSONParser
 from temporalex_django.rest.problems import problem_handler
 from temporalex_django.rest.views import InstanceViewSet
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 else:
     Base = object
 
-_NAME = "(?P<message>[^/]+)"
+_MESSAGE_PATTERN = "(?P<message>[^/]+)"
 #: Of our routes alone: the host's other ones are as he has them.
-_OURS: dict[str, Any] = {
+_ROUTE_OPTIONS: dict[str, Any] = {
     "detail": True,
-    "parser_classes": (BoundedJSON,),
-    "renderer_classes": (PlainJSON,),
-    "content_negotiation_class": OnlyJSON,
+    "parser_classes": (BoundedJSONParser,),
+    "renderer_classes": (PlainJSONRenderer,),
+    "content_negotiation_class": JSONNegotiation,
 }
 
 
@@ -53,47 +53,49 @@ class WorkflowViewMixin(Base):
 
         ``runs`` are those that there are for the user. Raises ``WorkflowNotFound``.
         """
-        about = Instance.objects.using(runs.db).for_subject(obj).values("pk")
-        found = runs.filter(pk__in=about)
+        subject_run_ids = Instance.objects.using(runs.db).for_subject(obj).values("pk")
+        subject_runs = runs.filter(pk__in=subject_run_ids)
         if self.workflow is not None:
-            found = found.filter(workflow=self.workflow.name)
-        newest = found.order_by("-pk").values_list("pk", flat=True).first()
-        if newest is None:
+            subject_runs = subject_runs.filter(workflow=self.workflow.name)
+        newest_id = subject_runs.order_by("-pk").values_list("pk", flat=True).first()
+        if newest_id is None:
             raise WorkflowNotFound(f"no run was started about {obj}")
-        return str(newest)
+        return str(newest_id)
 
-    @action(methods=["get"], url_path="state", url_name="workflow-state", **_OURS)
+    @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)
     def workflow_state(self, request: Request, **names: Any) -> Response:
         """The run as it stands."""
-        return self._of_run("retrieve", request)
+        return self._run_view_response("retrieve", request)
 
-    @action(methods=["post"], url_path=f"signal/{_NAME}", url_name="workflow-signal", **_OURS)
+    @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)
     def workflow_signal(self, request: Request, message: str, **names: Any) -> Response:
         """Send a signal to the run."""
-        return self._of_run("signal", request, name=message)
+        return self._run_view_response("signal", request, name=message)
 
-    @action(methods=["get", "post"], url_path=f"update/{_NAME}", url_name="workflow-update", **_OURS)
+    @action(
+        methods=["get", "post"], url_path=f"update/{_MESSAGE_PATTERN}", url_name="workflow-update", **_ROUTE_OPTIONS
+    )
     def workflow_update(self, request: Request, message: str, **names: Any) -> Response:
         """Send an update to the run and wait for its response, or ask for that of one that was sent before."""
-        return self._of_run("outcome" if request.method == "GET" else "send_update", request, name=message)
+        return self._run_view_response("outcome" if request.method == "GET" else "send_update", request, name=message)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
-        ours = any(name.startswith("workflow_") for name in self.action_map.values())
-        return problem_handler if ours else super().get_exception_handler()
+        is_workflow_route = any(name.startswith("workflow_") for name in self.action_map.values())
+        return problem_handler if is_workflow_route else super().get_exception_handler()
 
-    def _of_run(self, method: str, request: Request, **named: str) -> Response:
+    def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
         """What our view set answers to this request about the run of the object."""
         obj = self.get_object()
-        views = self.run_views(request=request, headers={}, action=method, addresses=self._address)
-        views.kwargs = {"id": self.workflow_ref(obj, views.get_queryset()), **named}
-        views.initial(request, **views.kwargs)
-        response: Response = getattr(views, method)(request, **views.kwargs)
-        finalized: Response = views.finalize_response(request, response)
+        run_view = self.run_views(request=request, headers={}, action=method, addresses=self._url_for)
+        run_view.kwargs = {"id": self.workflow_ref(obj, run_view.get_queryset()), **url_kwargs}
+        run_view.initial(request, **run_view.kwargs)
+        response: Response = getattr(run_view, method)(request, **run_view.kwargs)
+        finalized: Response = run_view.finalize_response(request, response)
         return finalized
 
-    def _address(self, view: str, **arguments: str) -> str:
+    def _url_for(self, url_name: str, **arguments: str) -> str:
         """Where a route of ours is under the host's."""
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
-        if view == "update":
+        if url_name == "update":
             return self.reverse_action("workflow-update", kwargs={**names, "message": arguments["name"]})
         return self.reverse_action("workflow-state", kwargs=names)

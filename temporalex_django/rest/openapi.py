@@ -12,7 +12,7 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers as fields
 
-from temporalex_django.rest.contract import KEY, Contract, Form
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, SerializerType
 from temporalex_django.rest.problems import MEDIA_TYPE
 from temporalex_django.rest.serializers import Base, ProblemOut, RunOut
 
@@ -23,8 +23,8 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 def document(patterns: list[Any]) -> dict[str, Any]:
     """The description of these addresses; the project's ``SPECTACULAR_SETTINGS`` do not count in it."""
     with patched_settings(_SETTINGS):
-        found: dict[str, Any] = SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)  # type: ignore[no-untyped-call] # it is not typed
-    return found
+        schema: dict[str, Any] = SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)  # type: ignore[no-untyped-call] # it is not typed
+    return schema
 
 
 class ContractSchema(AutoSchema):
@@ -33,19 +33,19 @@ class ContractSchema(AutoSchema):
     view: Any
 
     @property
-    def said(self) -> Contract:
+    def contract(self) -> Contract:
         contract: Contract = self.view.contract
         return contract
 
     def get_operation_id(self) -> str:
         view = self.view
-        steering = getattr(view, "steering", None) if view.action == "steer" else None
-        first = self.path.strip("/").partition("instances")
-        kind = "runs" if first[1] else self.path.strip("/").partition("/{")[0].rpartition("/")[2]
-        return f"{kind}_{steering.name if steering else view.action}"
+        action_class = getattr(view, "steering", None) if view.action == "operate" else None
+        prefix_parts = self.path.strip("/").partition("instances")
+        resource = "runs" if prefix_parts[1] else self.path.strip("/").partition("/{")[0].rpartition("/")[2]
+        return f"{resource}_{action_class.name if action_class else view.action}"
 
     def get_summary(self) -> str:
-        return self.said.summary
+        return self.contract.summary
 
     def get_description(self) -> str:  # type: ignore[override] # as its base has it
         return ""
@@ -54,27 +54,35 @@ class ContractSchema(AutoSchema):
         return [self.get_operation_id().partition("_")[0]]
 
     def get_override_parameters(self) -> Any:
-        query, known = [], {one.name: one for one in self.said.query}
+        query, declared = [], {parameter.name: parameter for parameter in self.contract.query}
         for name in self.view.parameters():
-            one = known.get(name)
+            parameter = declared.get(name)
             query.append(
                 OpenApiParameter(
                     name,
-                    _TYPES.get(one.kind, str) if one else str,
-                    description=one.help if one else "",
-                    required=bool(one and one.required),
+                    _TYPES.get(parameter.kind, str) if parameter else str,
+                    description=parameter.help if parameter else "",
+                    required=bool(parameter and parameter.required),
                 )
             )
-        headers = [name for name, taken in (("If-Match", self.said.matched), (KEY, self.said.keyed)) if taken]
+        headers = [
+            name
+            for name, is_accepted in (("If-Match", self.contract.matched), (IDEMPOTENCY_KEY, self.contract.keyed))
+            if is_accepted
+        ]
         return [*query, *(OpenApiParameter(name, str, OpenApiParameter.HEADER) for name in headers)]
 
     def get_request_serializer(self) -> Any:
-        return self.said.body
+        return self.contract.body
 
     def get_response_serializers(self) -> Any:
         answers: dict[Any, Any] = {}
-        for code, form in self.said.answers.items():
-            answers[code] = page_of(form) if form is not None and self.said.several else form
+        for code, serializer_class in self.contract.answers.items():
+            answers[code] = (
+                page_serializer(serializer_class)
+                if serializer_class is not None and self.contract.several
+                else serializer_class
+            )
         return {**answers, ("default", MEDIA_TYPE): ProblemOut}
 
     def _is_list_view(self, serializer: Any = None) -> bool:
@@ -92,22 +100,22 @@ class ContractSchema(AutoSchema):
         ]
 
 
-class RunForms(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
+class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
     """The whole run, or its names: whatever is whole has the names, too, so that it is not exactly one of them."""
 
     target_class = RunOut
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
-        refs = [auto_schema.resolve_serializer(form, direction).ref for form in RunOut.forms]  # type: ignore[arg-type] # the stubs know two words
+        refs = [auto_schema.resolve_serializer(serializer_class, direction).ref for serializer_class in RunOut.variants]  # type: ignore[arg-type] # the stubs know two words
         return {"anyOf": refs, "description": RunOut.__doc__}
 
 
 @cache
-def page_of(form: Form) -> Form:
-    """A page of what ``form`` shows."""
+def page_serializer(serializer_class: SerializerType) -> SerializerType:
+    """A page of what ``serializer_class`` shows."""
     members = {
         "next": fields.CharField(allow_null=True),
         "previous": fields.CharField(allow_null=True, required=False),
-        "results": form(many=True),
+        "results": serializer_class(many=True),
     }
-    return type(f"{form.__name__.removesuffix('Out')}Page", (Base,), members)
+    return type(f"{serializer_class.__name__.removesuffix('Out')}Page", (Base,), members)

@@ -19,18 +19,18 @@ from temporalex_django.actions.ordering import columns, limit_to_range
 from temporalex_django.models import HumanTask, Instance
 
 #: Of what is counted within a run: events, and the like.
-ROWS_A_PAGE = 200
-MOST_ROWS_A_PAGE = 1000
+DEFAULT_PAGE_ROWS = 200
+MAX_PAGE_ROWS = 1000
 #: A page ends earlier when it would be larger; one item is always there.
-BYTES_A_PAGE = 4_000_000
+MAX_PAGE_BYTES = 4_000_000
 
 
-def fitting(sizes: Sequence[int]) -> int:
+def count_fitting(sizes: Sequence[int]) -> int:
     """How many of the first items, of so many bytes each, make a page."""
-    return max(1, sum(total <= BYTES_A_PAGE for total in accumulate(sizes)))
+    return max(1, sum(total <= MAX_PAGE_BYTES for total in accumulate(sizes)))
 
 
-class NewestFirst(CursorPagination):
+class NewestFirstPagination(CursorPagination):
     """``?cursor=`` and ``?limit=``. A cursor that is not ours is 400."""
 
     ordering = "-id"
@@ -44,7 +44,7 @@ class NewestFirst(CursorPagination):
         try:
             cursor = super().decode_cursor(request)
             if cursor is not None and cursor.position is not None:
-                self._place(str(cursor.position))
+                self._parse_position(str(cursor.position))
         except (NotFound, ValueError):
             raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
         return cursor
@@ -52,48 +52,48 @@ class NewestFirst(CursorPagination):
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
         return (self.ordering,) if self.order is None else columns(self.order)
 
-    def _place(self, position: str) -> UUID | datetime:
+    def _parse_position(self, position: str) -> UUID | datetime:
         """Raises ``ValueError``."""
-        by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
-        return UUID(position) if by_id else _aware(position)
+        is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
+        return UUID(position) if is_by_id else _parse_aware_datetime(position)
 
-    def near(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
+    def limit_to_page(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
         """The same runs, as far as a page of them needs (see ``ordering.limit_to_range``)."""
         assert self.order is not None
         cursor = self.decode_cursor(request)
-        order, at = self.order, None
+        order, position = self.order, None
         if cursor is not None and cursor.reverse:
             order = order[1:] if order.startswith("-") else f"-{order}"
         if cursor is not None and cursor.position is not None:
-            at = self._place(str(cursor.position))
+            position = self._parse_position(str(cursor.position))
         size = (self.get_page_size(request) or self.page_size) + 1
         offset = 0 if cursor is None else cursor.offset
-        return limit_to_range(runs, order, at if isinstance(at, datetime) else None, rows=size + offset)
+        return limit_to_range(runs, order, position if isinstance(position, datetime) else None, rows=size + offset)
 
-    def keep(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
+    def order_rows(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
         """The rows of the page in its order; those that are gone since it was found are left out."""
-        self.page = [one for one in self.page or [] if one["pk"] in rows]
-        return [rows[one["pk"]] for one in self.page]
+        self.page = [position for position in self.page or [] if position["pk"] in rows]
+        return [rows[position["pk"]] for position in self.page]
 
-    def cut(self, items: Sequence[Any]) -> Sequence[Any]:
+    def fit_page(self, rendered: Sequence[Any]) -> Sequence[Any]:
         """As many of the rendered items of the page as fit; the links to its neighbours take the others along."""
         page: list[Any] = self.page or []
-        sizes = [len(json.dumps(item, default=str)) for item in items]
-        backwards = self.cursor is not None and self.cursor.reverse
-        count = fitting(sizes[::-1] if backwards else sizes)
-        if count >= len(items):
-            return items
-        if backwards:  # the page reads up to the cursor: what it leaves out comes before it
-            left = page[-count - 1]
+        sizes = [len(json.dumps(rendered_row, default=str)) for rendered_row in rendered]
+        is_reverse = self.cursor is not None and self.cursor.reverse
+        count = count_fitting(sizes[::-1] if is_reverse else sizes)
+        if count >= len(rendered):
+            return rendered
+        if is_reverse:  # the page reads up to the cursor: what it leaves out comes before it
+            next_row = page[-count - 1]
             self.page, self.has_previous = page[-count:], True
-            self.previous_position = self._get_position_from_instance(left, self.ordering)
-            return items[-count:]
+            self.previous_position = self._get_position_from_instance(next_row, self.ordering)
+            return rendered[-count:]
         self.page, self.has_next = page[:count], True
         self.next_position = self._get_position_from_instance(page[count], self.ordering)
-        return items[:count]
+        return rendered[:count]
 
 
-class FirstDue:
+class DueFirstPages:
     """Pages of human tasks, those first that are due first, and those at last that are never.
 
     ``?cursor=`` says behind which one a page begins, so that it costs the same wherever it is.
@@ -102,37 +102,43 @@ class FirstDue:
     def __init__(self, cursor: str | None, *, limit: int) -> None:
         """Raises ``ValidationError`` for a cursor that is not ours."""
         self.limit = limit
-        self.place = None if cursor is None else _place(cursor)
+        self.position = None if cursor is None else _decode_cursor(cursor)
 
     def page(self, tasks: QuerySet[HumanTask]) -> tuple[list[HumanTask], str | None]:
         """The next ones, and the cursor of the page behind them. One read."""
-        found = [*(tasks if self.place is None else tasks.filter(_behind(*self.place)))[: self.limit + 1]]
-        more = len(found) > self.limit
-        return found[: self.limit], _cursor(found[self.limit - 1]) if more else None
+        tasks_read = [
+            *(tasks if self.position is None else tasks.filter(_after_position(*self.position)))[: self.limit + 1]
+        ]
+        has_next = len(tasks_read) > self.limit
+        return tasks_read[: self.limit], _encode_cursor(tasks_read[self.limit - 1]) if has_next else None
 
 
-def _behind(due: datetime | None, opened: datetime, key: UUID) -> Q:
-    later = Q(opened_at__gt=opened) | Q(opened_at=opened, pk__gt=key)
-    if due is None:
-        return Q(due_at=None) & later
-    return Q(due_at__gt=due) | Q(due_at=None) | (Q(due_at=due) & later)
+def _after_position(due_at: datetime | None, opened_at: datetime, task_id: UUID) -> Q:
+    is_later = Q(opened_at__gt=opened_at) | Q(opened_at=opened_at, pk__gt=task_id)
+    if due_at is None:
+        return Q(due_at=None) & is_later
+    return Q(due_at__gt=due_at) | Q(due_at=None) | (Q(due_at=due_at) & is_later)
 
 
-def _cursor(task: HumanTask) -> str:
-    due = None if task.due_at is None else task.due_at.isoformat()
-    return urlsafe_b64encode(json.dumps([due, task.opened_at.isoformat(), str(task.pk)]).encode()).decode()
+def _encode_cursor(task: HumanTask) -> str:
+    due_at = None if task.due_at is None else task.due_at.isoformat()
+    return urlsafe_b64encode(json.dumps([due_at, task.opened_at.isoformat(), str(task.pk)]).encode()).decode()
 
 
-def _place(cursor: str) -> tuple[datetime | None, datetime, UUID]:
+def _decode_cursor(cursor: str) -> tuple[datetime | None, datetime, UUID]:
     try:
-        due, opened, key = json.loads(urlsafe_b64decode(cursor.encode()))
-        return None if due is None else _aware(due), _aware(opened), UUID(key)
+        due_at, opened_at, task_id = json.loads(urlsafe_b64decode(cursor.encode()))
+        return (
+            None if due_at is None else _parse_aware_datetime(due_at),
+            _parse_aware_datetime(opened_at),
+            UUID(task_id),
+        )
     except (ValueError, TypeError, AttributeError):
         raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
 
 
-def _aware(said: str) -> datetime:
-    found = datetime.fromisoformat(said)
-    if found.tzinfo is None:
-        raise ValueError(said)
-    return found
+def _parse_aware_datetime(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return moment

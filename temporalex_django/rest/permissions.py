@@ -19,36 +19,39 @@ class InstancePermission(BasePermission):
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        asked = _asked(view)
+        operation = _requested_operation(view)
         user = request.user  # None where the host has turned UNAUTHENTICATED_USER off
-        if asked is None:  # a method that the address does not have: let DRF answer 405, but only to users
+        if operation is None:  # a method that the address does not have: let DRF answer 405, but only to users
             return user is not None and user.is_authenticated
-        self.message = f"That takes the permission {asked.permission}."
+        self.message = f"That takes the permission {operation.permission}."
         if user is None or not user.is_authenticated:
             return False
-        return policy().allows(user, asked) or _approves(request, view, asked)
+        return policy().allows(user, operation) or _is_step_approver(request, view, operation)
 
     def has_object_permission(self, request: Request, view: APIView, obj: Any) -> bool:
-        found = _asked(view)
-        assert found is not None
-        asked = found.of(obj)
-        self.message = f"That takes the permission {asked.permission}."
-        return policy().allows(request.user, asked) or _approves(request, view, asked)
+        requested = _requested_operation(view)
+        assert requested is not None
+        operation = requested.of(obj)
+        self.message = f"That takes the permission {operation.permission}."
+        return policy().allows(request.user, operation) or _is_step_approver(request, view, operation)
 
 
-def _asked(view: APIView) -> Operation | None:
+def _requested_operation(view: APIView) -> Operation | None:
     contract = getattr(view, "contract", None)
     return None if contract is None else contract.asked(view.kwargs.get("name"))
 
 
-def _approves(request: Request, view: APIView, asked: Operation) -> bool:
+def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
     """An approver needs the role of a step alone.
 
     Who lacks it hears the same of runs that there are and of runs that there are not.
     """
-    if asked.action != "resume":
+    if operation.action != "resume":
         return False
-    there = view.get_queryset()  # type: ignore[attr-defined] # of view sets
+    visible_runs = view.get_queryset()  # type: ignore[attr-defined] # of view sets
     return has_step_role(
-        request.user, view.kwargs["id"], workflow=request.query_params.get("workflow") or None, visible_runs=there
+        request.user,
+        view.kwargs["id"],
+        workflow=request.query_params.get("workflow") or None,
+        visible_runs=visible_runs,
     )

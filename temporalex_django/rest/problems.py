@@ -20,7 +20,7 @@ from temporalex_django import errors
 MEDIA_TYPE = "application/problem+json"
 
 #: The first class that fits counts, so subclasses stand before their bases. What is not listed is the server's fault.
-STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
+STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.MessageIdTaken, HTTPStatus.CONFLICT),
     (errors.AmbiguousId, HTTPStatus.CONFLICT),
     (errors.WorkflowClosed, HTTPStatus.CONFLICT),
@@ -58,69 +58,82 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
 _CODES = {HTTPStatus.FORBIDDEN: errors.ActionNotPermitted.code, HTTPStatus.NOT_FOUND: "not_found"}
 #: Seconds after which it makes sense to ask again.
 RETRY_AFTER = "1"
-_LONGEST = 2000
+_MAX_DETAIL_LENGTH = 2000
 
 
 def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     """None for what is no expected error: Django makes a 500 of it."""
     address = context["request"].get_full_path()
     if isinstance(exc, errors.TemporalexError):
-        return _ours(exc, address)
-    answer = exception_handler(exc, context)  # DRF's own function, not the host's setting: headers of 401, 405 and 429
-    if answer is None:
+        return _problem_response(exc, address)
+    response = exception_handler(
+        exc, context
+    )  # DRF's own function, not the host's setting: headers of 401, 405 and 429
+    if response is None:
         return None
-    status = HTTPStatus(answer.status_code)
-    more: dict[str, Any] = {}
+    status = HTTPStatus(response.status_code)
+    extensions: dict[str, Any] = {}
     if isinstance(exc, exceptions.ValidationError):
-        code, detail, more = "invalid", "The request does not have the right form.", {"errors": _writable(answer.data)}
+        code, detail, extensions = (
+            "invalid",
+            "The request does not have the right form.",
+            {"errors": _escape_unencodable(response.data)},
+        )
     elif isinstance(exc, (Http404, PermissionDenied)):
         code, detail = _CODES[status], str(exc) or status.description
     else:
         assert isinstance(exc, exceptions.APIException)
         code, detail = _CODES.get(status) or str(exc.default_code), str(exc.detail)
-    answer.data = _body(status, code=code, title=status.phrase, detail=detail, address=address, **more)
-    answer.content_type = MEDIA_TYPE
-    return answer
+    response.data = _problem_body(status, code=code, title=status.phrase, detail=detail, address=address, **extensions)
+    response.content_type = MEDIA_TYPE
+    return response
 
 
-def _ours(exc: errors.TemporalexError, address: str) -> Response:
-    status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
+def _problem_response(exc: errors.TemporalexError, address: str) -> Response:
+    status = next(
+        (status_of_class for cls, status_of_class in STATUS_OF_ERRORS if isinstance(exc, cls)),
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+    )
     if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # its validator failed: the sender is not to blame
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     if isinstance(exc, errors.UpdateRejected) and exc.path is not None:
         status = HTTPStatus.BAD_REQUEST
     title = type(exc)().message.replace("`", "")  # the first sentence of its class
-    more: dict[str, Any] = {}
+    extensions: dict[str, Any] = {}
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
-        more["update_id"] = exc.update_id
+        extensions["update_id"] = exc.update_id
     elif isinstance(exc, errors.RunChanged):
-        more["changes"] = exc.changes
+        extensions["changes"] = exc.changes
     elif isinstance(exc, errors.AmbiguousId):
-        more["candidates"] = exc.candidates
+        extensions["candidates"] = exc.candidates
     elif isinstance(exc, errors.UnknownSignal):
-        more["known"] = exc.known
+        extensions["known"] = exc.known
     elif isinstance(exc, errors.UpdateFailed) and exc.reference:
-        more["reference"] = exc.reference
+        extensions["reference"] = exc.reference
     elif isinstance(exc, errors.PayloadError) and exc.path is not None:
-        more["path"] = exc.path
+        extensions["path"] = exc.path
     elif isinstance(exc, errors.UpdateRejected):
-        more = {name: said for name in ("reason", "accepts", "path") if (said := getattr(exc, name)) is not None}
-    body = _body(status, code=exc.code, title=title, detail=str(exc), address=address, **more)
+        extensions = {
+            name: member for name in ("reason", "accepts", "path") if (member := getattr(exc, name)) is not None
+        }
+    body = _problem_body(status, code=exc.code, title=title, detail=str(exc), address=address, **extensions)
     headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
 
 
-def _writable(value: Any) -> Any:
+def _escape_unencodable(value: Any) -> Any:
     """What forms say may quote what no encoding can write."""
     if isinstance(value, Mapping):
-        return {_writable(str(name)): _writable(part) for name, part in value.items()}
+        return {_escape_unencodable(str(name)): _escape_unencodable(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_writable(part) for part in value]
-    return str(value)[:_LONGEST].encode("utf-8", "backslashreplace").decode()
+        return [_escape_unencodable(member) for member in value]
+    return str(value)[:_MAX_DETAIL_LENGTH].encode("utf-8", "backslashreplace").decode()
 
 
-def _body(status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **more: Any) -> dict[str, Any]:
-    detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}…"
+def _problem_body(
+    status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **extensions: Any
+) -> dict[str, Any]:
+    detail = detail if len(detail) <= _MAX_DETAIL_LENGTH else f"{detail[:_MAX_DETAIL_LENGTH]}…"
     return {
         "type": f"urn:temporalex:{code}",
         "title": title,
@@ -128,5 +141,5 @@ def _body(status: HTTPStatus, *, code: str, title: str, detail: str, address: st
         "detail": detail.encode("utf-8", "backslashreplace").decode(),  # it may quote what no encoding can write
         "instance": address,
         "code": code,
-        **more,
+        **extensions,
     }

@@ -14,12 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django.rest.base import ContractViewSet
-from temporalex_django.rest.contract import Contract, says
+from temporalex_django.rest.contract import Contract, with_contract
 
 #: Names of the addresses that list something.
 RESOURCES = ("instances", "human-tasks", "bulk", "types", "workers", "queues", "switches")
 #: Whether the package that describes the addresses is installed.
-IS_DESCRIBED = find_spec("drf_spectacular") is not None
+HAS_OPENAPI = find_spec("drf_spectacular") is not None
 _VERBS = ("get", "post", "put", "patch", "delete")
 
 
@@ -36,7 +36,7 @@ class RootOut(fields.Serializer[Any]):
     openapi = fields.URLField(required=False)
 
 
-def _open(summary: str, answer: Any) -> Contract:
+def _open_contract(summary: str, answer: Any) -> Contract:
     """The contract of an address that everybody may read who is signed in."""
     return Contract(operation="view", permission="", summary=summary, answers={200: answer})
 
@@ -44,32 +44,34 @@ def _open(summary: str, answer: Any) -> Contract:
 class RootViewSet(ContractViewSet):
     """Takes no permission: it names addresses, and each of them asks for its own."""
 
-    @says(_open("The resources", RootOut))
+    @with_contract(_open_contract("The resources", RootOut))
     def list(self, request: Request) -> Response:
         """No read."""
-        names = (*RESOURCES, "openapi") if IS_DESCRIBED else RESOURCES
-        return Response({name.replace("-", "_"): self._address(name) for name in names})
+        names = (*RESOURCES, "openapi") if HAS_OPENAPI else RESOURCES
+        return Response({name.replace("-", "_"): self._url_for(name) for name in names})
 
-    @says(_open("This description", None))
+    @with_contract(_open_contract("This description", None))
     def openapi(self, request: Request) -> HttpResponse:
         """The description as OpenAPI 3.1, or as a page where a browser asks for one."""
         if "text/html" in request.headers.get("Accept", ""):
-            context = {"operations": [*_operations(_document())], "address": self._address("openapi")}
+            context = {"operations": [*_operation_rows(_openapi_document())], "address": self._url_for("openapi")}
             return SimpleTemplateResponse("temporalex_django/rest/openapi.html", context)
-        return Response(_document())
+        return Response(_openapi_document())
 
 
 @cache
-def _document() -> dict[str, Any]:
+def _openapi_document() -> dict[str, Any]:
     from temporalex_django.rest import urls  # noqa: PLC0415 - it routes this module
     from temporalex_django.rest.openapi import document  # noqa: PLC0415 - it needs drf-spectacular
 
     return document(urls.urlpatterns)
 
 
-def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _operation_rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for path, methods in document["paths"].items():
         for verb in _VERBS:
             if (operation := methods.get(verb)) is not None:
-                query = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+                query = [
+                    parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"
+                ]
                 yield {"verb": verb.upper(), "path": path, "summary": operation.get("summary", ""), "query": query}

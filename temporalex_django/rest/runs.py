@@ -28,19 +28,19 @@ from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
-from temporalex_django.rest.once import Repeatable
-from temporalex_django.rest.pagination import NewestFirst
-from temporalex_django.rest.tags import seen_in, tag_of
+from temporalex_django.rest.etags import etag_of, parse_if_match
+from temporalex_django.rest.idempotency import IdempotentViewSet
+from temporalex_django.rest.pagination import NewestFirstPagination
 
-_UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
-_TASKS = 50
+_DEFERRED_COLUMNS = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
+_MAX_TASKS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RunRepresentation:
     """What ``InstanceOut`` shows."""
 
-    described: Description
+    description: Description
     run: Instance
     subject: dict[str, str] | None
     parent_run_id: UUID | None
@@ -54,104 +54,116 @@ class Shown:
         return to_readable(self.run.search_attributes or {})
 
 
-class RunViewSet(Repeatable):
+class RunViewSet(IdempotentViewSet):
     """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it)."""
 
     def get_queryset(self) -> QuerySet[Instance]:
         """The runs that there are for the user: the others are 404. A subclass may narrow them further."""
         alias = storage().alias
-        narrowed = runs_for(self._user, alias=alias)
-        return Instance.objects.using(alias) if narrowed is None else narrowed
+        visible_runs = runs_for(self._user, alias=alias)
+        return Instance.objects.using(alias) if visible_runs is None else visible_runs
 
-    def admits(self, run: Instance) -> bool:
+    def can_access(self, run: Instance) -> bool:
         """Whether the permission classes leave the user that run, for what is asked."""
-        return all(one.has_object_permission(self.request, self, run) for one in self.get_permissions())
+        return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
-    def _target(self, ref: str) -> RunTarget:
+    def _find_target(self, ref: str) -> RunTarget:
         """Among ``get_queryset``; then ``has_object_permission`` of the permission classes is asked."""
         target = find_run(
-            ref, storage=storage(), workflow=self._text("workflow") or None, visible_runs=self.get_queryset()
+            ref, storage=storage(), workflow=self._text_parameter("workflow") or None, visible_runs=self.get_queryset()
         )
         self.check_object_permissions(self.request, target.row)
         return target
 
-    def _rows(self, alias: str) -> QuerySet[Instance]:
-        runs = Instance.objects.using(alias).defer(*_UNREAD).select_related("chain")
-        return self._with_parents(runs)
+    def _run_queryset(self, alias: str) -> QuerySet[Instance]:
+        runs = Instance.objects.using(alias).defer(*_DEFERRED_COLUMNS).select_related("chain")
+        return self._annotate_parents(runs)
 
-    def _row(self, target: RunTarget) -> Instance:
+    def _load_run(self, target: RunTarget) -> Instance:
         run = (
-            annotate_messages(annotate_switches(self._rows(storage().alias))).filter(pk=target.selected_run_id).first()
+            annotate_messages(annotate_switches(self._run_queryset(storage().alias)))
+            .filter(pk=target.selected_run_id)
+            .first()
         )
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
 
-    def _with_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
         """With ``parent_there``: the id of a parent that is not there for the caller is not told."""
-        there = self.get_queryset()
-        if is_unfiltered(there):
+        visible_runs = self.get_queryset()
+        if is_unfiltered(visible_runs):
             return runs
-        return runs.annotate(parent_there=Exists(there.order_by().filter(pk=OuterRef("parent_run_id"))))
+        return runs.annotate(parent_there=Exists(visible_runs.order_by().filter(pk=OuterRef("parent_run_id"))))
 
-    def _one(self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    def _run_response(
+        self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
         """One run as it stands, with its ``ETag``. Only how it is found again, for whoever may not look at it."""
-        run = self._row(target)
+        run = self._load_run(target)
         if not policy().allows(self._user, VIEW.of(run)):
-            names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._address("instance", id=str(run.pk))}
+            names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._url_for("instance", id=str(run.pk))}
             return Response(names, status=status, headers=headers)
-        view = self._view(run)
+        redactor = self._redactor(run)
         if RunStateLoader.is_untouched(run):  # it has nothing open yet, and whether a worker could take it is known
-            reading = RunStateLoader([run], with_details=True)
-            what = build_description(run, waiting_for=reading.waiting_for(run), redactor=view)
+            loader = RunStateLoader([run], with_details=True)
+            description = build_description(run, waiting_for=loader.waiting_for(run), redactor=redactor)
         else:
-            what = describe(target, storage=storage(), run=run, redactor=view)
-            reading = RunStateLoader([run], with_details=True, has_no_tasks=not what.activities)
-        said = reading.summary(run, view)
-        shown = replace(
-            self._shown(what, run, said, text=said.text),
-            human_tasks=seen_by(awaited_tasks(run, limit=_TASKS), self._user),
+            description = describe(target, storage=storage(), run=run, redactor=redactor)
+            loader = RunStateLoader([run], with_details=True, has_no_tasks=not description.activities)
+        summary = loader.summary(run, redactor)
+        representation = replace(
+            self._represent(description, run, summary, text=summary.text),
+            human_tasks=seen_by(awaited_tasks(run, limit=_MAX_TASKS), self._user),
         )
-        body = serializers.InstanceDetail(shown).data
+        body = serializers.InstanceDetail(representation).data
         # the sentence counts the seconds: a tag of it would change while nothing happens
-        tag = tag_of(version_of(run), {name: shown for name, shown in body.items() if name != "summary"})
+        tag = etag_of(
+            version_of(run),
+            {field_name: representation for field_name, representation in body.items() if field_name != "summary"},
+        )
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
-    def _matched(self, request: Request) -> list[RunVersion] | None:
+    def _if_match_versions(self, request: Request) -> list[RunVersion] | None:
         """As what the caller saw the run, by his ``If-Match``; None: he does not say, or does not mind."""
-        given = request.headers.get("If-Match")
-        return None if given is None else seen_in(given)
+        header = request.headers.get("If-Match")
+        return None if header is None else parse_if_match(header)
 
-    def _listed(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
+    def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
         """A page of them, rendered. Two reads, and those of their sentences: at most two."""
         pager = self.paginator
-        assert isinstance(pager, NewestFirst)
+        assert isinstance(pager, NewestFirstPagination)
         pager.order = order
-        near: Any = IndexOrderedQuerySet(pager.near(order_runs(runs, order), self.request), order)
-        found: Sequence[Any] = self.paginate_queryset(near) or ()
-        there = {run.pk: run for run in annotate_ends(self._rows(runs.db)).filter(pk__in=[one["pk"] for one in found])}
-        page = pager.keep(there)
-        reading = RunStateLoader(page)
-        shown = []
-        for run in page:
-            view = redactor_for(self._user, run)
-            said, what = (
-                reading.summary(run, view),
-                build_description(run, waiting_for=reading.waiting_for(run), redactor=view),
+        nearby_runs: Any = IndexOrderedQuerySet(pager.limit_to_page(order_runs(runs, order), self.request), order)
+        positions: Sequence[Any] = self.paginate_queryset(nearby_runs) or ()
+        loaded_runs = {
+            run.pk: run
+            for run in annotate_ends(self._run_queryset(runs.db)).filter(
+                pk__in=[position["pk"] for position in positions]
             )
-            shown.append(self._shown(what, run, said, text=said.short))
-        return [*serializers.InstanceOut(shown, many=True).data]
+        }
+        page = pager.order_rows(loaded_runs)
+        loader = RunStateLoader(page)
+        representations = []
+        for run in page:
+            redactor = redactor_for(self._user, run)
+            summary, description = (
+                loader.summary(run, redactor),
+                build_description(run, waiting_for=loader.waiting_for(run), redactor=redactor),
+            )
+            representations.append(self._represent(description, run, summary, text=summary.short_text))
+        return [*serializers.InstanceOut(representations, many=True).data]
 
-    def _shown(self, what: Description, run: Instance, said: Summary, *, text: str) -> Shown:
+    def _represent(self, description: Description, run: Instance, summary: Summary, *, text: str) -> RunRepresentation:
         subject = None
         if run.subject_type_id is not None:
-            kind = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)
-            subject = {"type": f"{kind.app_label}.{kind.model}", "id": str(run.subject_id)}
-        return Shown(
-            described=what,
+            content_type = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)
+            subject = {"type": f"{content_type.app_label}.{content_type.model}", "id": str(run.subject_id)}
+        return RunRepresentation(
+            description=description,
             run=run,
             subject=subject,
             parent_run_id=run.parent_run_id if getattr(run, "parent_there", True) else None,
-            url=self._address("instance", id=what.run_id),
-            summary={"state": said.state, "text": text, "trouble": said.trouble},
+            url=self._url_for("instance", id=description.run_id),
+            summary={"state": summary.state, "text": text, "trouble": summary.trouble},
         )

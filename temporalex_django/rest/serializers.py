@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 else:
     Base = serializers.Serializer  # generic in the stubs only
 
-_LONGEST = 200
+_MAX_NAME_LENGTH = 200
 #: So many unknown fields are named.
-_SEVERAL = 5
+_MAX_UNKNOWN_NAMES = 5
 
 
 class Body(Base):
     """What somebody sends. A field that it does not have is refused: it would be a word that nobody hears."""
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, Mapping) and (strange := [name for name in data if name not in self.fields]):
-            takes = f"this body takes {', '.join(self.fields)}" if self.fields else "this body has none"
-            named = ", ".join(quoted(name) for name in strange[:_SEVERAL])
-            raise serializers.ValidationError({"unknown": [f"no field {named}: {takes}"]})
+        if isinstance(data, Mapping) and (unknown := [name for name in data if name not in self.fields]):
+            hint = f"this body takes {', '.join(self.fields)}" if self.fields else "this body has none"
+            quoted_names = ", ".join(quoted(name) for name in unknown[:_MAX_UNKNOWN_NAMES])
+            raise serializers.ValidationError({"unknown": [f"no field {quoted_names}: {hint}"]})
         return super().to_internal_value(data)
 
 
-def _payload() -> serializers.JSONField:
+def _payload_field() -> serializers.JSONField:
     return serializers.JSONField(required=False, allow_null=True, default=None)
 
 
-def _message_id() -> serializers.CharField:
+def _message_id_field() -> serializers.CharField:
     return serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
 
 
@@ -49,12 +49,12 @@ class StartBody(Body):
     times as texts; ``tags`` come beside those of the class.
     """
 
-    workflow = serializers.CharField(max_length=_LONGEST)
+    workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
     id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
     value = serializers.CharField(
         required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True
     )
-    args = _payload()
+    args = _payload_field()
     version = serializers.IntegerField(required=False, allow_null=True, default=None)
     search_attributes = serializers.DictField(
         required=False, allow_null=True, default=None, child=serializers.JSONField(allow_null=True)
@@ -65,29 +65,29 @@ class StartBody(Body):
 class SignalBody(Body):
     """``id``: the client's own, which makes it safe to send the same again."""
 
-    payload = _payload()
-    id = _message_id()
+    payload = _payload_field()
+    id = _message_id_field()
 
 
 class UpdateBody(Body):
     """``id``: the client's own, which makes it safe to send the same again."""
 
-    args = _payload()
-    id = _message_id()
+    args = _payload_field()
+    id = _message_id_field()
 
 
 class QueryBody(Body):
     """One value as arguments."""
 
-    args = _payload()
+    args = _payload_field()
 
 
 class ResumeBody(Body):
     """``event``, for the step with the key ``step`` where several wait for it; ``data`` goes into the context."""
 
-    event = serializers.CharField(max_length=_LONGEST)
-    step = serializers.CharField(required=False, allow_null=True, default=None, max_length=_LONGEST)
-    data = _payload()  # type: ignore[assignment] # the name of a property of the base class that nobody reads here
+    event = serializers.CharField(max_length=_MAX_NAME_LENGTH)
+    step = serializers.CharField(required=False, allow_null=True, default=None, max_length=_MAX_NAME_LENGTH)
+    data = _payload_field()  # type: ignore[assignment] # the name of a property of the base class that nobody reads here
 
 
 class ReasonBody(Body):
@@ -96,7 +96,7 @@ class ReasonBody(Body):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
 
-def _time(**options: Any) -> serializers.DateTimeField:
+def _time_field(**options: Any) -> serializers.DateTimeField:
     """In ISO 8601 and UTC, whatever the host shows to his own clients."""
     return serializers.DateTimeField(format=ISO_8601, default_timezone=UTC, **options)
 
@@ -136,7 +136,7 @@ class SenderOut(Base):
 class PausedOut(Base):
     """When a run was paused, why and by whom; ``by`` null: by code."""
 
-    since = _time()
+    since = _time_field()
     reason = serializers.CharField(allow_blank=True)
     by = SenderOut(allow_null=True)
 
@@ -144,19 +144,19 @@ class PausedOut(Base):
 class InstanceOut(Base):
     """A run in lists and alone: the fields of ``describe()`` and what the row says beside."""
 
-    id = serializers.CharField(source="described.id")
-    run_id = serializers.CharField(source="described.run_id")
-    workflow = serializers.CharField(source="described.workflow")
-    version = serializers.IntegerField(source="described.version")
-    status = serializers.ChoiceField(source="described.status", choices=Status.values)
+    id = serializers.CharField(source="description.id")
+    run_id = serializers.CharField(source="description.run_id")
+    workflow = serializers.CharField(source="description.workflow")
+    version = serializers.IntegerField(source="description.version")
+    status = serializers.ChoiceField(source="description.status", choices=Status.values)
     summary = SummaryOut()
-    blocked = serializers.JSONField(source="described.blocked", allow_null=True)
-    paused = PausedOut(source="described.paused", allow_null=True)
-    waiting_for = serializers.ListField(source="described.waiting_for", child=serializers.CharField())
-    accepts = AcceptsOut(source="described.accepts")
-    created_at = _time(source="run.created_at")
-    started_at = _time(source="described.started_at", allow_null=True)
-    closed_at = _time(source="described.closed_at", allow_null=True)
+    blocked = serializers.JSONField(source="description.blocked", allow_null=True)
+    paused = PausedOut(source="description.paused", allow_null=True)
+    waiting_for = serializers.ListField(source="description.waiting_for", child=serializers.CharField())
+    accepts = AcceptsOut(source="description.accepts")
+    created_at = _time_field(source="run.created_at")
+    started_at = _time_field(source="description.started_at", allow_null=True)
+    closed_at = _time_field(source="description.closed_at", allow_null=True)
     queue = serializers.CharField(source="run.queue")
     tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
     search_attributes = serializers.DictField(child=serializers.JSONField())
@@ -171,9 +171,9 @@ class FailureOut(Base):
     type = serializers.CharField()
     message = serializers.CharField()
     traceback = serializers.CharField(allow_null=True)
-    at = _time()
+    at = _time_field()
     attempt = serializers.IntegerField()
-    since = _time(allow_null=True)
+    since = _time_field(allow_null=True)
 
 
 class ActivityOut(Base):
@@ -185,10 +185,10 @@ class ActivityOut(Base):
     queue = serializers.CharField()
     attempt = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
-    scheduled_at = _time()
-    started_at = _time(allow_null=True)
-    due_at = _time()
-    next_try = _time(allow_null=True)
+    scheduled_at = _time_field()
+    started_at = _time_field(allow_null=True)
+    due_at = _time_field()
+    next_try = _time_field(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
 
@@ -199,8 +199,8 @@ class AskedOut(Base):
     key = serializers.CharField()
     title = serializers.CharField()
     outcomes = serializers.ListField(child=serializers.CharField())
-    opened_at = _time()
-    due_at = _time(allow_null=True)
+    opened_at = _time_field()
+    due_at = _time_field(allow_null=True)
 
 
 class FailedMessageOut(Base):
@@ -213,7 +213,7 @@ class FailedMessageOut(Base):
     name = serializers.CharField()
     type = serializers.CharField()
     message = serializers.CharField()
-    failed_at = _time(allow_null=True)
+    failed_at = _time_field(allow_null=True)
 
 
 class InstanceDetail(InstanceOut):
@@ -223,8 +223,8 @@ class InstanceDetail(InstanceOut):
     """
 
     notice = serializers.CharField(required=False)
-    failed_messages = FailedMessageOut(many=True, source="described.failed_messages")
-    activities = ActivityOut(many=True, source="described.activities")
+    failed_messages = FailedMessageOut(many=True, source="description.failed_messages")
+    activities = ActivityOut(many=True, source="description.activities")
     human_tasks = AskedOut(many=True)
 
 
@@ -237,9 +237,9 @@ class RunNamesOut(Base):
 
 
 class RunOut(Base):
-    """What is answered to whoever has done something to a run: one of ``forms``. It is described, and never made."""
+    """What is answered to whoever has done something to a run: one of ``variants``. It is described, and never made."""
 
-    forms = (InstanceDetail, RunNamesOut)
+    variants = (InstanceDetail, RunNamesOut)
 
 
 class EventOut(Base):
@@ -251,15 +251,15 @@ class EventOut(Base):
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
     kind = serializers.CharField()
-    at = _time()
+    at = _time_field()
     attributes = serializers.SerializerMethodField()
 
     def get_attributes(self, event: HistoryEvent) -> Any:
-        view: Redactor = self.context["view"]
-        data = event.data
-        if isinstance(data, UnreadablePayload):
-            return _unreadable(data, view)
-        return view.redact_attributes(data, kind=event.kind)
+        redactor: Redactor = self.context["view"]
+        attributes = event.data
+        if isinstance(attributes, UnreadablePayload):
+            return _unreadable_payload(attributes, redactor)
+        return redactor.redact_attributes(attributes, kind=event.kind)
 
 
 class JobOut(Base):
@@ -274,8 +274,8 @@ class JobOut(Base):
     failed = serializers.IntegerField()
     left = serializers.IntegerField()
     by = serializers.CharField(source="actor_name", allow_blank=True)
-    created_at = _time()
-    finished_at = _time(allow_null=True)
+    created_at = _time_field()
+    finished_at = _time_field(allow_null=True)
 
 
 class ItemOut(Base):
@@ -320,13 +320,13 @@ class HumanTaskOut(Base):
     nobody_left = serializers.BooleanField()
     asked = serializers.ListField(child=serializers.CharField())
     requested_by = SenderOut(allow_null=True)
-    opened_at = _time()
-    due_at = _time(allow_null=True)
-    reminded_at = _time(allow_null=True)
-    escalated_at = _time(allow_null=True)
+    opened_at = _time_field()
+    due_at = _time_field(allow_null=True)
+    reminded_at = _time_field(allow_null=True)
+    escalated_at = _time_field(allow_null=True)
     claimed_by = SenderOut(allow_null=True)
-    claimed_until = _time(allow_null=True)
-    closed_at = _time(allow_null=True)
+    claimed_until = _time_field(allow_null=True)
+    closed_at = _time_field(allow_null=True)
     ending = serializers.ChoiceField(choices=Ending.values, allow_null=True)
     outcome = serializers.CharField(allow_null=True)
     decided_by = SenderOut(allow_null=True)
@@ -374,9 +374,9 @@ class TimelineOut(Base):
     last = serializers.IntegerField()
     activation = serializers.IntegerField()
     seq = serializers.IntegerField(allow_null=True)
-    began = _time()
-    ended = _time(allow_null=True)
-    due = _time(allow_null=True)
+    began = _time_field()
+    ended = _time_field(allow_null=True)
+    due = _time_field(allow_null=True)
     attempts = serializers.IntegerField()
     who = serializers.CharField(allow_blank=True)
     error = serializers.CharField(allow_blank=True)
@@ -401,10 +401,10 @@ class WorkerOut(Base):
     activities = serializers.IntegerField()
     turns = serializers.IntegerField()
     clock_skew = serializers.FloatField()
-    drained_at = _time(allow_null=True)
-    started_at = _time()
-    beat_at = _time()
-    expires_at = _time()
+    drained_at = _time_field(allow_null=True)
+    started_at = _time_field()
+    beat_at = _time_field()
+    expires_at = _time_field()
 
 
 class MessageOut(Base):
@@ -521,5 +521,5 @@ class ProblemOut(Base):
     known = serializers.ListField(required=False, child=serializers.CharField())
 
 
-def _unreadable(payload: UnreadablePayload, view: Redactor) -> Any:
-    return {"unreadable": payload.error} if view.shows_payloads else view.redact_payload(None)
+def _unreadable_payload(payload: UnreadablePayload, redactor: Redactor) -> Any:
+    return {"unreadable": payload.error} if redactor.shows_payloads else redactor.redact_payload(None)

@@ -16,7 +16,7 @@ from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.models import SwitchedOff
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
-from temporalex_django.rest.contract import Contract, says
+from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES
 
 
@@ -37,10 +37,10 @@ class SwitchOut(serializers.Base):
     reason = fields.CharField()
 
 
-def _turns(operation: type[SwitchOff], summary: str) -> Contract:
+def _switch_contract(action: type[SwitchOff], summary: str) -> Contract:
     return Contract(
-        operation=operation.name,
-        permission=operation.permission,
+        operation=action.name,
+        permission=action.permission,
         summary=summary,
         body=SwitchBody,
         answers={200: SwitchOut},
@@ -54,7 +54,7 @@ class SwitchViewSet(ContractViewSet):
     def get_queryset(self) -> QuerySet[SwitchedOff]:
         return SwitchedOff.objects.using(storage().alias).order_by("-id")
 
-    @says(
+    @with_contract(
         Contract(
             operation="view",
             permission="view_switchedoff",
@@ -67,19 +67,19 @@ class SwitchViewSet(ContractViewSet):
     def list(self, request: Request) -> Response:
         """One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
-        return self._paged([*SwitchOut(page, many=True).data])
+        return self._page_response([*SwitchOut(page, many=True).data])
 
-    @says(_turns(SwitchOff, "Switch a queue, an activity or a workflow class off"))
+    @with_contract(_switch_contract(SwitchOff, "Switch a queue, an activity or a workflow class off"))
     def off(self, request: Request) -> Response:
         """200: workers hear of it within a second, and take nothing of it. 409 when it is off already."""
-        return self._switched(SwitchOff)
+        return self._run_action(SwitchOff)
 
-    @says(_turns(SwitchOn, "Switch it on again"))
+    @with_contract(_switch_contract(SwitchOn, "Switch it on again"))
     def on(self, request: Request) -> Response:
         """200: what waited goes on. 409 when it is not off."""
-        return self._switched(SwitchOn)
+        return self._run_action(SwitchOn)
 
-    def _switched(self, action: type[SwitchOff]) -> Response:
+    def _run_action(self, action: type[SwitchOff]) -> Response:
         body = self._body()
         name = body.pop("name")
         row = action(body.pop("kind"), name, by=self._actor(), **body).execute()

@@ -10,7 +10,7 @@ from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
 #: Of the scopes' names: ``temporalex-read``, ``temporalex-start``, ``temporalex-message``, ``temporalex-act``.
-PREFIX = "temporalex-"
+SCOPE_PREFIX = "temporalex-"
 
 
 class ScopeThrottle(SimpleRateThrottle):
@@ -23,7 +23,7 @@ class ScopeThrottle(SimpleRateThrottle):
         contract = getattr(view, "contract", None)
         if contract is None:
             return True
-        self.scope = f"{PREFIX}{contract.scope}"
+        self.scope = f"{SCOPE_PREFIX}{contract.scope}"
         self.rate = cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope))
         if self.rate is None:
             return True
@@ -31,5 +31,5 @@ class ScopeThrottle(SimpleRateThrottle):
         return super().allow_request(request, view)
 
     def get_cache_key(self, request: Request, view: APIView) -> str:
-        who = getattr(request.user, "pk", None) or self.get_ident(request)
-        return self.cache_format % {"scope": self.scope, "ident": who}
+        user_key = getattr(request.user, "pk", None) or self.get_ident(request)
+        return self.cache_format % {"scope": self.scope, "ident": user_key}

@@ -17,9 +17,9 @@ from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
-def types_of(name: str, user: Person) -> list[dict[str, Any]]:
+def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
     """The versions of one class, as ``TypeOut`` has them."""
-    return [_shown(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
+    return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 
 
 def schema_of(annotation: Any) -> Any:
@@ -32,7 +32,7 @@ def schema_of(annotation: Any) -> Any:
         return None
 
 
-def _shown(cls: type[Workflow], user: Person) -> dict[str, Any]:
+def _type_row(cls: type[Workflow], user: Person) -> dict[str, Any]:
     return {
         "workflow": cls.name,
         "version": cls.version,
@@ -41,32 +41,37 @@ def _shown(cls: type[Workflow], user: Person) -> dict[str, Any]:
         "about": inspect.cleandoc(cls.__doc__ or ""),
         "unique": None if cls.unique is None else cls.unique.key,
         "args": schema_of(cls.definition.args_type),
-        "signals": [*_messages(cls, "signal")],
-        "updates": [*_messages(cls, "update")],
-        "queries": [*_queries(cls)],
-        "events": sorted(_events(cls)),
+        "signals": [*_message_rows(cls, "signal")],
+        "updates": [*_message_rows(cls, "update")],
+        "queries": [*_query_rows(cls)],
+        "events": sorted(_event_names(cls)),
     }
 
 
-def _messages(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
-    for one in sorted(messages_of(cls).values(), key=lambda one: one.name):  # type: ignore[arg-type] # classes are
-        if one.kind == kind:
-            schema = schema_of(one.args_type)
-            yield {"name": one.name, "schema": schema, "permission": one.permission, "about": one.about}
+def _message_rows(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
+    for message in sorted(messages_of(cls).values(), key=lambda message: message.name):  # type: ignore[arg-type] # classes are
+        if message.kind == kind:
+            schema = schema_of(message.args_type)
+            yield {"name": message.name, "schema": schema, "permission": message.permission, "about": message.about}
 
 
-def _queries(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
+def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
     for name, fn in sorted(cls.queries().items()):
-        yield {"name": name, "schema": schema_of(_second(fn)), "permission": None, "about": inspect.getdoc(fn) or ""}
+        yield {
+            "name": name,
+            "schema": schema_of(_query_argument_type(fn)),
+            "permission": None,
+            "about": inspect.getdoc(fn) or "",
+        }
 
 
-def _second(fn: Callable[..., Any]) -> Any:
+def _query_argument_type(fn: Callable[..., Any]) -> Any:
     """The annotation of what a query is asked with, behind the state."""
-    names = [*inspect.signature(fn).parameters]
-    return resolve_hints(fn).get(names[1], Any) if len(names) > 1 else type(None)
+    parameters = [*inspect.signature(fn).parameters]
+    return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else type(None)
 
 
-def _events(cls: type[Workflow]) -> set[str]:
+def _event_names(cls: type[Workflow]) -> set[str]:
     """Of a graph: what its waiting steps may be given."""
     if not issubclass(cls, GraphWorkflow):
         return set()

@@ -25,19 +25,26 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.core.attributes import parse_all
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import KEY, Contract, says
-from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
-from temporalex_django.rest.once import key_is_id, once
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, with_contract
+from temporalex_django.rest.contracts import (
+    UPDATE_ID,
+    WAIT,
+    WORKFLOW,
+    command_contract,
+    operator_contract,
+    read_contract,
+)
+from temporalex_django.rest.idempotency import translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.problems import RETRY_AFTER
-from temporalex_django.rest.reading import ReadingViewSet
-from temporalex_django.rest.seats import seat
+from temporalex_django.rest.read import RunReadViewSet
+from temporalex_django.rest.wait_limit import wait_slot
 
 DEFAULT_WAIT = 5.0
-_RUN = {200: serializers.RunOut}
-_UPDATE = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
+_RUN_RESPONSE = {200: serializers.RunOut}
+_UPDATE_RESPONSES = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
 
-class InstanceViewSet(ReadingViewSet):
+class InstanceViewSet(RunReadViewSet):
     """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it).
 
     Subclass it, and route it with ``urls.routes``.
@@ -48,8 +55,8 @@ class InstanceViewSet(ReadingViewSet):
     #: What an address does that is made of ``actions.registry.STEERING``.
     steering: type[OperatorRunAction[Any]] | None = None
 
-    @says(
-        does(
+    @with_contract(
+        command_contract(
             "start",
             "Start a run",
             serializers.StartBody,
@@ -58,39 +65,45 @@ class InstanceViewSet(ReadingViewSet):
             keyed=True,
         )
     )
-    @once
+    @with_idempotency_key
     def create(self, request: Request) -> Response:
         """Start a run: 201."""
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
-        given = parse_all(body["search_attributes"], cls.search_attributes, label=f"start of {cls.name}")
+        search_attributes = parse_all(body["search_attributes"], cls.search_attributes, label=f"start of {cls.name}")
         start = Start(
             cls,
             args=body["args"],
             id=body["id"],
             value=body["value"],
-            search_attributes=given,
+            search_attributes=search_attributes,
             tags=body["tags"],
             by=self._actor(),
         )
-        return self._started(self._done(start.execute, lambda target: (target.run_id, True)))
+        return self._created_response(self._run_once(start.execute, lambda target: (target.run_id, True)))
 
-    @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True))
+    @with_contract(
+        command_contract(
+            "signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True
+        )
+    )
     def signal(self, request: Request, id: str, name: str) -> Response:
         """202: the run reads it in its next turn."""
-        target = self._target(id)
+        target = self._find_target(id)
         body = self._body()
-        sent = self._message_id(body)
-        with key_is_id(request):
-            SendSignal(target, signal=name, payload=body["payload"], id=sent, exact=True, by=self._actor()).execute()
+        message_id = self._message_id(body)
+        with translate_key_reuse(request):
+            SendSignal(
+                target, signal=name, payload=body["payload"], id=message_id, exact=True, by=self._actor()
+            ).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
-    @says(
-        does(
+    @with_contract(
+        command_contract(
             "update",
             "Send an update and wait for its response",
             serializers.UpdateBody,
-            _UPDATE,
+            _UPDATE_RESPONSES,
             WORKFLOW,
             WAIT,
             keyed=True,
@@ -101,8 +114,8 @@ class InstanceViewSet(ReadingViewSet):
 
         202 when there is none after ``wait`` seconds: ask at its Location, or send the same id again.
         """
-        target = self._target(id)
-        body, wait = self._body(), self._wait(default=DEFAULT_WAIT)
+        target = self._find_target(id)
+        body, wait = self._body(), self._wait_seconds(default=DEFAULT_WAIT)
         update = SendUpdate(
             target,
             update=name,
@@ -111,39 +124,45 @@ class InstanceViewSet(ReadingViewSet):
             timeout=wait,
             by=self._actor(),
             exact=True,
-            wait_slot=partial(seat, sender_key(self._user)),
+            wait_slot=partial(wait_slot, sender_key(self._user)),
         )
         try:
-            with key_is_id(request):
+            with translate_key_reuse(request):
                 return Response({"id": update.message_id, "result": update.execute()})
         except errors.UpdateTimeout as exc:
-            return self._not_done(exc, target=target, name=name)
+            return self._pending_response(exc, target=target, name=name)
 
-    @says(view("The response to an update that was sent before", _UPDATE, WORKFLOW, UPDATE_ID))
+    @with_contract(
+        read_contract("The response to an update that was sent before", _UPDATE_RESPONSES, WORKFLOW, UPDATE_ID)
+    )
     def outcome(self, request: Request, id: str, name: str) -> Response:
         """Of an update that was sent before, by ``?id=``."""
-        target, update_id = self._target(id), request.query_params.get("id", "")
-        self._view(target.row)
+        target, update_id = self._find_target(id), request.query_params.get("id", "")
+        self._redactor(target.row)
         try:
             return Response(
                 {"id": update_id, "result": read_outcome(target, name, update_id, storage=storage(), by=self._actor())}
             )
         except errors.UpdateTimeout as exc:
-            return self._not_done(exc, target=target, name=name)
+            return self._pending_response(exc, target=target, name=name)
 
-    @says(does("query", "Ask the published state", serializers.QueryBody, {200: serializers.AnswerOut}, WORKFLOW))
+    @with_contract(
+        command_contract(
+            "query", "Ask the published state", serializers.QueryBody, {200: serializers.AnswerOut}, WORKFLOW
+        )
+    )
     def query(self, request: Request, id: str, name: str) -> Response:
         """200 with the answer."""
-        target = self._target(id)
+        target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})
 
-    @says(
-        does(
+    @with_contract(
+        command_contract(
             "resume",
             "Give a graph the event that a step waits for",
             serializers.ResumeBody,
-            _RUN,
+            _RUN_RESPONSE,
             WORKFLOW,
             permission="signal_instance",
             keyed=True,
@@ -151,44 +170,44 @@ class InstanceViewSet(ReadingViewSet):
     )
     def resume(self, request: Request, id: str) -> Response:
         """200: the step has its event. 409 when none or several steps wait for it."""
-        target = self._target(id)
+        target = self._find_target(id)
         body = self._body()
-        said = {name: body[name] for name in ("event", "step", "data")}
-        resume = Resume(target, **said, id=request.headers.get(KEY), exact=True, by=self._actor())
-        with key_is_id(request):
+        event_fields = {name: body[name] for name in ("event", "step", "data")}
+        resume = Resume(target, **event_fields, id=request.headers.get(IDEMPOTENCY_KEY), exact=True, by=self._actor())
+        with translate_key_reuse(request):
             resume.execute()
-        return self._one(find_chain(target.chain_id, storage=storage()))
+        return self._run_response(find_chain(target.chain_id, storage=storage()))
 
-    @once
-    def steer(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
+    @with_idempotency_key
+    def operate(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
         """200 and the run as it stands then, 201 and the new one where that is what it makes, 204 where it is gone."""
         assert self.steering is not None
-        target = self._target(id)
-        of: dict[str, Any] = {} if seq is None else {"seq": seq}
-        of |= {} if message is None else {"message": message}
-        action = self.steering(target, by=self._actor(), **{**self._body(), **of})
+        target = self._find_target(id)
+        selector: dict[str, Any] = {} if seq is None else {"seq": seq}
+        selector |= {} if message is None else {"message": message}
+        action = self.steering(target, by=self._actor(), **{**self._body(), **selector})
 
-        def act() -> tuple[RunTarget, bool]:
-            with require_unchanged(target, self._matched(request)):
-                made = action.execute()
-            return (made, True) if isinstance(made, RunTarget) else (self._now(target), False)
+        def execute() -> tuple[RunTarget, bool]:
+            with require_unchanged(target, self._if_match_versions(request)):
+                outcome = action.execute()
+            return (outcome, True) if isinstance(outcome, RunTarget) else (self._current_target(target), False)
 
-        shown, new = self._done(act, lambda made: (made[0].selected_run_id, made[1]))
-        response = self._steered(shown, new=new)
+        selected_run_id, is_new = self._run_once(execute, lambda outcome: (outcome[0].selected_run_id, outcome[1]))
+        response = self._operation_response(selected_run_id, is_new=is_new)
         if response.data is not None and (notice := str(action.notice)):
             response.data["notice"] = notice
         return response
 
-    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
         try:
-            target = self._target(str(made))
+            target = self._find_target(str(object_id))
         except errors.WorkflowNotFound:
-            if new:
+            if is_new:
                 raise
             return Response(status=204)
-        return self._steered(target, new=new) if "id" in names else self._started(target)
+        return self._operation_response(target, is_new=is_new) if "id" in names else self._created_response(target)
 
-    def _now(self, target: RunTarget) -> RunTarget:
+    def _current_target(self, target: RunTarget) -> RunTarget:
         """What its business id means now, where that was asked for: a reset has made another run."""
         if target.pinned is not None:
             return target
@@ -197,16 +216,18 @@ class InstanceViewSet(ReadingViewSet):
         except errors.WorkflowNotFound:  # deleted
             return target
 
-    def _started(self, target: RunTarget) -> Response:
-        return self._one(target, status=201, headers={"Location": self._address("instance", id=target.workflow_id)})
+    def _created_response(self, target: RunTarget) -> Response:
+        return self._run_response(
+            target, status=201, headers={"Location": self._url_for("instance", id=target.workflow_id)}
+        )
 
-    def _steered(self, target: RunTarget, *, new: bool) -> Response:
-        if new:
-            return self._one(
-                target, status=201, headers={"Location": self._address("instance", id=str(target.selected_run_id))}
+    def _operation_response(self, target: RunTarget, *, is_new: bool) -> Response:
+        if is_new:
+            return self._run_response(
+                target, status=201, headers={"Location": self._url_for("instance", id=str(target.selected_run_id))}
             )
         try:
-            return self._one(target)
+            return self._run_response(target)
         except errors.WorkflowNotFound:
             return Response(status=204)
 
@@ -214,20 +235,22 @@ class InstanceViewSet(ReadingViewSet):
 
     @property
     def contract(self) -> Contract | None:
-        return super().contract if self.steering is None or self.action != "steer" else steering_contract(self.steering)
+        return (
+            super().contract if self.steering is None or self.action != "operate" else operator_contract(self.steering)
+        )
 
     def _message_id(self, body: dict[str, Any]) -> str | None:
         """What a client may send the same again by: ``id`` of the body, or ``Idempotency-Key``."""
-        sent: str | None = body["id"]
-        key = self.request.headers.get(KEY)
-        if key is not None and sent is not None:
-            raise ValidationError({KEY: ["that, or `id` in the body, not both"]})
-        return sent if key is None else key
+        message_id: str | None = body["id"]
+        key = self.request.headers.get(IDEMPOTENCY_KEY)
+        if key is not None and message_id is not None:
+            raise ValidationError({IDEMPOTENCY_KEY: ["that, or `id` in the body, not both"]})
+        return message_id if key is None else key
 
-    def _not_done(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
+    def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:
             raise exc
-        address = self._address("update", id=str(target.selected_run_id), name=name)
+        address = self._url_for("update", id=str(target.selected_run_id), name=name)
         body = {"id": exc.update_id, "accepted": exc.accepted, "detail": str(exc)}
         headers = {"Location": f"{address}?{urlencode({'id': exc.update_id or ''})}", "Retry-After": RETRY_AFTER}
         return Response(body, status=202, headers=headers)

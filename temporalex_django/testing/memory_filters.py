@@ -13,7 +13,7 @@ from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import NotConfigured
-from temporalex_django.present.facts import LATE
+from temporalex_django.present.view_models import LATE_PERIOD
 
 _MANY_ATTEMPTS = 5
 
@@ -21,7 +21,9 @@ RunPredicate = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
 
 
 def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, expected: bool) -> bool:  # noqa: FBT001 - a value
-    is_late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
+    is_late = (
+        chain.due_at is not None and chain.due_at < storage.clock - LATE_PERIOD and not (chain.closed or chain.paused)
+    )
     has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of_run(chain.run_id))
     return (
         run.blocked is not None or is_late or has_many_attempts or bool(storage.failed_messages(chain.chain_id))

@@ -20,7 +20,7 @@ from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Worker
-from temporalex_django.present.facts import PATIENCE
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
@@ -93,7 +93,7 @@ def test_an_activity_that_is_not_here_is_left_and_nothing_spins(
         task = ActivityTask.objects.get()
         assert (task.attempt, task.owner) == (0, None)
         assert loop.storage.next_due(queues=["default"]) != 0.0
-        ActivityTask.objects.update(due_at=timezone.now() - 2 * PATIENCE)
+        ActivityTask.objects.update(due_at=timezone.now() - 2 * DUE_GRACE_PERIOD)
         assert f"a worker with the activity {durable.double.name}" in waiting_for(started)
     assert instance(started).is_open
 
@@ -129,7 +129,7 @@ def test_an_atomic_activity_that_is_not_here_is_left(
         lacking.delitem(activity.registry, durable.write_user.name)
         turn(loop)
         assert (instance(started).is_open, instance(started).blocked) == (True, None)
-        ActivityTask.objects.update(due_at=timezone.now() - 2 * PATIENCE)
+        ActivityTask.objects.update(due_at=timezone.now() - 2 * DUE_GRACE_PERIOD)
         assert f"a worker with the activity {durable.write_user.name}" in waiting_for(started)
     turn(another)
     assert instance(started).status == "completed"

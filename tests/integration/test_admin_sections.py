@@ -209,7 +209,7 @@ def test_a_graph_is_drawn_with_its_state_and_said_in_a_list(
     text = page(admin, run.run_id)
     assert "does not fit the graph" in text
     assert text.count("tx-step-none") == 4
-    monkeypatch.setattr(picture, "MOST", 3)
+    monkeypatch.setattr(picture, "MAX_STEPS", 3)
     assert "1 more step is not drawn" in page(admin, run.run_id)
 
 

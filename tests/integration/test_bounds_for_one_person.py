@@ -21,7 +21,7 @@ from temporalex_django.actions.release import Release
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.models import HumanTask, Instance, OperatorAction
-from temporalex_django.rest.seats import seat
+from temporalex_django.rest.wait_limit import wait_slot
 from temporalex_django.testing import drain
 from tests.support.client_flows import Basket
 
@@ -62,10 +62,10 @@ def task() -> HumanTask:
 @override_settings(TEMPORALEX={"WAITING_REQUESTS": 4})
 def test_one_user_has_half_of_the_seats() -> None:
     with ExitStack() as stack:
-        assert [stack.enter_context(seat("ann")) for _ in range(3)] == [True, True, False]
-        assert [stack.enter_context(seat("bob")) for _ in range(3)] == [True, True, False]
-        assert stack.enter_context(seat("cleo")) is False
-    with seat("cleo") as granted:
+        assert [stack.enter_context(wait_slot("ann")) for _ in range(3)] == [True, True, False]
+        assert [stack.enter_context(wait_slot("bob")) for _ in range(3)] == [True, True, False]
+        assert stack.enter_context(wait_slot("cleo")) is False
+    with wait_slot("cleo") as granted:
         assert granted
 
 

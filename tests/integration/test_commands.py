@@ -21,9 +21,9 @@ from django.db import OperationalError
 from temporalex_django import errors
 from temporalex_django.actions import bulk_jobs
 from temporalex_django.actions.live_workers import LiveWorkers
-from temporalex_django.management import exits
+from temporalex_django.management import exit_codes
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.steering import COMMANDS
+from temporalex_django.management.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
 from temporalex_django.rest import problems
 from tests.support.client_flows import Basket, drain
@@ -41,7 +41,7 @@ ODD = """it's "odd"; rm -rf $HOME"""
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("temporalex_django.management.as_user.account", lambda: "operator")
+    monkeypatch.setattr("temporalex_django.management.as_user.os_account", lambda: "operator")
     with timeless():
         yield
 
@@ -187,7 +187,7 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return LiveWorkers.from_rows([((), {}, ())])
 
     monkeypatch.setattr("temporalex_django.management.bulk.live_workers", live_workers)
-    monkeypatch.setattr("temporalex_django.management.bulk._LOOK", 0)
+    monkeypatch.setattr("temporalex_django.management.bulk._POLL_SECONDS", 0)
     said += [transcript("bulk", "pause", "--workflow", "test.Basket", "--wait"), transcript("bulk", "show", job.pk)]
     said += [transcript("bulk", "show"), transcript("bulk", "show", "nothing")]
     golden("bulk.txt", *said)
@@ -277,7 +277,7 @@ def test_histories_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (written["id"], written["events"]) == ("basket-1", len(Basket.handle("basket-1").history()))
     (tmp_path / "out" / "cut.json").write_text("{")
     replayed = shell("replay", "--file", "out", "--json")
-    assert (replayed.status, replayed.err != "") == (exits.FOUND, True)
+    assert (replayed.status, replayed.err != "") == (exit_codes.FINDINGS, True)
     found = fits("replay", replayed.out)
     assert (found["clean"] + 1, found["findings"][0]["source"]) == (found["checked"], "out/cut.json")
     drawn = fits("graph", plain(shell("graph", "test.MatrixChoice", "--id", "1", "--format", "dot", "--json")))
@@ -302,10 +302,10 @@ def test_what_cannot_be_undone_is_asked_about_at_a_terminal(monkeypatch: pytest.
         return shell(*arguments)
 
     refused = answered("no\n", "terminate", "basket-1", "--reason", "r")
-    assert (refused.status, refused.out) == (exits.FOUND, "")
+    assert (refused.status, refused.out) == (exit_codes.FINDINGS, "")
     assert "Go on, for test.Basket basket-1? [y/N]" in refused.err
     assert "nothing was done. Answer y, or give --yes." in refused.err
-    assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exits.FOUND  # Ctrl-D
+    assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exit_codes.FINDINGS  # Ctrl-D
     assert "Go on, for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
     assert "Go on, for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
     assert (Basket.handle("basket-1").status, BulkJob.objects.count()) == ("waiting", 0)
@@ -340,35 +340,35 @@ def test_long_work_shows_how_far_it_is_where_somebody_looks(monkeypatch: pytest.
 
 #: A command line that is wrong, or cannot be done, and the status that it ends with.
 WRONG: list[tuple[int, tuple[str, ...]]] = [
-    (exits.NOT_FOUND, ("describe", "nobody")),
-    (exits.NOT_FOUND, ("describe", "a\nb\x1b[31m")),
-    (exits.NOT_FOUND, ("start", "test.Baskt")),
-    (exits.NOT_FOUND, ("list", "--as-user", "no'body")),
-    (exits.MISUSED, ("start", "test.Basket", "--args", "{")),
-    (exits.MISUSED, ("start", "test.Basket", "--args", "NaN")),
-    (exits.MISUSED, ("start", "test.Basket", "--args", "[" * 100_000)),
-    (exits.MISUSED, ("start", "test.Basket", "--id", "a/b\n")),
-    (exits.MISUSED, ("start", "test.Basket", "--subject", "shop.order:1")),
-    (exits.MISUSED, ("list", "--status", "opened")),
-    (exits.MISUSED, ("list", "--blocked", "yes")),
-    (exits.MISUSED, ("list", "--created-after", "today")),
-    (exits.MISUSED, ("list", "--id-prefix", "a\nb")),
-    (exits.MISUSED, ("list", "--limit", "0")),
-    (exits.MISUSED, ("list", "--colour", "red")),
-    (exits.MISUSED, ("retry", "basket-1", "one")),
-    (exits.NOT_PERMITTED, ("list", "--as-user", "ann")),
-    (exits.NOT_PERMITTED, ("cancel", "basket-1", "--as-user", "ann")),
-    (exits.REFUSED, ("unpause", "basket-1")),
-    (exits.REFUSED, ("resume", "basket-1", "approved")),
-    (exits.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
-    (exits.REFUSED, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),  # it would wait, in a transaction
+    (exit_codes.NOT_FOUND, ("describe", "nobody")),
+    (exit_codes.NOT_FOUND, ("describe", "a\nb\x1b[31m")),
+    (exit_codes.NOT_FOUND, ("start", "test.Baskt")),
+    (exit_codes.NOT_FOUND, ("list", "--as-user", "no'body")),
+    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "{")),
+    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "NaN")),
+    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "[" * 100_000)),
+    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--id", "a/b\n")),
+    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--subject", "shop.order:1")),
+    (exit_codes.USAGE_ERROR, ("list", "--status", "opened")),
+    (exit_codes.USAGE_ERROR, ("list", "--blocked", "yes")),
+    (exit_codes.USAGE_ERROR, ("list", "--created-after", "today")),
+    (exit_codes.USAGE_ERROR, ("list", "--id-prefix", "a\nb")),
+    (exit_codes.USAGE_ERROR, ("list", "--limit", "0")),
+    (exit_codes.USAGE_ERROR, ("list", "--colour", "red")),
+    (exit_codes.USAGE_ERROR, ("retry", "basket-1", "one")),
+    (exit_codes.NOT_PERMITTED, ("list", "--as-user", "ann")),
+    (exit_codes.NOT_PERMITTED, ("cancel", "basket-1", "--as-user", "ann")),
+    (exit_codes.REFUSED, ("unpause", "basket-1")),
+    (exit_codes.REFUSED, ("resume", "basket-1", "approved")),
+    (exit_codes.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
+    (exit_codes.REFUSED, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),  # it would wait, in a transaction
 ]  # fmt: skip
 
 
 def test_what_rest_says_to_send_again_a_command_says_to_try_again() -> None:
-    for cls, status in problems.STATUS:
+    for cls, status in problems.STATUS_OF_ERRORS:
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            assert exits.told(cls()).returncode == exits.TRY_AGAIN, cls
+            assert exit_codes.as_command_error(cls()).returncode == exit_codes.TRY_AGAIN, cls
 
 
 def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
@@ -384,16 +384,18 @@ def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
         assert re.search(r"[.?] \S", ran.err) or "usage:" in ran.err, ran.err
     golden("errors.txt", *(transcript(*arguments) for _, arguments in WRONG if len(str(arguments)) < 200))
     every = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.TemporalexError)}
-    assert {exits.told(cls("x")).returncode for cls in every} <= set(exits.MEANINGS)
+    assert {exit_codes.as_command_error(cls("x")).returncode for cls in every} <= set(exit_codes.MEANINGS)
 
 
 def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(exc: BaseException) -> Ran:
-        monkeypatch.setattr("temporalex_django.management.listing.narrowed", lambda *_: (_ for _ in ()).throw(exc))
+        monkeypatch.setattr(
+            "temporalex_django.management.list_runs.apply_filters", lambda *_: (_ for _ in ()).throw(exc)
+        )
         return shell("list")
 
     gone = fail(OperationalError("no such table: temporalex_instance\nDETAIL: secret"))
-    assert gone.status == exits.NOT_SET_UP
+    assert gone.status == exit_codes.NOT_SET_UP
     assert "manage.py temporalex doctor" in gone.err
     assert "secret" not in gone.err
     assert fail(KeyboardInterrupt()).status == 130
@@ -423,7 +425,7 @@ def test_a_list_of_many_is_read_in_pages(django_assert_max_num_queries: Any) -> 
         Basket.start(id=f"many-{number}")
 
     with pytest.MonkeyPatch.context() as patched, django_assert_max_num_queries(14) as asked:
-        patched.setattr("temporalex_django.management.listing._PAGE", 2)
+        patched.setattr("temporalex_django.management.list_runs._PAGE_SIZE", 2)
         found = fits("list", plain(shell("list", "--json", "--skip-checks")))
     assert [one["id"] for one in found] == [f"many-{number}" for number in reversed(range(7))]
     pages = [one["sql"] for one in asked if 'ORDER BY "temporalex_instance"."id" DESC' in one["sql"]]

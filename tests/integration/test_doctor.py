@@ -21,10 +21,10 @@ from django.utils import timezone
 from temporalex_django import checks, errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.payloads import JsonCodec
-from temporalex_django.management import exits
-from temporalex_django.management.replay import Checked
+from temporalex_django.management import exit_codes
+from temporalex_django.management.replay import ReplayBatch
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
-from temporalex_django.present.facts import LATE as STUCK
+from temporalex_django.present.view_models import LATE_PERIOD as STUCK
 from tests.integration.test_commands import fits, golden
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import shell, timeless, transcript
@@ -224,7 +224,7 @@ def test_the_first_sentence(name: str) -> None:
     assert broken.says in first["text"]
     assert (first["severity"], bool(first["next_step"])) == (broken.severity, True)
     assert said["well"] == all(one["severity"] != "error" for one in said["findings"])
-    assert ran.status == (0 if said["well"] else exits.FOUND)
+    assert ran.status == (0 if said["well"] else exit_codes.FINDINGS)
     assert "secret" not in ran.out
 
 
@@ -269,7 +269,7 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
     def changed(runs: Any) -> Any:
         about = {"workflow": Basket.name, "id": "basket-1", "run": "1"}
         differs = {"kind": "input", "command": "ActivityScheduled, seq 1, activity shop.pay", "path": "cents"}
-        return Checked(
+        return ReplayBatch(
             len(runs),
             [{**about, "message": "event 4 says timer"}],
             [{**about, **differs, "event": 3, "file": "shop/workflows.py", "line": 7}],
@@ -279,7 +279,7 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("temporalex_django.management.deploys.replay_runs", changed)
     golden("doctor/deploy.txt", *said, transcript("doctor", "--deploy", "--sample", 5))
     ran = shell("doctor", "--deploy", "--json")
-    assert ran.status == exits.FOUND
+    assert ran.status == exit_codes.FINDINGS
     found = [one["code"] for one in fits("doctor", ran.out)["findings"]]
     assert found == ["deploy_class", "deploy_step", "deploy_key", "deploy_activity", "deploy_replay", "deploy_input"]
 
@@ -292,7 +292,7 @@ def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.Monke
         about = {"workflow": Basket.name, "id": "basket-1", "run": "1", "event": 3, "file": None, "line": None}
         differs = {"kind": "input", "command": "ActivityScheduled, seq 1, activity shop.pay", "path": "cents"}
         timer = {"kind": "duration", "command": "TimerStarted, seq 2", "path": "duration"}
-        return Checked(len(runs), [], [{**about, **differs}, {**about, **timer}])
+        return ReplayBatch(len(runs), [], [{**about, **differs}, {**about, **timer}])
 
     monkeypatch.setattr("temporalex_django.management.deploys.replay_runs", changed)
     told = shell("doctor", "--deploy")
@@ -301,6 +301,6 @@ def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.Monke
     assert "activity shop.pay, cents" in told.out
     assert "duration" not in told.out
     strict = shell("doctor", "--deploy", "--strict")
-    assert strict.status == exits.FOUND
+    assert strict.status == exit_codes.FINDINGS
     assert "error: 1 history of" in strict.out
-    assert shell("doctor", "--strict").status == exits.MISUSED
+    assert shell("doctor", "--strict").status == exit_codes.USAGE_ERROR

@@ -70,7 +70,7 @@ def test_without_the_program_it_says_what_to_install(monkeypatch):
 
 def test_what_the_program_says_when_it_fails_is_passed_on():
     with pytest.raises(CommandError, match="d2 could not draw it"):
-        command.svg("x: {")
+        command.render_svg("x: {")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ from temporalex_django.actions.update import SendUpdate
 from temporalex_django.admin.bulk import _written
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.steering import COMMANDS as SHELL_STEERING
+from temporalex_django.management.operator_commands import COMMANDS as SHELL_STEERING
 from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.rest import urls
 from tests.settings import FOLDER

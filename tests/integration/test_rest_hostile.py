@@ -18,8 +18,8 @@ from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
 from temporalex_django.actions import waiting
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.rest import pagination, views
-from temporalex_django.rest.parsing import BoundedJSON, TooLarge
-from temporalex_django.rest.seats import seat
+from temporalex_django.rest.parsing import BodyTooLarge, BoundedJSONParser
+from temporalex_django.rest.wait_limit import wait_slot
 from tests.integration.test_ids import Waits, WaitsToo
 from tests.integration.test_rest_instances import PERMISSIONS, URL, assert_problem, person
 from tests.support.client_flows import Basket, Sleepy, drain
@@ -162,8 +162,8 @@ def test_a_body_is_read_up_to_a_limit_only(api, basket):
         def read(self, size):
             return b" " * size
 
-    with pytest.raises(TooLarge):
-        BoundedJSON().parse(Endless())
+    with pytest.raises(BodyTooLarge):
+        BoundedJSONParser().parse(Endless())
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_an_id_that_several_workflows_used(api):
 def test_a_page_of_events_ends_when_it_is_large(api, basket, monkeypatch, most, some):
     for n in range(1, 9):
         basket.update("add", n)
-    monkeypatch.setattr(pagination, "BYTES_A_PAGE", most)
+    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", most)
     address, pages = f"{URL}b 1/events/", []
 
     while address:
@@ -363,7 +363,7 @@ def test_a_page_of_runs_ends_when_it_is_large(api, monkeypatch, widths, limit, i
     for name in reversed(wanted):
         Basket.start(id=name)
     most = items * max(len(json.dumps(run)) for run in api.get(URL).json()["results"])
-    monkeypatch.setattr(pagination, "BYTES_A_PAGE", most)
+    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", most)
 
     def walk(address, link):
         found = []
@@ -392,7 +392,7 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(Basket, "version", 2)  # this process does not have the run's class: a worker is to do it
 
-    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat("somebody") as granted:
+    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), wait_slot("somebody") as granted:
         assert granted
         result = api.get(f"{URL}s-1/result/?wait=60")
         update = api.post(f"{URL}b-1/updates/add/?wait=60", {"args": 1, "id": "u"}, format="json")
@@ -400,7 +400,11 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     for response in (result, update):
         assert (response.status_code, response["Retry-After"]) == (202, "1")
     assert update["Location"].endswith("/updates/add/?id=u")
-    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat("somebody") as granted, seat("another") as second:
+    with (
+        override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}),
+        wait_slot("somebody") as granted,
+        wait_slot("another") as second,
+    ):
         assert (granted, second) == (True, False)
 
 

@@ -38,7 +38,7 @@ from temporalex_django.liveness import recovery
 from temporalex_django.liveness.crash_markers import MarkedWork, MarkerContent
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Instance, Worker
-from temporalex_django.present.timeline import rows
+from temporalex_django.present.timeline import build_rows
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.testing.environment_base import EPOCH
 
@@ -59,7 +59,7 @@ def said(env, handle, *, view=UNREDACTED):
         [Instance.objects.select_related("chain").get(pk=run.pk)], redactor_of=lambda _: view, now=env.clock
     )
     assert listed[run.pk].state == found.state
-    assert len(found.short) <= 140
+    assert len(found.short_text) <= 140
     assert "%(" not in found.text
     return found
 
@@ -479,7 +479,7 @@ def test_the_rows_of_a_history(env):
     handle.signal("stop")
     env.advance(60)
 
-    found = rows(handle.history())
+    found = build_rows(handle.history())
 
     titles = {"test.SaysLittle": "the kid"} | {one.name: one.label for one in (send_parcel,)}
     assert [row.text(now=env.clock, titles=titles) for row in found] == [
@@ -508,7 +508,7 @@ def test_the_rows_of_what_was_ended_by_hand(env):
     env.steer(failed, "fail_activity", ann, {"seq": 1, "message": "no money"})
     env.steer(fired, "skip_timer", ann, {"seq": 1})
 
-    told = [rows(handle.history())[1].text(now=env.clock) for handle in (done, failed, fired)]
+    told = [build_rows(handle.history())[1].text(now=env.clock) for handle in (done, failed, fired)]
     name = charge_card.name.rpartition(".")[2].replace("_", " ").capitalize()
     assert told == [
         f"{name}: completed by ann, 00:00 to 00:00",

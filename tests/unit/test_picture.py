@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from temporalex_django.present.picture import HEIGHT, MOST, WIDTH, Arrow, picture
+from temporalex_django.present.picture import HEIGHT, MAX_STEPS, WIDTH, Arrow, draw_picture
 
 
 def arrows(*pairs: tuple[int, int]) -> list[Arrow]:
@@ -13,7 +13,7 @@ def arrows(*pairs: tuple[int, int]) -> list[Arrow]:
 
 def test_steps_stand_in_layers_and_none_covers_another() -> None:
     links = [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3), (3, 4), (0, 4)]
-    drawn = picture(list("abcde"), arrows(*links), {0: "completed", 1: "active"})
+    drawn = draw_picture(list("abcde"), arrows(*links), {0: "completed", 1: "active"})
     tops = [box.y for box in drawn.boxes]
     assert all(tops[source] < tops[target] for source, target in links)
     assert tops[1] == tops[2]
@@ -22,21 +22,21 @@ def test_steps_stand_in_layers_and_none_covers_another() -> None:
     for box in drawn.boxes:
         assert 0 <= box.x <= drawn.width - WIDTH
         assert 0 <= box.y <= drawn.height - HEIGHT
-    assert [line.taken for line in drawn.lines][:2] == [True, False]
+    assert [line.is_taken for line in drawn.lines][:2] == [True, False]
     assert drawn.left_out == 0
 
 
 def test_arrows_of_a_ladder_do_not_cross() -> None:
     """Two chains side by side stay so, whichever is named first."""
-    drawn = picture(list("abcdef"), arrows((0, 3), (1, 2), (2, 5), (3, 4)), {})
+    drawn = draw_picture(list("abcdef"), arrows((0, 3), (1, 2), (2, 5), (3, 4)), {})
     at = {box.number: box.x for box in drawn.boxes}
     assert (at[0] < at[1]) == (at[3] < at[2]) == (at[4] < at[5])
 
 
 def test_a_large_one_is_cut_and_an_empty_one_drawn() -> None:
-    many = MOST + 20
-    drawn = picture([str(n) for n in range(many)], arrows(*((n, n + 1) for n in range(many - 1))), {})
-    assert (len(drawn.boxes), len(drawn.lines), drawn.left_out) == (MOST, MOST - 1, 20)
-    assert picture([], [], {}).boxes == []
-    (box,) = picture(["x" * 99], [], {}).boxes
-    assert box.short.endswith("…")
+    many = MAX_STEPS + 20
+    drawn = draw_picture([str(n) for n in range(many)], arrows(*((n, n + 1) for n in range(many - 1))), {})
+    assert (len(drawn.boxes), len(drawn.lines), drawn.left_out) == (MAX_STEPS, MAX_STEPS - 1, 20)
+    assert draw_picture([], [], {}).boxes == []
+    (box,) = draw_picture(["x" * 99], [], {}).boxes
+    assert box.short_title.endswith("…")

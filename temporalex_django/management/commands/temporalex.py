@@ -8,24 +8,24 @@ from typing import Any, ClassVar, Protocol
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import (
+    background_tasks,
     bulk,
     describe,
     doctor,
     drain,
-    enqueued,
-    exits,
+    exit_codes,
     export,
     graph,
     health,
     history,
-    listing,
+    list_runs,
     migrate,
+    operator_commands,
     query,
     replay,
     resume,
     signal,
     start,
-    steering,
     switches,
     tasks,
     update,
@@ -54,18 +54,18 @@ class _Subparser(CommandParser):
 
     module: Subcommand | None = None
 
-    def fill(self) -> None:
+    def fill_arguments(self) -> None:
         if self.module is not None:
             self.module.add_arguments(self)
             _add_general(self)
             self.module = None
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        self.fill()
-        found, unknown = super().parse_known_args(*args, **kwargs)
-        if unknown:  # told with the usage of the subcommand, which says what it takes
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return found, unknown
+        self.fill_arguments()
+        namespace, unknown_arguments = super().parse_known_args(*args, **kwargs)
+        if unknown_arguments:  # told with the usage of the subcommand, which says what it takes
+            self.error(f"unrecognized arguments: {' '.join(unknown_arguments)}")
+        return namespace, unknown_arguments
 
     def add_subparsers(self, **options: Any) -> Any:
         return super().add_subparsers(**{"parser_class": _Nested, **options})
@@ -76,7 +76,7 @@ class _Nested(_Subparser):
 
     general = False
 
-    def fill(self) -> None:
+    def fill_arguments(self) -> None:
         if not self.general:
             _add_general(self)
             self.general = True
@@ -90,19 +90,19 @@ class Command(BaseCommand):
     requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {
         "start": start,
-        "list": listing,
+        "list": list_runs,
         "describe": describe,
         "history": history,
         "signal": signal,
         "update": update,
         "query": query,
         "resume": resume,
-        **steering.COMMANDS,
+        **operator_commands.COMMANDS,
         **drain.COMMANDS,
         "switches": switches,
         "tasks": tasks,
         "bulk": bulk,
-        "enqueued": enqueued,
+        "enqueued": background_tasks,
         "doctor": doctor,
         "export": export,
         "graph": graph,
@@ -118,11 +118,11 @@ class Command(BaseCommand):
             dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND", parser_class=_Subparser
         )
         for name, module in self.subcommands.items():
-            text = (module.__doc__ or "").strip().replace("%", "%%")
-            subparser = parsers.add_parser(name, help=text.split("\n", 1)[0], description=text)
+            description = (module.__doc__ or "").strip().replace("%", "%%")
+            subparser = parsers.add_parser(name, help=description.split("\n", 1)[0], description=description)
             subparser.module = module
             if not parser.called_from_command_line:  # call_command looks at the options of all
-                subparser.fill()
+                subparser.fill_arguments()
 
     def run_from_argv(self, argv: list[str]) -> None:
         """A worker takes the hash seed of the project first, where its process was started for that."""
@@ -138,7 +138,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         del args
-        with exits.expected(self):
+        with exit_codes.exit_on_errors(self):
             self.subcommands[options.pop("subcommand")].handle(self, **options)
 
 

@@ -11,12 +11,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 
 from temporalex_django import errors
-from temporalex_django.management.printing import safe
+from temporalex_django.management.printing import escape
 
 #: What was asked was answered with no: findings, histories that do not fit, runs of a bulk job that failed.
-FOUND = 1
+FINDINGS = 1
 #: The command line is wrong: arguments, JSON, filters, ids.
-MISUSED = 2
+USAGE_ERROR = 2
 NOT_FOUND = 3
 NOT_PERMITTED = 4
 #: The run, or its code, does not take it as it stands.
@@ -31,8 +31,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 #: For people: ``docs/reference/commands.md`` is made of these.
 MEANINGS = {
     0: "done",
-    FOUND: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed, a question that was not answered with yes, work that a burst of a worker left",
-    MISUSED: "the command line is wrong: an argument, JSON, a filter, an id",
+    FINDINGS: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed, a question that was not answered with yes, work that a burst of a worker left",
+    USAGE_ERROR: "the command line is wrong: an argument, JSON, a filter, an id",
     NOT_FOUND: "no such run, class, version, query, signal or user; or an id that several classes used",
     NOT_PERMITTED: "`--as-user` may not do that",
     REFUSED: "the run or its code does not take it as it stands: closed, paused, refused by a validator, failed in a handler",
@@ -42,7 +42,7 @@ MEANINGS = {
     PIPE_CLOSED: "whoever read the output went away (`| head`)",
 }
 #: The first class that fits counts; what is not listed is ``REFUSED``.
-_STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
+_CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.MessageIdTaken, REFUSED),
     (errors.AmbiguousId, NOT_FOUND),
     (errors.WorkflowNotFound, NOT_FOUND),
@@ -52,8 +52,8 @@ _STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.UnknownVersion, NOT_FOUND),
     (errors.UnknownQuery, NOT_FOUND),
     (errors.UnknownSignal, NOT_FOUND),
-    (errors.InvalidId, MISUSED),
-    (errors.PayloadError, MISUSED),
+    (errors.InvalidId, USAGE_ERROR),
+    (errors.PayloadError, USAGE_ERROR),
     (errors.ActionNotPermitted, NOT_PERMITTED),
     (errors.TooManyUpdates, TRY_AGAIN),
     (errors.UpdateTimeout, TRY_AGAIN),
@@ -62,7 +62,7 @@ _STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.NotConfigured, NOT_SET_UP),
 )
 #: Where what an error advises to code is called otherwise here.
-_NEXT: dict[type[errors.TemporalexError], str] = {
+_NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
     errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
     errors.WorkflowNotFound: "Look for it: manage.py temporalex list --id-prefix …",
     errors.WorkerNotFound: "Look which there are: manage.py temporalex health, on its machine, or the list of workers in the admin.",
@@ -72,28 +72,28 @@ _NEXT: dict[type[errors.TemporalexError], str] = {
 }
 
 
-def told(exc: errors.TemporalexError) -> CommandError:
+def as_command_error(exc: errors.TemporalexError) -> CommandError:
     """The error as a command ends with it."""
-    status = next((status for cls, status in _STATUS if isinstance(exc, cls)), REFUSED)
-    text = safe(" ".join(str(exc).split()))
-    then = _NEXT.get(type(exc), exc.next_step)
+    status = next((status for cls, status in _CODES_OF_ERRORS if isinstance(exc, cls)), REFUSED)
+    text = escape(" ".join(str(exc).split()))
+    next_step = _NEXT_STEPS.get(type(exc), exc.next_step)
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
-        then = f"Ask for its answer with --message-id {safe(exc.update_id)}: it acts once."
-    return CommandError(sentence(text, then), returncode=status)
+        next_step = f"Ask for its answer with --message-id {escape(exc.update_id)}: it acts once."
+    return CommandError(with_next_step(text, next_step), returncode=status)
 
 
-def sentence(what: str, then: str) -> str:
+def with_next_step(problem: str, next_step: str) -> str:
     """What happened, and the next step."""
-    return f"{what}{'' if what.endswith(('.', '?', '!')) else '.'} {then}"
+    return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {next_step}"
 
 
-def misused(what: str, then: str) -> CommandError:
+def usage_error(problem: str, next_step: str) -> CommandError:
     """For a command line that is wrong."""
-    return CommandError(sentence(what, then), returncode=MISUSED)
+    return CommandError(with_next_step(problem, next_step), returncode=USAGE_ERROR)
 
 
 @contextmanager
-def expected(command: BaseCommand) -> Iterator[None]:
+def exit_on_errors(command: BaseCommand) -> Iterator[None]:
     """What may go wrong ends the command with its status.
 
     ``--traceback`` shows where it came from, as with any command.
@@ -102,10 +102,10 @@ def expected(command: BaseCommand) -> Iterator[None]:
         yield
         command.stdout.flush()  # here, while somebody catches that nobody reads it
     except errors.TemporalexError as exc:
-        raise told(exc) from exc
+        raise as_command_error(exc) from exc
     except DatabaseError as exc:
-        first = safe((str(exc).splitlines() or [type(exc).__name__])[0])
-        text = sentence(f"the database cannot be used: {first}", "Ask for more: manage.py temporalex doctor")
+        first_line = escape((str(exc).splitlines() or [type(exc).__name__])[0])
+        text = with_next_step(f"the database cannot be used: {first_line}", "Ask for more: manage.py temporalex doctor")
         raise CommandError(text, returncode=NOT_SET_UP) from exc
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

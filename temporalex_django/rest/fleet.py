@@ -23,13 +23,13 @@ from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import Worker
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
-from temporalex_django.rest.contract import Contract, says
-from temporalex_django.rest.contracts import PAGES, view
-from temporalex_django.rest.once import Repeatable, once
-from temporalex_django.rest.types import types_of
+from temporalex_django.rest.contract import Contract, with_contract
+from temporalex_django.rest.contracts import PAGES, read_contract
+from temporalex_django.rest.idempotency import IdempotentViewSet, with_idempotency_key
+from temporalex_django.rest.types import type_rows_of
 
 
-def _drains(action: type[DrainWorker], summary: str) -> Contract:
+def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
     return Contract(
         operation=action.name,
         permission=action.permission,
@@ -41,14 +41,14 @@ def _drains(action: type[DrainWorker], summary: str) -> Contract:
     )
 
 
-class WorkerViewSet(Repeatable):
+class WorkerViewSet(IdempotentViewSet):
     """Workers that there are, and those that were found dead and are kept for a while."""
 
     def get_queryset(self) -> QuerySet[Worker]:
         alive = When(expires_at__gt=Now(), buried_at=None, then=Value(True))
         return Worker.objects.using(storage().alias).annotate(alive=Case(alive, default=Value(False)))
 
-    @says(
+    @with_contract(
         Contract(
             operation="view",
             permission="view_worker",
@@ -61,28 +61,28 @@ class WorkerViewSet(Repeatable):
     def list(self, request: Request) -> Response:
         """One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
-        return self._paged([*serializers.WorkerOut(page, many=True).data])
+        return self._page_response([*serializers.WorkerOut(page, many=True).data])
 
-    @says(_drains(DrainWorker, "Have it take nothing new"))
-    @once
+    @with_contract(_drain_contract(DrainWorker, "Have it take nothing new"))
+    @with_idempotency_key
     def drain(self, request: Request, worker: str) -> Response:
         """200: it hears of it within a third of `LEASE_SECONDS`, finishes what it has in hand, and stays."""
-        return self._kept(DrainWorker(worker, by=self._actor(), **self._body()))
+        return self._run_action(DrainWorker(worker, by=self._actor(), **self._body()))
 
-    @says(_drains(UndrainWorker, "Have it take work again"))
-    @once
+    @with_contract(_drain_contract(UndrainWorker, "Have it take work again"))
+    @with_idempotency_key
     def undrain(self, request: Request, worker: str) -> Response:
         """200: as above."""
-        return self._kept(UndrainWorker(worker, by=self._actor(), **self._body()))
+        return self._run_action(UndrainWorker(worker, by=self._actor(), **self._body()))
 
-    def _kept(self, action: DrainWorker) -> Response:
-        return self._shown(self._done(action.execute, lambda row: (row.pk, False)).pk)
+    def _run_action(self, action: DrainWorker) -> Response:
+        return self._worker_response(self._run_once(action.execute, lambda row: (row.pk, False)).pk)
 
-    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
-        del new, names
-        return self._shown(made)
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        del is_new, names
+        return self._worker_response(object_id)
 
-    def _shown(self, pk: UUID) -> Response:
+    def _worker_response(self, pk: UUID) -> Response:
         row = self.get_queryset().filter(pk=pk).first()
         if row is None:
             raise WorkerNotFound(f"there is no worker {quoted(str(pk))}")
@@ -108,7 +108,7 @@ class QueueOut(serializers.Base):
 class QueueViewSet(ContractViewSet):
     """Queues that this process or a worker knows, and those in which something waits."""
 
-    @says(
+    @with_contract(
         Contract(
             operation="view",
             permission="view_worker",
@@ -125,14 +125,14 @@ class QueueViewSet(ContractViewSet):
 class TypeViewSet(ContractViewSet):
     """Workflow classes that this process has."""
 
-    @says(view("Classes of this process", serializers.TypeOut, several=True))
+    @with_contract(read_contract("Classes of this process", serializers.TypeOut, several=True))
     def list(self, request: Request) -> Response:
         """By name and version; no read."""
-        found = [one for name in sorted(workflows.registry) for one in types_of(name, self._user)]
-        return Response({"next": None, "results": serializers.TypeOut(found, many=True).data})
+        type_rows = [type_row for name in sorted(workflows.registry) for type_row in type_rows_of(name, self._user)]
+        return Response({"next": None, "results": serializers.TypeOut(type_rows, many=True).data})
 
-    @says(view("The versions of one class", serializers.TypeOut, several=True))
+    @with_contract(read_contract("The versions of one class", serializers.TypeOut, several=True))
     def retrieve(self, request: Request, name: str) -> Response:
         """404 for a class that this process does not have."""
         workflows.find(name)
-        return Response({"next": None, "results": serializers.TypeOut(types_of(name, self._user), many=True).data})
+        return Response({"next": None, "results": serializers.TypeOut(type_rows_of(name, self._user), many=True).data})

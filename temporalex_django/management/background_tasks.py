@@ -18,14 +18,14 @@ from temporalex_django.actions.lone_tasks import STATUSES
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import as_user as people
-from temporalex_django.management import exits, printing
+from temporalex_django.management import exit_codes, printing
 from temporalex_django.models import EndedTask, EnqueuedTask
 
-_SHOWN = 50
-_PAGE = 500
-_UNREAD = ("call", "options")
+_DEFAULT_LIMIT = 50
+_PAGE_SIZE = 500
+_DEFERRED_COLUMNS = ("call", "options")
 #: As for the lists in the admin.
-_RIGHTS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_endedtask")
+_PERMISSIONS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_endedtask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,11 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--status", choices=STATUSES, help="only these, in the words of django.tasks")
     parser.add_argument("--queue", metavar="NAME", help="only those of this queue")
     parser.add_argument("--task", metavar="PATH", help="only those of this function")
-    parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many (default: {_SHOWN}; with --json all)")
-    people.add_argument(parser)
-    printing.add_json(parser)
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
+    )
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
 
 
 def handle(
@@ -68,36 +70,47 @@ def handle(
     **_: object,
 ) -> None:
     """Reads pages of 500 by key from two tables."""
-    by = people.actor(as_user)
-    if by.user is not None and (lacks := [right for right in _RIGHTS if not by.user.has_perm(right)]):
-        raise exits.told(ActionNotPermitted(f"listing Django tasks takes the permission {' and '.join(lacks)}"))
+    actor = people.resolve_actor(as_user)
+    if actor.user is not None and (
+        missing_permissions := [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
+    ):
+        raise exit_codes.as_command_error(
+            ActionNotPermitted(f"listing Django tasks takes the permission {' and '.join(missing_permissions)}")
+        )
     if limit is not None and limit < 1:
-        raise exits.misused(f"--limit {limit}", "Give a number from 1.")
-    most = None if json and limit is None else limit or _SHOWN
-    size = _PAGE if most is None else min(_PAGE, most + 1)
-    both = (_open(status, queue, task, size), _ended(status, queue, task, size))
-    rows = merge(*both, key=lambda one: one.id, reverse=True)
+        raise exit_codes.usage_error(f"--limit {limit}", "Give a number from 1.")
+    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+    size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
+    sources = (_open_tasks(status, queue, task, size), _finished_tasks(status, queue, task, size))
+    rows = merge(*sources, key=lambda task_output: task_output.id, reverse=True)
     if json:
-        for one in islice(rows, most):
-            printing.record(command, one)
+        for task_output in islice(rows, maximum):
+            printing.print_json_line(command, task_output)
         return
-    found = list(islice(rows, (most or 0) + 1))
+    outputs = list(islice(rows, (maximum or 0) + 1))
     cells = [
-        (one.id, one.task, one.status, one.queue, one.attempts, printing.moment(one.finished_at or one.due_at))
-        for one in found[:most]
+        (
+            task_output.id,
+            task_output.task,
+            task_output.status,
+            task_output.queue,
+            task_output.attempts,
+            printing.format_local_time(task_output.finished_at or task_output.due_at),
+        )
+        for task_output in outputs[:maximum]
     ]
     if not cells:
-        printing.write(command, "no tasks")
+        printing.write_line(command, "no tasks")
         return
-    printing.table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED, OR DUE"), cells)
-    if len(found) > len(cells):
-        printing.write(command, f"there are more than {len(cells):,}: --limit N, or filters")
+    printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED, OR DUE"), cells)
+    if len(outputs) > len(cells):
+        printing.write_line(command, f"there are more than {len(cells):,}: --limit N, or filters")
 
 
-def _open(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+def _open_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
     if status in ("FAILED", "SUCCESSFUL"):
         return
-    rows = EnqueuedTask.objects.using(storage().alias).defer(*_UNREAD)
+    rows = EnqueuedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS)
     if status is not None:
         rows = rows.filter(owner__isnull=status == "READY")
     if queue is not None:
@@ -118,12 +131,12 @@ def _open(status: str | None, queue: str | None, task: str | None, size: int) ->
         )
 
 
-def _ended(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
     if status in ("READY", "RUNNING"):
         return
-    rows = EndedTask.objects.using(storage().alias).defer(*_UNREAD, "outcome")
-    wanted = {"status": status, "queue": queue, "task": task}
-    rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
+    rows = EndedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS, "outcome")
+    filters = {"status": status, "queue": queue, "task": task}
+    rows = rows.filter(**{name: expected for name, expected in filters.items() if expected is not None})
     for row in iterate_pages(rows, by="-id", size=size):
         yield EnqueuedPrinted(
             id=str(row.pk),

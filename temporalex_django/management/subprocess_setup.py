@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 
-def set_up(path: list[str]) -> None:
+def set_up_django(path: list[str]) -> None:
     """Look for modules where the parent does, then set Django up."""
     import django  # noqa: PLC0415 - settings are read when this runs
 

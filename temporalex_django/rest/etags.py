@@ -11,29 +11,29 @@ from rest_framework.utils.encoders import JSONEncoder
 
 from temporalex_django.actions.unchanged import RunVersion
 
-_PARTS = 6
+_PART_COUNT = 6
 _ANY = "*"
 
 
-def tag_of(run: RunVersion, body: Any) -> str:
+def etag_of(version: RunVersion, body: Any) -> str:
     """Of what is shown: the state of the run, by which it is compared, and a digest of all the rest."""
     digest = hashlib.sha256(json.dumps(body, cls=JSONEncoder).encode("utf-8", "replace")).hexdigest()[:12]
-    paused = "paused" if run.paused else ""
-    return f'"{run.run_id.hex}.{run.events}.{run.status}.{run.blocked}.{paused}.{digest}"'
+    paused = "paused" if version.paused else ""
+    return f'"{version.run_id.hex}.{version.events}.{version.status}.{version.blocked}.{paused}.{digest}"'
 
 
-def seen_in(header: str) -> list[RunVersion] | None:
+def parse_if_match(header: str) -> list[RunVersion] | None:
     """What the tags of an ``If-Match`` say; those that are none of ours say nothing. None for ``*``: any state."""
     if header.strip() == _ANY:
         return None
-    found = (_read(one.strip()) for one in header.split(","))
-    return [one for one in found if one is not None]
+    versions = (_parse_etag(tag_text.strip()) for tag_text in header.split(","))
+    return [tag_text for tag_text in versions if tag_text is not None]
 
 
-def _read(tag: str) -> RunVersion | None:
+def _parse_etag(tag: str) -> RunVersion | None:
     """Also of a weak one: what compresses answers makes them so."""
     parts = tag.removeprefix("W/").strip('"').split(".")
-    if len(parts) != _PARTS:
+    if len(parts) != _PART_COUNT:
         return None
     try:
         return RunVersion(

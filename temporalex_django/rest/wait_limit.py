@@ -11,20 +11,20 @@ from temporalex_django.conf import get_settings
 
 _lock = threading.Lock()
 #: Requests that wait, by the key of the user.
-_taken: Counter[str] = Counter()
+_waiting_by_user: Counter[str] = Counter()
 
 
 @contextmanager
-def seat(user: str) -> Iterator[bool]:
+def wait_slot(user_key: str) -> Iterator[bool]:
     """Whether this request may wait. ``WAITING_REQUESTS`` may at a time, half as many of one user (by the key)."""
-    most = get_settings().WAITING_REQUESTS
+    limit = get_settings().WAITING_REQUESTS
     with _lock:
-        granted = _taken.total() < most and _taken[user] < max(1, most // 2)
-        _taken[user] += granted
+        is_granted = _waiting_by_user.total() < limit and _waiting_by_user[user_key] < max(1, limit // 2)
+        _waiting_by_user[user_key] += is_granted
     try:
-        yield granted
+        yield is_granted
     finally:
         with _lock:
-            _taken[user] -= granted
-            if not _taken[user]:
-                del _taken[user]
+            _waiting_by_user[user_key] -= is_granted
+            if not _waiting_by_user[user_key]:
+                del _waiting_by_user[user_key]

@@ -18,61 +18,66 @@ from temporalex_django.actions.once import DuplicateRequest, IdempotentRequest
 from temporalex_django.core.names import check_message_id
 from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
 from temporalex_django.rest.base import ContractViewSet
-from temporalex_django.rest.contract import KEY
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY
 
 T = TypeVar("T")
 Method = Callable[..., Response]
 
 
-class Repeatable(ContractViewSet):
-    """Has methods that are ``once``."""
+class IdempotentViewSet(ContractViewSet):
+    """Has methods that are ``with_idempotency_key``."""
 
-    asked: IdempotentRequest | None = None
+    idempotent_request: IdempotentRequest | None = None
 
     @abstractmethod
-    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
         """The answer to a request that was done before; ``names`` are those of its address."""
 
-    def _done(self, do: Callable[[], T], made: Callable[[T], tuple[UUID, bool]]) -> T:
-        """What ``do`` gives, which executes an action; ``made`` says of it what is noted (see ``KeptAnswer``)."""
-        if self.asked is None:
-            return do()
-        with self.asked.run_once() as answer:
-            result = do()
-            answer.made, answer.new = made(result)
+    def _run_once(self, execute: Callable[[], T], key_of_result: Callable[[T], tuple[UUID, bool]]) -> T:
+        """What ``execute`` gives, which executes an action.
+
+        ``key_of_result`` says of it what is noted (see ``KeptAnswer``).
+        """
+        if self.idempotent_request is None:
+            return execute()
+        with self.idempotent_request.run_once() as kept_answer:
+            result = execute()
+            kept_answer.made, kept_answer.new = key_of_result(result)
         return result
 
 
-def once(method: Method) -> Method:
+def with_idempotency_key(method: Method) -> Method:
     """Give a method of a view set the header. A request that was refused leaves no key."""
 
     @wraps(method)
-    def keyed(self: Repeatable, request: Request, **names: Any) -> Response:
-        key = request.headers.get(KEY)
+    def wrapper(self: IdempotentViewSet, request: Request, **names: Any) -> Response:
+        key = request.headers.get(IDEMPOTENCY_KEY)
         if key is None:
             return method(self, request, **names)
-        self.asked = IdempotentRequest(by=self._actor(), key=check_message_id(key, label=KEY), request=_said(request))
+        self.idempotent_request = IdempotentRequest(
+            by=self._actor(), key=check_message_id(key, label=IDEMPOTENCY_KEY), request=_request_bytes(request)
+        )
         try:
-            self.asked.check_duplicate()
+            self.idempotent_request.check_duplicate()
             return method(self, request, **names)
         except DuplicateRequest as before:
-            return self.again(before.object_id, new=before.is_new, **names)
+            return self.repeat_response(before.object_id, is_new=before.is_new, **names)
 
-    return keyed
+    return wrapper
 
 
 @contextmanager
-def key_is_id(request: Request) -> Iterator[None]:
+def translate_key_reuse(request: Request) -> Iterator[None]:
     """Around a message of which the key is the id. Raises ``IdempotencyKeyReused`` for one that another has."""
     try:
         yield
     except MessageIdTaken as exc:
-        if KEY not in request.headers:
+        if IDEMPOTENCY_KEY not in request.headers:
             raise
         raise IdempotencyKeyReused(str(exc)) from exc
 
 
-def _said(request: Request) -> bytes:
+def _request_bytes(request: Request) -> bytes:
     """All that it says, however it is written."""
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()

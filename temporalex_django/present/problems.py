@@ -8,53 +8,57 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.present.facts import PATIENCE, ActivityNow, BlockedNow, PausedNow, SwitchNow
-from temporalex_django.present.words import span, when, whole
+from temporalex_django.present.formatting import capitalize, format_duration, format_time
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD, ActivityView, BlockedView, PausedView, SwitchView
 
 #: The code of a run that was stopped because its class is off.
-_OFF = "switched_off"
+_SWITCHED_OFF = "switched_off"
 
 ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "off"]
 
 
-def state_of(one: ActivityNow, now: datetime) -> ActivityState:
+def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
     """Which of the sentences an activity gets."""
-    task = one.activity
+    task = activity_view.activity
     if task.owner is not None:
-        beat = task.heartbeat_timeout
-        last = task.beat_at or task.started_at
+        heartbeat_timeout = task.heartbeat_timeout
+        last_beat_at = task.beat_at or task.started_at
         # before half of it nobody is worried: a worker beats for several at once
-        if beat is not None and last is not None and now - last > timedelta(seconds=beat):
+        if (
+            heartbeat_timeout is not None
+            and last_beat_at is not None
+            and now - last_beat_at > timedelta(seconds=heartbeat_timeout)
+        ):
             return "silent"
         return "running" if task.last_failure is None else "failing"
-    if one.off is not None:
+    if activity_view.switch is not None:
         return "off"
-    if task.waits_for or (one.taken is False and task.due_at <= now - PATIENCE):
+    if task.waits_for or (activity_view.has_worker is False and task.due_at <= now - DUE_GRACE_PERIOD):
         return "no_worker"
     return "queued" if task.last_failure is None else "failing"
 
 
-def error_of(one: ActivityNow) -> str:
+def error_text(activity_view: ActivityView) -> str:
     """Its last failure in a few words."""
-    failure = one.activity.last_failure
+    failure = activity_view.activity.last_failure
     if failure is None:
         return ""
-    return f"{failure.type}: {_line(failure.message)}" if failure.message else failure.type
+    return f"{failure.type}: {_first_line(failure.message)}" if failure.message else failure.type
 
 
-def failing(one: ActivityNow, now: datetime) -> str:
+def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
     """How often it has failed, with what, and when it is tried again."""
-    task, failure = one.activity, one.activity.last_failure
+    task, failure = activity_view.activity, activity_view.activity.last_failure
     assert failure is not None
     words = {
-        "activity": whole(one.title),
+        "activity": capitalize(activity_view.title),
         "count": failure.attempt,
-        "since": when(failure.since or failure.at, now),
-        "error": error_of(one),
-        "at": when(failure.at, now),
-        "next": when(task.due_at, now),
+        "since": format_time(failure.since or failure.at, now),
+        "error": error_text(activity_view),
+        "at": format_time(failure.at, now),
+        "next": format_time(task.due_at, now),
         "most": task.max_attempts,
-        "worker": one.worker,
+        "worker": activity_view.worker,
     }
     if failure.attempt > 1:
         text = _("%(activity)s has failed %(count)d times since %(since)s, last with %(error)s at %(at)s.") % words
@@ -69,15 +73,15 @@ def failing(one: ActivityNow, now: datetime) -> str:
     return f"{text} {_('Tries again at %(next)s.') % words}"
 
 
-def silent(one: ActivityNow, now: datetime) -> str:
+def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
     """It owes heartbeats."""
-    task = one.activity
-    last = task.beat_at or task.started_at or now
+    task = activity_view.activity
+    last_beat_at = task.beat_at or task.started_at or now
     words = {
-        "activity": whole(one.title),
-        "span": span(now - last),
-        "limit": span(task.heartbeat_timeout or 0),
-        "until": when(task.expires_at or now, now),
+        "activity": capitalize(activity_view.title),
+        "span": format_duration(now - last_beat_at),
+        "limit": format_duration(task.heartbeat_timeout or 0),
+        "until": format_time(task.expires_at or now, now),
     }
     return (
         _(
@@ -88,34 +92,34 @@ def silent(one: ActivityNow, now: datetime) -> str:
     )
 
 
-def untaken(one: ActivityNow, now: datetime) -> str:
+def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
     """Nobody can run it."""
-    task = one.activity
+    task = activity_view.activity
     words = {
-        "activity": whole(one.title),
-        "since": when(task.due_at, now),
+        "activity": capitalize(activity_view.title),
+        "since": format_time(task.due_at, now),
         "queue": task.queue,
         "lacks": task.waits_for,
     }
     if task.waits_for:
         return _("%(activity)s waits for a worker with %(lacks)s.") % words
-    if one.pollers:
-        ready = _("%(activity)s is ready since %(since)s.") % words
-        return f"{ready} {no_code(task.activity, queue=task.queue, pollers=one.pollers)}."
+    if activity_view.pollers:
+        ready_text = _("%(activity)s is ready since %(since)s.") % words
+        return f"{ready_text} {no_code_text(task.activity, queue=task.queue, pollers=activity_view.pollers)}."
     text = _("%(activity)s is ready since %(since)s, and no live worker takes it from the queue %(queue)s.") % words
-    if one.last_seen is None:
+    if activity_view.last_poller is None:
         return text
-    worker, at = one.last_seen
-    seen = _("Last seen: %(worker)s, %(at)s.") % {"worker": worker, "at": when(at, now)}
-    return f"{text} {seen}"
+    worker, last_seen_at = activity_view.last_poller
+    last_seen_text = _("Last seen: %(worker)s, %(at)s.") % {"worker": worker, "at": format_time(last_seen_at, now)}
+    return f"{text} {last_seen_text}"
 
 
-def no_poller(queue: str) -> str:
+def no_poller_text(queue: str) -> str:
     """That no live worker polls a queue, as a part of a sentence."""
     return _("none that is alive takes the queue %(queue)s") % {"queue": repr(queue)}
 
 
-def no_code(code: str, *, queue: str, pollers: int) -> str:
+def no_code_text(code: str, *, queue: str, pollers: int) -> str:
     """That live workers poll a queue and lack some code, as a part of a sentence."""
     text = ngettext(
         "%(count)d worker polls the queue %(queue)s; it lacks the code of %(code)s",
@@ -125,11 +129,11 @@ def no_code(code: str, *, queue: str, pollers: int) -> str:
     return text % {"count": pollers, "queue": queue, "code": code}
 
 
-def in_short(one: ActivityNow, now: datetime) -> tuple[bool, str]:
+def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, str]:
     """Whether an activity is in trouble, and how it stands beside others."""
-    state, failure = state_of(one, now), one.activity.last_failure
+    state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
-    words = {"activity": one.title, "count": count}
+    words = {"activity": activity_view.title, "count": count}
     if state == "failing":
         return True, ngettext(
             "%(activity)s (retrying, %(count)d failed)", "%(activity)s (retrying, %(count)d failed)", count
@@ -146,41 +150,43 @@ def in_short(one: ActivityNow, now: datetime) -> tuple[bool, str]:
 # -- runs that stand still --------------------------------------------------------------------------------------------
 
 
-def stopped(blocked: BlockedNow, *, now: datetime) -> str:
+def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
     """Why a run is stopped, that nothing is lost, and what comes next."""
     words: dict[str, object] = {
-        "since": "?" if blocked.since is None else when(blocked.since, now),
-        "error": _line(blocked.error),
+        "since": "?" if blocked.since is None else format_time(blocked.since, now),
+        "error": _first_line(blocked.error),
         "place": blocked.place,
         "lacks": blocked.waits_for,
         "event": blocked.event,
         "recorded": blocked.recorded,
         "produced": blocked.produced,
     }
-    sentences = [_cause(blocked, words)]
-    if blocked.code == _OFF:
+    sentences = [_cause_sentence(blocked, words)]
+    if blocked.code == _SWITCHED_OFF:
         return sentences[0]
     if blocked.code == "crash":
         sentences.append(_("Try it again when the code is put right: on one worker, alone, once."))
     elif blocked.waits_for is None:
         sentences.append(_("Nothing is lost; it goes on when the code is put right."))
     if blocked.tries and blocked.next_try is not None:
-        tried = ngettext("Tried %(count)d time, next %(next)s.", "Tried %(count)d times, next %(next)s.", blocked.tries)
-        sentences.append(tried % {"count": blocked.tries, "next": when(blocked.next_try, now)})
+        tries_text = ngettext(
+            "Tried %(count)d time, next %(next)s.", "Tried %(count)d times, next %(next)s.", blocked.tries
+        )
+        sentences.append(tries_text % {"count": blocked.tries, "next": format_time(blocked.next_try, now)})
     if blocked.others:
-        same = ngettext(
+        others_text = ngettext(
             "%(count)d other run is stopped for the same reason.",
             "%(count)d other runs are stopped for the same reason.",
             blocked.others,
         )
-        sentences.append(same % {"count": blocked.others})
+        sentences.append(others_text % {"count": blocked.others})
     return " ".join(sentences)
 
 
-def _cause(blocked: BlockedNow, words: dict[str, object]) -> str:
+def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == "crash":
         return _("Stopped safely since %(since)s: %(error)s.") % words
-    if blocked.code == _OFF:
+    if blocked.code == _SWITCHED_OFF:
         return (
             _("Stopped since %(since)s, when its workflow class was switched off; that is on again, and it goes on.")
             % words
@@ -208,11 +214,11 @@ def _cause(blocked: BlockedNow, words: dict[str, object]) -> str:
     return _("Stopped safely since %(since)s: %(error)s.") % words
 
 
-def switched_off(switch: SwitchNow, title: str, *, now: datetime) -> str:
+def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
     """What is off, who did it, and what becomes of it. ``title``: of the class, or of the activity."""
     words = {
-        "name": switch.name, "title": whole(title), "who": switch.who or _("somebody"), "since": when(switch.since, now),
-        "reason": _line(switch.reason),
+        "name": switch.name, "title": capitalize(title), "who": switch.actor or _("somebody"), "since": format_time(switch.since, now),
+        "reason": _first_line(switch.reason),
     }  # fmt: skip
     if switch.kind == "queue" and switch.reason:
         text = _("The queue %(name)s is switched off by %(who)s since %(since)s (%(reason)s).")
@@ -225,20 +231,20 @@ def switched_off(switch: SwitchNow, title: str, *, now: datetime) -> str:
     return f"{text % words} {_('It goes on when that is switched on.')}"
 
 
-def paused(pause: PausedNow, *, now: datetime) -> str:
+def paused_sentence(pause: PausedView, *, now: datetime) -> str:
     """Who paused it, and what waits."""
-    since = "?" if pause.since is None else when(pause.since, now)
-    words = {"who": pause.who or _("somebody"), "since": since, "reason": _line(pause.reason)}
+    since = "?" if pause.since is None else format_time(pause.since, now)
+    words = {"who": pause.actor or _("somebody"), "since": since, "reason": _first_line(pause.reason)}
     if pause.reason:
         text = _("Paused by %(who)s since %(since)s (%(reason)s).") % words
     else:
         text = _("Paused by %(who)s since %(since)s.") % words
     if not pause.messages:
         return text
-    waiting = ngettext("%(count)d message waits.", "%(count)d messages wait.", pause.messages)
-    return f"{text} {waiting % {'count': pause.messages}}"
+    waiting_text = ngettext("%(count)d message waits.", "%(count)d messages wait.", pause.messages)
+    return f"{text} {waiting_text % {'count': pause.messages}}"
 
 
-def _line(text: str) -> str:
+def _first_line(text: str) -> str:
     """The first line that says something."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")

@@ -1,0 +1,78 @@
+"""The filters of ``list`` and ``bulk``: those of REST, with the same words and the same refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandParser
+from django.db.models import QuerySet
+
+from temporalex_django.management.exit_codes import usage_error
+from temporalex_django.management.printing import escape
+from temporalex_django.models import Instance, Status
+
+if TYPE_CHECKING:
+    from temporalex_django.rest.filters import RunFilter
+
+_DEST_PREFIX = "filter_"
+
+
+def add_filters(parser: CommandParser) -> None:
+    """One option for each of them."""
+    group = parser.add_argument_group("filters", "all of them must hold")
+    for name, run_filter in _filter_class().base_filters.items():
+        help_text = run_filter.extra.get("help_text") or ("an ISO time" if name.endswith(("_after", "_before")) else "")
+        group.add_argument(
+            _option_name(name), dest=f"{_DEST_PREFIX}{name}", metavar="VALUE", help=str(help_text).replace("%", "%%")
+        )
+
+
+def filter_names() -> Collection[str]:
+    """The names of all of them."""
+    return [*_filter_class().base_filters]
+
+
+def filters_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """Those that were given, by name."""
+    option_values = {name: options.get(f"{_DEST_PREFIX}{name}") for name in _filter_class().base_filters}
+    return {name: value for name, value in option_values.items() if value is not None}
+
+
+def apply_filters(runs: QuerySet[Instance], filters: Mapping[str, str]) -> QuerySet[Instance]:
+    """Those of ``runs`` for which all of them hold. Raises ``CommandError`` that says which words there are."""
+    for name, value in filters.items():
+        if not value.isprintable():
+            raise usage_error(f"{_option_name(name)} {escape(value)} is no value", "Printable characters only.")
+    form = _filter_class()(data=filters, queryset=runs)
+    if not form.is_valid():
+        name, messages = next(iter(form.errors.items()))
+        next_step = f"There are: {', '.join(Status.values)}." if name == "status" else f"Write: {_example(name)}."
+        raise usage_error(
+            f"{_option_name(name)} {escape(filters[name])}: {escape(' '.join(map(str, messages)))}", next_step
+        )
+    filtered_runs: QuerySet[Instance] = form.qs
+    return filtered_runs
+
+
+def _filter_class() -> type[RunFilter]:
+    """Imported where it is needed: with REST it takes as long as all the rest, and a worker has no use for it."""
+    from temporalex_django.rest.filters import RunFilter  # noqa: PLC0415 - see above
+
+    return RunFilter
+
+
+def _option_name(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _example(name: str) -> str:
+    """One that is right."""
+    if name.endswith(("_after", "_before")):
+        return f"{_option_name(name)} 2026-11-03T14:00:00Z"
+    return {
+        "version": f"{_option_name(name)} 2",
+        "blocked": f"{_option_name(name)} true, or false",
+        "subject": f"{_option_name(name)} app.model:key",
+        "attributes": f"""--workflow NAME {_option_name(name)} '{{"total__gt": 1000, "customer": "x"}}'""",
+    }.get(name, f"{_option_name(name)} VALUE")

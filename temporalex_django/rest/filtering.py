@@ -1,0 +1,28 @@
+"""What a client says to narrow a list of runs, and how it is told what it got wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from django.db.models import QuerySet
+from rest_framework import exceptions
+
+from temporalex_django.core.names import quoted
+from temporalex_django.models import Instance
+from temporalex_django.rest.filters import RunFilter
+
+
+def filter_runs(
+    filterset_class: type[RunFilter], parameters: Mapping[str, str], runs: QuerySet[Instance]
+) -> QuerySet[Instance]:
+    """The runs that a filter leaves. Raises DRF's ``ValidationError`` for what it does not take."""
+    if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
+        allowed = ", ".join(filterset_class.base_filters)
+        raise exceptions.ValidationError({"unknown": [f"no filter {quoted(unknown[0])}: there are {allowed}"]})
+    if unprintable := [name for name, text in parameters.items() if not text.isprintable()]:
+        raise exceptions.ValidationError({unprintable[0]: ["printable characters"]})
+    filterset = filterset_class(data=parameters, queryset=runs)
+    if not filterset.is_valid():
+        raise exceptions.ValidationError({name: [*messages] for name, messages in filterset.errors.items()})
+    filtered_runs: QuerySet[Instance] = filterset.qs
+    return filtered_runs

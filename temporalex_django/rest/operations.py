@@ -1,0 +1,64 @@
+"""What operators do to runs: bodies of requests, and what can be done now, from what each action says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers as fields
+
+from temporalex_django.actions.steering import Input, OperatorRunAction
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.models import Instance
+from temporalex_django.rest.serializers import ReasonBody
+
+_FIELD_CLASSES: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {
+    int: fields.IntegerField,
+    bool: fields.BooleanField,
+    float: fields.FloatField,
+    object: fields.JSONField,
+}
+
+
+def body_class_of(action: type[OperatorRunAction[Any]]) -> type[ReasonBody]:
+    """``reason``, and the inputs of the action; named after it."""
+    class_name = "".join(word.capitalize() for word in action.name.split("_"))
+    return type(
+        f"{class_name}Body",
+        (ReasonBody,),
+        {action_input.name: _build_field(action_input) for action_input in action.inputs},
+    )
+
+
+def _build_field(action_input: Input) -> fields.Field[Any, Any, Any, Any]:
+    options: dict[str, Any] = {
+        "required": action_input.required,
+        "label": action_input.label,
+        "help_text": action_input.help,
+    }
+    if action_input.choices:
+        return fields.ChoiceField(choices=action_input.choices, **options)
+    if action_input.kind is str:
+        return fields.CharField(trim_whitespace=False, allow_blank=True, **options)
+    if action_input.kind is object:
+        return fields.JSONField(allow_null=True, **options)
+    return _FIELD_CLASSES[action_input.kind](**options)
+
+
+def describe_operation(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> dict[str, Any]:
+    """As ``OperationOut`` has it."""
+    return {
+        "name": action.name,
+        "of": action.target_kind,
+        "effect": action.effect_text(run),
+        "destructive": action.destructive,
+        "why_not": _refusal_text(action, run, user) or action.why_not(run),
+    }
+
+
+def _refusal_text(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> str | None:
+    refused_operation = action.refused_operation(user, run)
+    if refused_operation is None:
+        return None
+    if refused_operation.permission is None:
+        return f"{refused_operation.workflow} is not started from here: it is internal, or an old version."
+    return f"That takes the permission {refused_operation.permission}."

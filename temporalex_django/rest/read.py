@@ -1,0 +1,187 @@
+"""What is read of runs: lists, one run, its history, result, children and activities. Nothing is written or locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from django.db.models import F, QuerySet
+from django.db.models.functions import Length
+from django.utils import timezone
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django import errors
+from temporalex_django.actions import timeline
+from temporalex_django.actions.accepting import available_messages
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.describe import ResultWaiter, describe
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.targets import RunTarget
+from temporalex_django.authoring.authorization import sender_key
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.models import HistoryEvent
+from temporalex_django.rest import serializers
+from temporalex_django.rest.contract import with_contract
+from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
+from temporalex_django.rest.filtering import filter_runs
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.operations import describe_operation
+from temporalex_django.rest.pagination import count_fitting
+from temporalex_django.rest.problems import RETRY_AFTER
+from temporalex_django.rest.runs import RunViewSet
+from temporalex_django.rest.types import schema_of
+from temporalex_django.rest.wait_limit import wait_slot
+
+
+class RunReadViewSet(RunViewSet):
+    """Runs, to be looked at."""
+
+    #: What narrows the list: a subclass of ``RunFilter`` may have more.
+    filterset_class = RunFilter
+
+    def parameter_names(self) -> list[str]:
+        filters = [*self.filterset_class.base_filters] if self.action == "list" else []
+        return [*filters, *super().parameter_names()]
+
+    @with_contract(read_contract("Runs, newest first", serializers.InstanceOut, ORDER, *PAGES, several=True))
+    def list(self, request: Request) -> Response:
+        """Three reads, at most four."""
+        filters = {
+            name: self._text_parameter(name)
+            for name in self.filterset_class.base_filters
+            if name in request.query_params
+        }
+        order = self._text_parameter("order") or NEWEST_FIRST
+        if order not in ORDERS:
+            raise ValidationError({"order": [f"one of {', '.join(ORDERS)}"]})
+        return self._page_response(
+            self._represent_page(filter_runs(self.filterset_class, filters, self.get_queryset()), order=order)
+        )
+
+    @with_contract(read_contract("One run as it stands", serializers.InstanceDetail, WORKFLOW))
+    def retrieve(self, request: Request, id: str) -> Response:
+        """With an ``ETag``, which ``If-Match`` of an action takes."""
+        return self._run_response(self._find_target(id))
+
+    @with_contract(read_contract("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
+    def children(self, request: Request, id: str) -> Response:
+        """Of that run alone, not of the chain; newest first."""
+        return self._page_response(
+            self._represent_page(self.get_queryset().filter(parent_run_id=self._find_target(id).selected_run_id))
+        )
+
+    @with_contract(read_contract("The history, in pages", serializers.EventOut, WORKFLOW, *BY_SEQ, several=True))
+    def events(self, request: Request, id: str) -> Response:
+        """A page ends earlier when it would be larger than ``BYTES_A_PAGE``."""
+        target = self._find_target(id)
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
+        return self._seq_page("events", target, events, Length("attributes"), serializers.EventOut)
+
+    @with_contract(
+        read_contract(
+            "The history as people read it: a row a thing", serializers.TimelineOut, WORKFLOW, *BY_SEQ, several=True
+        )
+    )
+    def timeline(self, request: Request, id: str) -> Response:
+        """What began behind the event ``after_seq``, with its end wherever that stands in the history."""
+        target = self._find_target(id)
+        after_seq, limit = self._page_bounds()
+        redactor = self._redactor(target.row)
+        rows, last_seq = timeline.timeline_page(
+            target.selected_run_id, after=after_seq, limit=limit, redactor=redactor, storage=storage()
+        )
+        next_url = None
+        if last_seq is not None:
+            next_url = self._next_url("timeline", {"after": last_seq, "limit": limit}, id=str(target.selected_run_id))
+        now = timezone.now()
+        rendered = [{**asdict(row), "text": row.text(now=now, titles=timeline.titles_of(row))} for row in rows]
+        return Response({"next": next_url, "results": serializers.TimelineOut(rendered, many=True).data})
+
+    @with_contract(read_contract("What it takes now", serializers.AcceptedOut, WORKFLOW, several=True))
+    def messages(self, request: Request, id: str) -> Response:
+        """Signals, updates and events of graphs: the schema of what goes with each, and why he may not send it."""
+        run = self._load_run(self._find_target(id))
+        rows = [
+            {
+                "kind": message.kind,
+                "name": message.name,
+                "step": message.step,
+                "schema": schema_of(message.args_type),
+                "about": message.about,
+                "why_not": message.why_not(self._user, run),
+            }
+            for message in available_messages(run)
+        ]
+        return Response({"next": None, "results": serializers.AcceptedOut(rows, many=True).data})
+
+    @with_contract(read_contract("What can be done to it", serializers.OperationOut, WORKFLOW, several=True))
+    def operations(self, request: Request, id: str) -> Response:
+        """What operators do to a run, and why it cannot be done now."""
+        run = self._load_run(self._find_target(id))
+        rows = [describe_operation(action, run, self._user) for action in STEERING.values()]
+        return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
+
+    @with_contract(read_contract("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
+    def activities(self, request: Request, id: str) -> Response:
+        """Attempts, the last failure, and when they are tried next; the first hundred."""
+        target = self._find_target(id)
+        activities = describe(target, storage=storage(), redactor=self._redactor(target.row)).activities
+        return Response({"next": None, "results": serializers.ActivityOut(activities, many=True).data})
+
+    @with_contract(
+        read_contract(
+            "How it ended",
+            {200: serializers.ResultOut, 202: serializers.NoResultOut},
+            WORKFLOW,
+            WAIT,
+        )
+    )
+    def result(self, request: Request, id: str) -> Response:
+        """200 for a closed run, with ``waiter`` or ``error``; 202 for an open one.
+
+        ``wait`` (seconds) waits for its end.
+        """
+        target = self._find_target(id)
+        redactor = self._redactor(target.row)
+        waiter = ResultWaiter(
+            target,
+            timeout=self._wait_seconds(default=0.0),
+            storage=storage(),
+            wait_slot=partial(wait_slot, sender_key(self._user)),
+            redactor=redactor,
+        )
+        try:
+            return Response({"status": "completed", "result": waiter.get()})
+        except errors.ResultTimeout as exc:
+            description = describe(target, storage=storage(), redactor=redactor)
+            body = {"status": description.status, "blocked": description.blocked, "detail": str(exc)}
+            return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})
+        except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
+            # the code without its prefix is the status: failed, terminated, timed_out, cancelled
+            error = {
+                "code": exc.code,
+                "detail": str(exc),
+                "type": getattr(exc, "type", None),
+                "reason": getattr(exc, "reason", None),
+            }
+            return Response({"status": exc.code.removeprefix("workflow_"), "error": error})
+
+    def _seq_page(
+        self, url_name: str, target: RunTarget, rows: QuerySet[Any], size: Any, serializer_class: Any
+    ) -> Response:
+        """A page of rows of a run, in the order of ``seq``; two reads."""
+        after_seq, limit = self._page_bounds()
+        rows = rows.filter(seq__gt=after_seq).order_by("seq")
+        sizes: list[tuple[int, int]] = [*rows.values_list(F("seq"), size)[: limit + 1]]
+        count = min(limit, count_fitting([size for _, size in sizes]), len(sizes))
+        page: Iterable[Any] = rows.filter(seq__lte=sizes[count - 1][0]) if sizes else ()
+        next_url = None
+        if count < len(sizes):
+            query = {"after": sizes[count - 1][0], "limit": limit}
+            next_url = self._next_url(url_name, query, id=str(target.selected_run_id))
+        rendered = serializer_class(page, many=True, context={"view": self._redactor(target.row)}).data
+        return Response({"next": next_url, "results": rendered})

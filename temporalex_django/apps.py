@@ -40,28 +40,28 @@ class TemporalexConfig(AppConfig):
         """Raises ``NotConfigured`` when a setting is wrong: nothing must be stored as it would be without it."""
         from temporalex_django import checks  # noqa: PLC0415 - importing it registers them
 
-        if wrong := problems():
+        if errors := problems():
             if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:  # they list them all
                 return
-            raise NotConfigured(" ".join(wrong))
+            raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
-        _let_validators_refuse()
-        backend.bind(_backend)
-        django_tasks.bind(_task_host)
+        _register_refusals()
+        backend.bind(_get_backend)
+        django_tasks.bind(_get_task_host)
         guarded_orm.install()
         guarded_services.install()
         BACKGROUND_HOOKS[:] = [
-            BackgroundHook(has_work=_bulk_jobs_wait, run=_bulk_jobs),
-            *(_forgetting(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
+            BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),
+            *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
         ]
-        background_hooks.bind_run_due(_burst)
-        checks.faulty[:] = _discover()
-        _run_locally()
+        background_hooks.bind_run_due(_run_burst)
+        checks.definition_errors[:] = _import_app_modules()
+        _start_local_runner()
 
 
-def _let_validators_refuse() -> None:
+def _register_refusals() -> None:
     """Validators refuse by raising what Django, and Django REST framework if it is loaded, refuse requests by."""
     from django.core.exceptions import PermissionDenied, ValidationError  # noqa: PLC0415 - as above
 
@@ -69,10 +69,10 @@ def _let_validators_refuse() -> None:
 
     failures.add_refusal(ValidationError)
     failures.add_refusal(PermissionDenied)
-    failures.add_refusal(Exception, _is_refusal_of_rest_framework)
+    failures.add_refusal(Exception, _is_rest_framework_refusal)
 
 
-def _is_refusal_of_rest_framework(exc: Exception) -> bool:
+def _is_rest_framework_refusal(exc: Exception) -> bool:
     """Whether it is an ``APIException`` that blames the client."""
     module = sys.modules.get("rest_framework.exceptions")  # where one is raised, it is loaded
     return (
@@ -82,12 +82,12 @@ def _is_refusal_of_rest_framework(exc: Exception) -> bool:
     )
 
 
-def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
+def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
     """Import the modules of all apps.
 
     Those that define what cannot be a workflow are for ``manage.py check`` to report, all of them.
     """
-    faulty = []
+    definition_errors = []
     for app in apps.get_app_configs():
         for name in ("activities", "workflows"):
             if app.module is None or not module_has_submodule(app.module, name):
@@ -96,58 +96,60 @@ def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
                 import_module(f"{app.name}.{name}")
             except WorkflowDefinitionError as exc:
                 logger.error("%s.%s is not loaded: %s", app.name, name, exc)
-                faulty.append((f"{app.name}.{name}", exc))
-    return faulty
+                definition_errors.append((f"{app.name}.{name}", exc))
+    return definition_errors
 
 
-def _backend() -> BoundBackend:
+def _get_backend() -> BoundBackend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
 
 
-def _task_host() -> TaskHost:
+def _get_task_host() -> TaskHost:
     from temporalex_django.tasks.results import DjangoTaskHost  # noqa: PLC0415 - it needs the models, and Django's tasks
 
     return DjangoTaskHost()
 
 
-def _burst(seconds: float) -> int:
+def _run_burst(seconds: float) -> int:
     from temporalex_django.workers.loop import run_until_idle  # noqa: PLC0415 - a process that serves pages has no worker
 
     return run_until_idle(timeout=seconds)
 
 
-def _bulk_jobs_wait(alias: str) -> bool:
+def _has_bulk_jobs(alias: str) -> bool:
     from temporalex_django.actions.bulk_jobs import has_running_jobs  # noqa: PLC0415 - it needs the models
 
     return has_running_jobs(alias)
 
 
-def _bulk_jobs(alias: str) -> bool:
+def _run_bulk_jobs(alias: str) -> bool:
     from temporalex_django.actions.bulk_jobs import run_jobs  # noqa: PLC0415 - it needs the models
 
     return run_jobs(alias)
 
 
-def _forgetting(kind: str) -> BackgroundHook:
-    def of() -> CleanupJob:
+def _cleanup_hook(kind: str) -> BackgroundHook:
+    def cleanup_job() -> CleanupJob:
         from temporalex_django.actions import forgetting  # noqa: PLC0415 - it needs the models
 
-        found: CleanupJob = getattr(forgetting, kind)
-        return found
+        job: CleanupJob = getattr(forgetting, kind)
+        return job
 
-    return BackgroundHook(has_work=lambda alias: of().has_rows(alias), run=lambda alias: of().delete_batch(alias))
+    return BackgroundHook(
+        has_work=lambda alias: cleanup_job().has_rows(alias), run=lambda alias: cleanup_job().delete_batch(alias)
+    )
 
 
-def _run_locally() -> None:
+def _start_local_runner() -> None:
     """``runserver`` advances workflows in threads of its own (setting ``LOCAL_RUNNER``), in the process that serves."""
-    serves = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
-    wanted = get_settings().LOCAL_RUNNER
-    if not serves or not (settings.DEBUG if wanted is None else wanted):
+    is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
+    local_runner = get_settings().LOCAL_RUNNER
+    if not is_runserver or not (settings.DEBUG if local_runner is None else local_runner):
         return
 
-    def begin() -> None:
+    def start_worker() -> None:
         from temporalex_django.authoring.workflow import registry  # noqa: PLC0415 - as below
         from temporalex_django.workers.development import DevelopmentWorker  # noqa: PLC0415 - it needs the models
 
@@ -159,4 +161,4 @@ def _run_locally() -> None:
             flush=True,
         )
 
-    threading.Thread(target=begin, name="temporalex-begin", daemon=True).start()
+    threading.Thread(target=start_worker, name="temporalex-begin", daemon=True).start()

@@ -29,26 +29,26 @@ from temporalex_django.errors import WorkflowDefinitionError
 
 TAG = "temporalex"
 #: Modules of workflows that could not be loaded, and why; filled when Django starts.
-faulty: list[tuple[str, WorkflowDefinitionError]] = []
+definition_errors: list[tuple[str, WorkflowDefinitionError]] = []
 _BROKER = "temporalex_django.workers.q2.Broker"
-_OURS = "temporalex_django.workers.q2"
+_BROKER_PACKAGE = "temporalex_django.workers.q2"
 
 
 @register(TAG)
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """``TEMPORALEX``: unknown names, wrong types, a codec or a database that is not there."""
     del app_configs
-    found: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
+    messages: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
     alias = conf.read()[0].DATABASE
     if alias not in settings.DATABASES:
-        known = ", ".join(sorted(settings.DATABASES))
-        found.append(
+        database_names = ", ".join(sorted(settings.DATABASES))
+        messages.append(
             Error(
-                f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {known}).",
+                f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {database_names}).",
                 id="temporalex_django.E002",
             )
         )
-    return found
+    return messages
 
 
 @register(TAG)
@@ -71,9 +71,9 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
     With ``check --database`` only (Django 6.1: with every command that checks), like every check that asks a database.
     """
     alias = conf.read()[0].DATABASE
-    if not databases or alias not in databases or alias not in settings.DATABASES or _migrating():
+    if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
         return []
-    missing = unapplied(alias)
+    missing = unapplied_migrations(alias)
     if not missing:
         return []
     return [
@@ -85,7 +85,7 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
     ]
 
 
-def _migrating() -> bool:
+def _is_migrating() -> bool:
     """Whether ``migrate`` asks, by whomever it was called."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
     while frame is not None:
@@ -95,7 +95,7 @@ def _migrating() -> bool:
     return False
 
 
-def unapplied(alias: str) -> list[str]:
+def unapplied_migrations(alias: str) -> list[str]:
     """Migrations of this app that the database does not have; none when it cannot be asked."""
     try:
         executor = MigrationExecutor(connections[alias])
@@ -125,10 +125,10 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
                 id="temporalex_django.W004",
             )
         ]
-    found = list(_broker_problems(str(path)))
+    messages = list(_broker_problems(str(path)))
     timeout, retry = cluster.get("timeout"), cluster.get("retry", 60)
     if timeout is not None and retry <= timeout:
-        found.append(
+        messages.append(
             Warning(
                 f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): django-q2 starts tasks again while they "
                 "still run.",
@@ -138,14 +138,14 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
         )
     cache = (settings.CACHES.get(cluster.get("cache", "default")) or {}).get("BACKEND", "")
     if cache.endswith("LocMemCache"):
-        found.append(
+        messages.append(
             Warning(
                 "django-q2 keeps the state of its cluster in Django's cache, and that is LocMem: other processes do not see it.",
                 hint="Use a cache that processes share; the console of workflows reads its own table and is not affected.",
                 id="temporalex_django.W006",
             )
         )
-    return found
+    return messages
 
 
 def _broker_problems(path: str) -> Iterator[CheckMessage]:
@@ -154,8 +154,8 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     Anybody else's is not our business, beyond saying what it means.
     """
     module, _, name = path.rpartition(".")
-    ours = path.startswith("temporalex_django.")
-    if ours and not apps.is_installed("django_q"):
+    is_own_broker = path.startswith("temporalex_django.")
+    if is_own_broker and not apps.is_installed("django_q"):
         yield Error(
             f"Q_CLUSTER['broker_class'] is {path!r}, and django_q is not in INSTALLED_APPS: there is no qcluster command.",
             hint="Add 'django_q' to INSTALLED_APPS and migrate; or take Q_CLUSTER out and run manage.py temporalex worker.",
@@ -165,7 +165,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     try:
         cls = getattr(import_module(module), name)
     except Exception as exc:  # noqa: BLE001 - whatever importing it raises, the cluster would not start
-        if ours:
+        if is_own_broker:
             yield Error(
                 f"Q_CLUSTER['broker_class'] is {path!r}, which cannot be imported: {exc}",
                 hint=f"It is called {_BROKER!r}.",
@@ -176,7 +176,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
 
     if isinstance(cls, type) and issubclass(cls, WorkerHost):
         return
-    if ours:
+    if is_own_broker:
         yield Error(
             f"Q_CLUSTER['broker_class'] is {path!r}, which is not a broker.",
             hint=f"It is called {_BROKER!r}.",
@@ -185,7 +185,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"class Broker({_OURS}.WorkerHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
+            hint=f"class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
             id="temporalex_django.W004",
         )
 
@@ -196,21 +196,21 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
     del app_configs
     from temporalex_django.authoring import activity, workflow  # noqa: PLC0415 - filled by autodiscovery
 
-    found: list[CheckMessage] = []
+    messages: list[CheckMessage] = []
     discovered = {f"{app.name}.{module}" for app in apps.get_app_configs() for module in ("activities", "workflows")}
-    for what, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
+    for kind, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
         for name, modules in defined_in.items():
-            places = [module for module in modules if module in discovered]
-            if len(places) < 2:
+            duplicate_modules = [module for module in modules if module in discovered]
+            if len(duplicate_modules) < 2:
                 continue
-            found.append(
+            messages.append(
                 Error(
-                    f"Two definitions of the {what} {name!r}: {' and '.join(places)}.",
+                    f"Two definitions of the {kind} {name!r}: {' and '.join(duplicate_modules)}.",
                     hint="Give one of them another name=.",
                     id="temporalex_django.E007",
                 )
             )
-    return found
+    return messages
 
 
 @register(TAG)
@@ -221,15 +221,15 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
     from temporalex_django.graph.workflow import GraphWorkflow  # noqa: PLC0415 - as above
 
-    found: list[CheckMessage] = [
+    messages: list[CheckMessage] = [
         Error(f"{module} is not loaded: {exc.message}", hint=exc.next_step, id="temporalex_django.E008")
-        for module, exc in faulty
+        for module, exc in definition_errors
     ]
     for cls in workflow.concrete_classes():
         if issubclass(cls, GraphWorkflow):
             problems = validation.build(cls)[1]
-            found += [Error(f"workflow {cls.__qualname__}: {p}", id="temporalex_django.E008") for p in problems]
-    return found
+            messages += [Error(f"workflow {cls.__qualname__}: {p}", id="temporalex_django.E008") for p in problems]
+    return messages
 
 
 @register(TAG)
@@ -250,7 +250,7 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 
 @register(TAG)
-def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """What is stored as plain text beside a codec that may have been chosen so that nothing is."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
@@ -258,7 +258,7 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
     path = conf.read()[0].PAYLOAD_CODEC
     if path == conf.Settings().PAYLOAD_CODEC:
         return []
-    found: list[CheckMessage] = [
+    messages: list[CheckMessage] = [
         Warning(
             f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, beside the codec {path}.",
             hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check. "
@@ -269,7 +269,7 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
         for cls in workflow.concrete_classes()
         if cls.stored
     ]
-    found += [
+    messages += [
         Warning(
             f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, beside the codec {path}.",
             hint="If the codec encrypts, declare none that nobody may read in the database; else silence this check. "
@@ -280,7 +280,7 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
         for cls in workflow.concrete_classes()
         if cls.search_attributes
     ]
-    return found
+    return messages
 
 
 @register(TAG)
@@ -297,7 +297,7 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
             id="temporalex_django.W007",
         )
         for path, classes in _workflow_files().items()
-        for finding in _findings(path, classes)
+        for finding in _lint_findings(path, classes)
         if not finding.seeded
     ]
 
@@ -321,7 +321,7 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
             id="temporalex_django.W012",
         )
         for path, classes in _workflow_files().items()
-        for finding in _findings(path, classes)
+        for finding in _lint_findings(path, classes)
         if finding.seeded
     ]
 
@@ -333,9 +333,9 @@ def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
     mixin = getattr(sys.modules.get("temporalex_django.rest.mixin"), "WorkflowViewMixin", None)
     if mixin is None or not getattr(settings, "ROOT_URLCONF", None):
         return []
-    found = {
+    view_names = {
         view.__qualname__
-        for route, view in _routes(get_resolver().url_patterns)
+        for route, view in _view_routes(get_resolver().url_patterns)
         if isinstance(route, RoutePattern) and "(?P<message>" in str(route) and issubclass(view, mixin)
     }
     return [
@@ -344,17 +344,17 @@ def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
             hint="Register it with a router of its own that does: DefaultRouter(), without use_regex_path=False.",
             id="temporalex_django.E009",
         )
-        for name in sorted(found)
+        for name in sorted(view_names)
     ]
 
 
-def _routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
+def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
     """Each route that leads to a class of views, with it."""
-    for one in patterns:
-        if hasattr(one, "url_patterns"):
-            yield from _routes(one.url_patterns)
-        elif isinstance(view := getattr(one.callback, "cls", None), type):
-            yield one.pattern, view
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _view_routes(pattern.url_patterns)
+        elif isinstance(view := getattr(pattern.callback, "cls", None), type):
+            yield pattern.pattern, view
 
 
 def _workflow_files() -> dict[str, set[str]]:
@@ -374,7 +374,7 @@ def _workflow_files() -> dict[str, set[str]]:
     return files
 
 
-def _findings(path: str, classes: set[str]) -> list[Finding]:
+def _lint_findings(path: str, classes: set[str]) -> list[Finding]:
     try:
         return lint(Path(path).read_text(encoding="utf-8"), workflows=classes)
     except (OSError, ValueError, SyntaxError):  # no source: compiled, in an archive, or changed since it was imported

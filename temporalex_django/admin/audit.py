@@ -13,9 +13,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, policy
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
-from temporalex_django.admin.filters import ActionFilter, ActorFilter
-from temporalex_django.admin.shown import moment, shortened
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, visible_runs
+from temporalex_django.admin.filters import ActionFilter, AutomaticFilter
+from temporalex_django.admin.formatting import format_time, shorten
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import OperatorAction
 
@@ -26,7 +26,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
 
     list_display = ("when", "action", "who", "of_run", "why", "source", "how")
     list_display_links = ("when", "action")
-    list_filter = (ActorFilter, ActionFilter, "denied", "forced")
+    list_filter = (AutomaticFilter, ActionFilter, "denied", "forced")
     list_select_related = False
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
     search_help_text = _("Id of a run or name of a person, from its beginning")
@@ -46,14 +46,14 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         What was done to runs that are deleted is for those who may see all.
         """
         actions = super().get_queryset(request)
-        there = runs_there(self.admin_site, request)
-        return actions if there is None else actions.filter(run__in=there.values("pk"))
+        runs = visible_runs(self.admin_site, request)
+        return actions if runs is None else actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         """Not from where it was done, for whoever may not see payloads."""
         user = cast("Person", request.user)
-        asked = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
-        if policy().allows(user, asked):
+        operation = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
+        if policy().allows(user, operation):
             return self.fields
         return [tuple(n for n in row if n != "address") if isinstance(row, tuple) else row for row in self.fields]
 
@@ -62,11 +62,11 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
 
     @admin.display(description=_("when"), ordering="id")
     def when(self, action: OperatorAction) -> SafeString:
-        return moment(action.at)
+        return format_time(action.at)
 
     @admin.display(description=_("why"))
     def why(self, action: OperatorAction) -> str:
-        return shortened(action.reason) or "–"
+        return shorten(action.reason) or "–"
 
     @admin.display(description=_("who"), ordering="actor_name")
     def who(self, action: OperatorAction) -> str:
@@ -83,5 +83,5 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         if action.run_id is None:
             return action.workflow_id
         address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
-        link = format_html('<a href="{}">{}</a>', address, shortened(action.workflow_id))
+        link = format_html('<a href="{}">{}</a>', address, shorten(action.workflow_id))
         return format_html('{}<span class="tx-under">{}</span>', link, action.workflow)

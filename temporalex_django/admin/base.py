@@ -12,19 +12,19 @@ from django.utils.functional import cached_property
 
 from temporalex_django.access import is_unfiltered, runs_for
 from temporalex_django.actions.base import storage
-from temporalex_django.admin.requests import user_of
+from temporalex_django.admin.request_user import user_of
 from temporalex_django.models import Instance
 
 M = TypeVar("M", bound=models.Model)
 
 
-def runs_there(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[Instance] | None:
+def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[Instance] | None:
     """The runs that there are for the user in the list of runs of this site; None: all of them."""
     runs: Any = site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
     if runs is None:
         return runs_for(user_of(request), alias=storage().alias)
-    found: models.QuerySet[Instance] = runs.get_queryset(request)
-    return None if is_unfiltered(found) else found.order_by()
+    queryset: models.QuerySet[Instance] = runs.get_queryset(request)
+    return None if is_unfiltered(queryset) else queryset.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
@@ -49,12 +49,14 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         """
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
-            one: Any = entry[0] if isinstance(entry, (list, tuple)) else entry
+            list_filter: Any = entry[0] if isinstance(entry, (list, tuple)) else entry
             names += (
-                [one] if isinstance(one, str) else getattr(one, "parameters", (getattr(one, "parameter_name", None),))
+                [list_filter]
+                if isinstance(list_filter, str)
+                else getattr(list_filter, "parameters", (getattr(list_filter, "parameter_name", None),))
             )
-        own = any(lookup == name or lookup.startswith(f"{name}__") for name in names if name)
-        return own and bool(super().lookup_allowed(lookup, value, request))
+        is_own_lookup = any(lookup == name or lookup.startswith(f"{name}__") for name in names if name)
+        return is_own_lookup and bool(super().lookup_allowed(lookup, value, request))
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         return False
@@ -69,9 +71,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 class CappedPaginator(Paginator):  # type: ignore[type-arg] # generic in the stubs only
     """Counts so many rows at most: of a big table it takes seconds to count all. The pages behind are not offered."""
 
-    MOST = 10_000
+    MAX_COUNT = 10_000
 
     @cached_property
     def count(self) -> int:
         rows: Any = self.object_list
-        return int(rows.order_by().values("pk")[: self.MOST + 1].count())
+        return int(rows.order_by().values("pk")[: self.MAX_COUNT + 1].count())

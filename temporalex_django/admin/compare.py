@@ -12,9 +12,9 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions import audit
 from temporalex_django.actions.compare import CompareInputs, InputComparison
-from temporalex_django.admin.requests import actor_of, refuse, user_of
-from temporalex_django.admin.run_pages import Confirmation, RunPage
-from temporalex_django.admin.shown import Value, value
+from temporalex_django.admin.formatting import FormattedPayload, format_payload
+from temporalex_django.admin.request_user import actor_of, refuse, user_of
+from temporalex_django.admin.run_action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import TokenForm
@@ -31,16 +31,16 @@ class ComparisonRow:
     command: str
     path: str
     place: str
-    recorded: Value
-    produced: Value
+    recorded: FormattedPayload
+    produced: FormattedPayload
 
 
-def may_compare(run: Instance, user: Person) -> bool:
+def can_compare(run: Instance, user: Person) -> bool:
     """Return whether the page of the run leads to the comparison: the user may see payloads, and the code is here."""
-    return _refusal(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
+    return _permission_error(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
 
 
-class ComparePage(RunPage):
+class CompareView(RunActionView):
     """Shows what it would do; posted, it replays the run and shows the differences below."""
 
     template = "admin/temporalex_django/instance/compare.html"
@@ -55,7 +55,7 @@ class ComparePage(RunPage):
             ),
             button=_("Compare"),
             why_not=CompareInputs.why_not(run),
-            not_yours=_refusal(user_of(request), run),
+            permission_error=_permission_error(user_of(request), run),
             action=CompareInputs.name,
         )
 
@@ -63,40 +63,42 @@ class ComparePage(RunPage):
         return TokenForm(request.POST if request.method == "POST" else None)
 
     def act(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
-        return CompareInputs(self.target(request, run), by=actor_of(request)).execute()
+        return CompareInputs(self.find_target(request, run), by=actor_of(request)).execute()
 
-    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+    def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
         """The differences stand on the page: another process may find others."""
-        if said.not_yours is not None:
-            refuse(request, said.action, said.not_yours, run=run)
-        if said.why_not is not None:
-            return self.page(request, run, said, form, status=409)
+        if confirmation.permission_error is not None:
+            refuse(request, confirmation.action, confirmation.permission_error, run=run)
+        if confirmation.why_not is not None:
+            return self.render_page(request, run, confirmation, form, status=409)
         if not form.is_valid():
-            return self.page(request, run, said, form)
+            return self.render_page(request, run, confirmation, form)
         try:
             differences = self.act(request, run, form)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except TemporalexError as exc:
             form.add_error(None, exc.message)
-            return self.page(request, run, said, form, status=409)
+            return self.render_page(request, run, confirmation, form, status=409)
         audit.record_read(actor_of(request), run)
-        return self.page(request, run, said, form, compared=True, differences=[_row(row) for row in differences])
+        return self.render_page(
+            request, run, confirmation, form, compared=True, differences=[_comparison_row(row) for row in differences]
+        )
 
 
-def _row(compared: InputComparison) -> ComparisonRow:
-    difference = compared.difference
+def _comparison_row(comparison: InputComparison) -> ComparisonRow:
+    difference = comparison.difference
     return ComparisonRow(
         event=difference.event,
         command=difference.command,
         path=difference.path,
         place=difference.place or "",
-        recorded=value(compared.recorded),
-        produced=value(compared.produced),
+        recorded=format_payload(comparison.recorded),
+        produced=format_payload(comparison.produced),
     )
 
 
-def _refusal(user: Person, run: Instance) -> str | None:
+def _permission_error(user: Person, run: Instance) -> str | None:
     if policy().allows(user, Operation(action=CompareInputs.name, permission=_PERMISSION).of(run)):
         return None
     return _("You may not compare: that takes the permission %(permission)s.") % {"permission": _PERMISSION}

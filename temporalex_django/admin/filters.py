@@ -27,7 +27,7 @@ from temporalex_django.authoring.listing import ORDERS, WAIT_KINDS
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import BulkJob, EndedTask, Status
 
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
@@ -39,11 +39,11 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
     def choices_from_code(self) -> Iterable[tuple[str, Any]]: ...
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        found = list(self.choices_from_code())
+        choices = list(self.choices_from_code())
         chosen = self.used_parameters.get(str(self.parameter_name))
-        if chosen is not None and chosen not in dict(found):  # of a class that this process has no more
-            found.append((str(chosen), str(chosen)))
-        return found
+        if chosen is not None and chosen not in dict(choices):  # of a class that this process has no more
+            choices.append((str(chosen), str(chosen)))
+        return choices
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -115,7 +115,7 @@ class JobStateFilter(ChoicesFilter):
         return BulkJob.State.choices
 
 
-class StandingFilter(admin.SimpleListFilter):
+class TroubleFilter(admin.SimpleListFilter):
     """What people look for first."""
 
     title = _("standing")
@@ -157,14 +157,14 @@ class CauseFilter(ChoicesFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """The largest groups of failures, as ``doctor`` lists them."""
-        there = model_admin.get_queryset(request)
-        groups = failure_groups(there.db, None if is_unfiltered(there) else there, now=timezone.now())
+        runs = model_admin.get_queryset(request)
+        groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
         counts: Counter[str] = Counter()
         for group in groups:
             counts[group.cause] += group.count
-        found = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
+        choices = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
         chosen = self.used_parameters.get(self.parameter_name)
-        return found if chosen is None or chosen in counts else [*found, (str(chosen), str(chosen))]
+        return choices if chosen is None or chosen in counts else [*choices, (str(chosen), str(chosen))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -181,14 +181,14 @@ class VersionFilter(ChoicesFilter):
     column = "version"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        found = {number for numbers in workflows.registered_versions().values() for number in numbers}
-        return [(str(number), str(number)) for number in sorted(found)]
+        versions = {number for numbers in workflows.registered_versions().values() for number in numbers}
+        return [(str(number), str(number)) for number in sorted(versions)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
         if value is None:
             return queryset
-        digits = value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS
+        digits = value.isascii() and value.isdigit() and len(value) < _MAX_DIGITS
         return narrowing.with_version(queryset, int(value)) if digits else queryset.none()
 
 
@@ -210,7 +210,7 @@ class StartedFilter(admin.SimpleListFilter):
         return queryset.filter(pk__gte=UUID(int=int(first.timestamp() * 1000) << 80))
 
 
-class WaitsFilter(admin.SimpleListFilter):
+class WaitingForFilter(admin.SimpleListFilter):
     """By what open runs wait for."""
 
     title = _("waits for")
@@ -295,7 +295,7 @@ class ActionFilter(ChoicesFilter):
         return [(name, name) for name in sorted({*ACTIONS, "view", READ})]
 
 
-class ActorFilter(admin.SimpleListFilter):
+class AutomaticFilter(admin.SimpleListFilter):
     """What people did.
 
     What code and turns did by themselves only when it is asked for, since there may be thousands of them a day.
@@ -317,7 +317,7 @@ class ActorFilter(admin.SimpleListFilter):
         return queryset if chosen == "all" else queryset.filter(automatic=chosen == "automatic")
 
 
-class WhoseFilter(admin.SimpleListFilter):
+class InboxFilter(admin.SimpleListFilter):
     """Whose human tasks; the page itself takes them (``HumanTaskAdmin.get_queryset``)."""
 
     title = _("whose")

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.actions import titles
-from temporalex_django.admin.shown import shape
+from temporalex_django.admin.formatting import shape
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.errors import TemporalexError
@@ -23,7 +23,7 @@ from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.present.formatting import capitalize
 from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
-#: Of the drawings of ``shown.badge``, by the state of a step.
+#: Of the drawings of ``formatting.badge``, by the state of a step.
 _SHAPES = {
     "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
 }  # fmt: skip
@@ -35,7 +35,7 @@ class DrawnStep:
 
     box: Box
     shape: SafeString
-    said: str
+    state_text: str
     leads_to: Sequence[str]
 
 
@@ -50,31 +50,31 @@ class GraphPicture:
     height: int = HEIGHT
 
 
-def graph_of(run: Instance) -> type[GraphWorkflow] | None:
+def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     """The class of a run that is a graph, if this process has it."""
     code: type[Workflow] | None = titles.class_or_none(run.workflow, run.version)
     return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
 
 
-def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
+def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
     """With the states that these events come to; None: there are too many to go through them."""
-    refs = list(code.graph())
-    number = {step: n for n, step in enumerate(refs)}
-    standing, why_not = _standing(code, number, events)
-    between: dict[tuple[int, int], list[str]] = defaultdict(list)
+    refs = list(graph_class.graph())
+    step_numbers = {step: n for n, step in enumerate(refs)}
+    step_states, why_not = _step_states(graph_class, step_numbers, events)
+    edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
     dynamic: set[tuple[int, int]] = set()
-    for edge in code.edges():
+    for edge in graph_class.edges():
         for target in edge.targets:
-            ends = number[edge.source], number[target]
-            between[ends].append(edge.event)
-            dynamic |= {ends} if edge.dynamic else set()
+            arrow_key = step_numbers[edge.source], step_numbers[target]
+            edge_events[arrow_key].append(edge.event)
+            dynamic |= {arrow_key} if edge.dynamic else set()
     arrows = [
-        Arrow(source=ends[0], target=ends[1], label=", ".join(events_there), dynamic=ends in dynamic)
-        for ends, events_there in between.items()
+        Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
+        for arrow_key, event_names in edge_events.items()
     ]
-    names = [capitalize(titles.step_title(code, key_of(step))) for step in refs]
-    drawn = draw_picture(names, arrows, standing)
-    words = _words()
+    names = [capitalize(titles.step_title(graph_class, key_of(step))) for step in refs]
+    drawn = draw_picture(names, arrows, step_states)
+    state_texts = _state_texts()
     leads_to: dict[int, list[str]] = defaultdict(list)
     for arrow in arrows:
         leads_to[arrow.source].append(f"{arrow.label} → {names[arrow.target]}")
@@ -82,7 +82,7 @@ def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | No
         DrawnStep(
             box=box,
             shape=shape(_SHAPES.get(box.state, "")),
-            said=words.get(box.state, ""),
+            state_text=state_texts.get(box.state, ""),
             leads_to=leads_to[box.number],
         )
         for box in drawn.boxes
@@ -90,25 +90,25 @@ def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | No
     return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
 
 
-def _standing(
-    code: type[GraphWorkflow], number: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
+def _step_states(
+    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
     """States by number of the step."""
     if events is None:
         return {}, _("Its history is too long to be gone through here: how far its steps are is not shown.")
     try:
-        instance = project(code, [_event(event) for event in events]) if events else None
+        instance = project(graph_class, [_core_event(event) for event in events]) if events else None
     except (TemporalexError, LookupError, TypeError, ValueError):  # another code wrote it, or it cannot be read
         return {}, _("Its history does not fit the graph as it is now: how far its steps are is not shown.")
-    return {number[step]: state for step, state in states(instance).items()}, None
+    return {step_numbers[step]: state for step, state in states(instance).items()}, None
 
 
-def _event(event: HistoryEvent) -> Event:
+def _core_event(event: HistoryEvent) -> Event:
     data: Any = event.data
     return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=data)
 
 
-def _words() -> dict[str, str]:
+def _state_texts() -> dict[str, str]:
     return {
         "completed": _("completed"),
         "active": _("active"),

@@ -12,17 +12,17 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.actions import timeline as reading
-from temporalex_django.admin.shown import Value, badge, duration, value
-from temporalex_django.admin.steering import Tool
+from temporalex_django.admin.formatting import FormattedPayload, badge, format_duration, format_payload
+from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present import timeline
 
-EVENTS_A_PAGE = 100
+EVENTS_PER_PAGE = 100
 #: Events that are read for what runs just now: of a longer history the last ones.
-WHOLE = 2000
+MAX_EVENTS = 2000
 _TIMERS = ("TimerStarted", "TimerFired", "TimerCancelled")
 
 #: What kind of thing an event is, for its colour; the kind itself is always written out.
@@ -37,42 +37,42 @@ _SHAPES = {"failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class EventRow:
     """An event."""
 
     seq: int
     kind: str
     family: str
     summary: str
-    data: Value
+    data: FormattedPayload
 
 
 @dataclass(slots=True, kw_only=True)
-class ShownActivation:
+class ActivationRow:
     """Events that were stored together. ``since`` is the time from the activation before it on the page."""
 
     number: int
     at: datetime
     since: str = ""
     seq: int | None = None  # of its ActivationStarted, which is its heading
-    rows: list[Row] = field(default_factory=list)
+    rows: list[EventRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class HistoryEntry:
     """A row of what happened, whatever events it took. ``numbers`` are those of the first and the last of them."""
 
     numbers: str
     text: str
     badge: SafeString
     at: datetime
-    took: str
+    duration: str
     activation: int
-    tools: Sequence[Tool] = ()
+    tools: Sequence[ActionLink] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
+class HistoryPages:
     """Where in the history the page is. Without a number the last page is shown: what happened last."""
 
     number: int
@@ -88,91 +88,94 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """A page of it, and what of it is still going on. ``whole`` are all events, where they were read."""
+class RunHistory:
+    """A page of it, and what of it is still going on. ``all_events`` are all events, where they were read."""
 
-    activations: Sequence[ShownActivation]
-    happened: Sequence[Happened]
-    pages: Pages
+    activations: Sequence[ActivationRow]
+    entries: Sequence[HistoryEntry]
+    pages: HistoryPages
     timers: Sequence[timeline.TimelineRow]
-    whole: Sequence[HistoryEvent] | None
+    all_events: Sequence[HistoryEvent] | None
 
 
-def read(
+def read_history(
     run: Instance,
     *,
     page: str,
     alias: str,
-    view: Redactor,
+    redactor: Redactor,
     now: datetime,
-    whole: bool,
-    tools: Callable[[int], Sequence[Tool]],
-) -> History:
+    with_all_events: bool,
+    action_links: Callable[[int], Sequence[ActionLink]],
+) -> RunHistory:
     """One statement, two for an earlier run of a chain; more where a thing begins or ends on another page.
 
-    ``whole``: all events are wanted, unless they are too many. ``tools`` gives the buttons of a row, by its activation.
+    ``with_all_events``: all events are wanted, unless they are too many. ``action_links`` gives the buttons of a row,
+    by its activation.
     """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
-    count = max(1, -(-length // EVENTS_A_PAGE))
+    count = max(1, -(-length // EVENTS_PER_PAGE))
     number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
-    first = (number - 1) * EVENTS_A_PAGE
-    whole = whole and length <= WHOLE
-    if not whole:
-        wanted = Q(seq__gt=first, seq__lte=first + EVENTS_A_PAGE)
+    first = (number - 1) * EVENTS_PER_PAGE
+    with_all_events = with_all_events and length <= MAX_EVENTS
+    if not with_all_events:
+        condition = Q(seq__gt=first, seq__lte=first + EVENTS_PER_PAGE)
         if run.is_open:
-            wanted |= Q(seq__gt=length - WHOLE, kind__in=_TIMERS)
-        events = events.filter(wanted)
-    found = list(events.order_by("seq"))
-    shown = [event for event in found if first < event.seq <= first + EVENTS_A_PAGE]
-    data = {event.seq: _shown_data(event, view) for event in shown}
-    told = [_event(event, data[event.seq]) for event in shown]
-    happened = reading.rows_of_events(run.pk, told, length=length, redactor=view, alias=alias)
+            condition |= Q(seq__gt=length - MAX_EVENTS, kind__in=_TIMERS)
+        events = events.filter(condition)
+    event_rows = list(events.order_by("seq"))
+    page_events = [event for event in event_rows if first < event.seq <= first + EVENTS_PER_PAGE]
+    data = {event.seq: _redact_data(event, redactor) for event in page_events}
+    redacted_events = [_core_event(event, data[event.seq]) for event in page_events]
+    entries = reading.rows_of_events(run.pk, redacted_events, length=length, redactor=redactor, alias=alias)
     timers: list[timeline.TimelineRow] = []
     if run.is_open:
-        of_timers = timeline.build_rows(_event(event, event.data) for event in found if event.kind in _TIMERS)
-        timers = [row for row in of_timers if row.state == "open" and row.seq is not None]
-    return History(
-        activations=_activations(shown, data),
-        happened=[_happened(row, now, tools) for row in happened],
-        pages=Pages(number=number, count=count),
+        timer_rows = timeline.build_rows(
+            _core_event(event, event.data) for event in event_rows if event.kind in _TIMERS
+        )
+        timers = [row for row in timer_rows if row.state == "open" and row.seq is not None]
+    return RunHistory(
+        activations=_activation_rows(page_events, data),
+        entries=[_history_entry(row, now, action_links) for row in entries],
+        pages=HistoryPages(number=number, count=count),
         timers=timers,
-        whole=found if whole else None,
+        all_events=event_rows if with_all_events else None,
     )
 
 
-def _shown_data(event: HistoryEvent, view: Redactor) -> Any:
+def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
     """What cannot be read says so, to whoever may read it."""
     data = event.data
     return (
         data
-        if isinstance(data, UnreadablePayload) and view.shows_payloads
-        else view.redact_attributes(data, kind=event.kind)
+        if isinstance(data, UnreadablePayload) and redactor.shows_payloads
+        else redactor.redact_attributes(data, kind=event.kind)
     )
 
 
-def _event(event: HistoryEvent, data: Any) -> Event:
+def _core_event(event: HistoryEvent, data: Any) -> Event:
     attributes = data if isinstance(data, dict) else {}
     return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
 
 
-def _activations(events: Sequence[HistoryEvent], data: dict[int, Any]) -> list[ShownActivation]:
-    found: list[ShownActivation] = []
+def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> list[ActivationRow]:
+    activations: list[ActivationRow] = []
     for event in events:
-        if not found or found[-1].number != event.activation:
-            since = "+" + duration(event.at - found[-1].at) if found else ""
-            found.append(ShownActivation(number=event.activation, at=event.at, since=since))
+        if not activations or activations[-1].number != event.activation:
+            since = "+" + format_duration(event.at - activations[-1].at) if activations else ""
+            activations.append(ActivationRow(number=event.activation, at=event.at, since=since))
         if event.kind == "ActivationStarted":
-            found[-1].seq = event.seq
+            activations[-1].seq = event.seq
         else:
-            found[-1].rows.append(_row(event, data[event.seq]))
-    return found
+            activations[-1].rows.append(_event_row(event, data[event.seq]))
+    return activations
 
 
-def _row(event: HistoryEvent, data: Any) -> Row:
+def _event_row(event: HistoryEvent, data: Any) -> EventRow:
     family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
-    return Row(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=value(data))
+    return EventRow(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=format_payload(data))
 
 
 def _summary(data: Any) -> str:
@@ -183,25 +186,27 @@ def _summary(data: Any) -> str:
     if "seq" in data:
         parts.append(f"#{data['seq']}")
     for name in ("activity", "workflow", "name", "message", "reason", "id"):
-        found = data.get(name)
-        if isinstance(found, (str, int)) and found != "":
-            parts.append(str(found)[:80])
+        attribute = data.get(name)
+        if isinstance(attribute, (str, int)) and attribute != "":
+            parts.append(str(attribute)[:80])
     return " · ".join(parts[:3])
 
 
-def _happened(row: timeline.TimelineRow, now: datetime, tools: Callable[[int], Sequence[Tool]]) -> Happened:
-    return Happened(
+def _history_entry(
+    row: timeline.TimelineRow, now: datetime, action_links: Callable[[int], Sequence[ActionLink]]
+) -> HistoryEntry:
+    return HistoryEntry(
         numbers=str(row.number) if row.last == row.number else f"{row.number}–{row.last}",
         text=row.text(now=now, titles=reading.titles_of(row)),
-        badge=badge(_SHAPES.get(row.state, "completed"), str(_states().get(row.state, row.state))),
+        badge=badge(_SHAPES.get(row.state, "completed"), str(_state_labels().get(row.state, row.state))),
         at=row.began,
         activation=row.activation,
-        tools=() if row.kind == "end" else tools(row.activation),
-        took=duration(row.ended - row.began) if row.ended is not None else "",
+        tools=() if row.kind == "end" else action_links(row.activation),
+        duration=format_duration(row.ended - row.began) if row.ended is not None else "",
     )
 
 
-def _states() -> dict[str, str]:
+def _state_labels() -> dict[str, str]:
     return {
         "open": _("under way"),
         "done": _("done"),

@@ -28,38 +28,44 @@ from temporalex_django.actions.ordering import columns, fetch_size, limit_to_ran
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.summary import RunStateLoader, annotate_ends, annotate_messages, annotate_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
-from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
-from temporalex_django.admin.compare import ComparePage, may_compare
+from temporalex_django.admin.bulk import BULK_ACTIONS, MAX_CHOSEN, BulkActionView, bulk_permission_error, can_start_bulk
+from temporalex_django.admin.compare import CompareView, can_compare
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
     QueueFilter,
     RunStatusFilter,
-    StandingFilter,
     StartedFilter,
     TagFilter,
+    TroubleFilter,
     VersionFilter,
-    WaitsFilter,
+    WaitingForFilter,
     WorkflowFilter,
 )
-from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
-from temporalex_django.admin.page import page_of
-from temporalex_django.admin.queries import QueryPage, query_links
-from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
-from temporalex_django.admin.run_pages import RunPage, not_the_present
-from temporalex_django.admin.searching import SearchAttributeFilter
-from temporalex_django.admin.shown import duration, moment, shortened, status_badge
-from temporalex_django.admin.starting import StartPage, like_address, may_start
-from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, row_tools, tools
-from temporalex_django.admin.switches import switch_addresses
+from temporalex_django.admin.formatting import format_duration, format_time, shorten, status_badge
+from temporalex_django.admin.messages import MessagePanel, SendMessageView, message_panels
+from temporalex_django.admin.operator_views import (
+    OperatorActionView,
+    history_action_links,
+    message_action_links,
+    part_action_links,
+    run_action_links,
+)
+from temporalex_django.admin.queries import QueryView, query_links
+from temporalex_django.admin.request_user import actor_of, refuse, user_of, view_permission_error
+from temporalex_django.admin.run_action_views import RunActionView, superseded_error
+from temporalex_django.admin.run_detail import run_detail_context
+from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
+from temporalex_django.admin.start_view import StartView, can_start, like_address
+from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
-_UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
-_SAID = "said"  # of a run in the list
+_DEFERRED_FIELDS = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
+_SUMMARY_ATTRIBUTE = "run_summary"  # of a run in the list
 #: Of a big table it takes seconds to count all. The pages behind are not offered.
-_COUNTED = 500
+_MAX_COUNT = 500
 
 
 class InstanceChangeList(ChangeList):
@@ -73,40 +79,40 @@ class InstanceChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """The filters are asked once, for ids: as many as are counted, of which the page shows some."""
         order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
-        found, most = self.queryset, _COUNTED + 1
+        queryset, limit = self.queryset, _MAX_COUNT + 1
         if order in ORDERS:
-            found, most = limit_to_range(found, order, None, rows=most), fetch_size(order, most)
-        ids = [*found.values_list("pk", flat=True)[:most]][: _COUNTED + 1]
+            queryset, limit = limit_to_range(queryset, order, None, rows=limit), fetch_size(order, limit)
+        ids = [*queryset.values_list("pk", flat=True)[:limit]][: _MAX_COUNT + 1]
         self.paginator = Paginator(ids, self.list_per_page)
         self.result_count, self.full_result_count = len(ids), None
         self.show_full_result_count, self.show_admin_actions = False, bool(ids)
         self.can_show_all = len(ids) <= self.list_max_show_all
         self.multi_page = len(ids) > self.list_per_page
         if self.show_all and self.can_show_all:
-            shown = ids
+            page_ids = ids
         else:
             try:
-                shown = [*self.paginator.page(self.page_num).object_list]
+                page_ids = [*self.paginator.page(self.page_num).object_list]
             except InvalidPage:
                 raise IncorrectLookupParameters from None
-        rows = annotate_ends(Instance.objects.using(found.db).defer(*_UNREAD).select_related("chain"))
-        there = {run.pk: run for run in rows.filter(pk__in=shown)}
-        self.result_list = runs = [there[pk] for pk in shown if pk in there]
-        reading = RunStateLoader(runs)
+        rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
+        runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
+        self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]
+        state_loader = RunStateLoader(runs)
         for run in runs:
-            setattr(run, _SAID, reading.summary(run, redactor_for(user_of(request), run)))
+            setattr(run, _SUMMARY_ATTRIBUTE, state_loader.summary(run, redactor_for(user_of(request), run)))
 
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
     """The page of a run holds its history, messages and activities, and what can be done to it."""
 
-    list_display = ("run", "standing", "stands", "created", "took")
+    list_display = ("run", "state", "summary", "created", "duration")
     list_filter = (
-        StandingFilter,
+        TroubleFilter,
         RunStatusFilter,
         CauseFilter,
-        WaitsFilter,
+        WaitingForFilter,
         WorkflowFilter,
         VersionFilter,
         StartedFilter,
@@ -119,8 +125,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     search_fields = ("workflow_id__startswith",)
     search_help_text = _("Id, from its beginning, or a run id")
     ordering = ("-id",)
-    list_max_show_all = MOST_CHOSEN
-    actions = CHOICES
+    list_max_show_all = MAX_CHOSEN
+    actions = BULK_ACTIONS
     change_form_template = "admin/temporalex_django/instance/change_form.html"
 
     # -- list ----------------------------------------------------------------------------------------------------------
@@ -130,17 +136,17 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
         """The runs that there are for the user, in the list and one by one. A subclass may narrow them further."""
-        narrowed = runs_for(user_of(request), alias=storage().alias)
-        found = super().get_queryset(request) if narrowed is None else narrowed
-        one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return annotate_messages(annotate_switches(found)) if one else found
+        visible_runs = runs_for(user_of(request), alias=storage().alias)
+        queryset = super().get_queryset(request) if visible_runs is None else visible_runs
+        is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        return annotate_messages(annotate_switches(queryset)) if is_detail_view else queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
 
     def has_bulk_permission(self, request: HttpRequest) -> bool:
         """Whether the list offers what can be done to many runs: the site needs a page for jobs."""
-        return self.admin_site.is_registered(BulkJob) and may_choose(user_of(request))
+        return self.admin_site.is_registered(BulkJob) and can_start_bulk(user_of(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
@@ -149,41 +155,45 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         term = search_term.strip()
         if not term:
             return queryset, False
-        wanted = Q(workflow_id__startswith=term)
+        condition = Q(workflow_id__startswith=term)
         with suppress(ValueError):
-            wanted |= Q(pk=UUID(term))
-        return queryset.filter(wanted), False
+            condition |= Q(pk=UUID(term))
+        return queryset.filter(condition), False
 
     @admin.display(description=_("run"))
     def run(self, run: Instance) -> SafeString:
-        return format_html('{}<span class="tx-under">{}</span>', shortened(run.workflow_id), run.workflow)
+        return format_html('{}<span class="tx-under">{}</span>', shorten(run.workflow_id), run.workflow)
 
     @admin.display(description=_("status"))
-    def standing(self, run: Instance) -> SafeString:
+    def state(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
 
     @admin.display(description=_("where it stands"))
-    def stands(self, run: Instance) -> SafeString | str:
-        said: Summary = getattr(run, _SAID)
-        return format_html('<span class="tx-problem">{}</span>', said.short_text) if said.trouble else said.short_text
+    def summary(self, run: Instance) -> SafeString | str:
+        run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
+        return (
+            format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
+            if run_summary.trouble
+            else run_summary.short_text
+        )
 
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:
-        return moment(run.created_at)
+        return format_time(run.created_at)
 
-    @admin.display(description=_("took"))
-    def took(self, run: Instance) -> str:
-        return duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
+    @admin.display(description=_("duration"))
+    def duration(self, run: Instance) -> str:
+        return format_duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        chosen = request.POST.get("action") in {choice.__name__ for choice in CHOICES}
-        if chosen and not self.has_bulk_permission(request):
-            refuse(request, StartBulk.name, may_not_choose())
+        is_bulk_action = request.POST.get("action") in {choice.__name__ for choice in BULK_ACTIONS}
+        if is_bulk_action and not self.has_bulk_permission(request):
+            refuse(request, StartBulk.name, bulk_permission_error())
         if not self.has_view_permission(request):
-            refuse(request, VIEW.action, may_not_look())
-        more: dict[str, Any] = {"most": _COUNTED}
-        more |= {"start_address": self._start_address if may_start(user_of(request)) else None}
-        return super().changelist_view(request, {**more, **(extra_context or {})})
+            refuse(request, VIEW.action, view_permission_error())
+        context: dict[str, Any] = {"most": _MAX_COUNT}
+        context |= {"start_address": self._start_address if can_start(user_of(request)) else None}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
         """What is chosen in the list and is no run at all would be an error of the server."""
@@ -197,18 +207,22 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     def get_urls(self) -> list[Any]:
         """Ours before Django's, whose last one takes everything."""
-        start = self.admin_site.admin_view(StartPage(self))
+        start = self.admin_site.admin_view(StartView(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
             path(
                 "bulk/<slug:action>/",
-                self.admin_site.admin_view(BulkPage(self)),
+                self.admin_site.admin_view(BulkActionView(self)),
                 name="temporalex_django_instance_bulk",
             ),
-            path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
-            path("<path:run_id>/query/", self._page(QueryPage), name="temporalex_django_instance_query"),
-            path("<path:run_id>/compare/", self._page(ComparePage), name="temporalex_django_instance_compare"),
-            path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),
+            path("<path:run_id>/message/", self._run_view(SendMessageView), name="temporalex_django_instance_message"),
+            path("<path:run_id>/query/", self._run_view(QueryView), name="temporalex_django_instance_query"),
+            path("<path:run_id>/compare/", self._run_view(CompareView), name="temporalex_django_instance_compare"),
+            path(
+                "<path:run_id>/do/<slug:action>/",
+                self._run_view(OperatorActionView),
+                name="temporalex_django_instance_do",
+            ),
             *super().get_urls(),
         ]
 
@@ -216,44 +230,44 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def _start_address(self) -> str:
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_start")
 
-    def _page(self, page: type[RunPage]) -> Any:
-        return self.admin_site.admin_view(page(self))
+    def _run_view(self, view_class: type[RunActionView]) -> Any:
+        return self.admin_site.admin_view(view_class(self))
 
-    def address_of(self, run: Instance, page: str = "change", *more: str) -> str:
+    def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
         """Of the page of a run, or of another page about it, under this site."""
-        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *more])
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 
     def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
         """The page of the newest run of the chain, where this is an earlier one and the user may see that one."""
-        if not_the_present(run) is None:
+        if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
         return None if newest is None else self.address_of(newest)
 
-    def no_such_run(self, request: HttpRequest, ref: str) -> HttpResponse:
+    def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
         """To the index, with a message."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
-    def require_view(self, request: HttpRequest, run: Instance) -> None:
+    def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
         """Raises ``PermissionDenied``, which the audit notes."""
         if not self.has_view_permission(request, run):
-            refuse(request, VIEW.action, may_not_look(), run=run)
+            refuse(request, VIEW.action, view_permission_error(), run=run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The page of a run. A POST is refused: there is nothing to save."""
-        run = self.run_for(request, unquote(object_id))
+        run = self.find_run(request, unquote(object_id))
         if run is None:
-            return self.no_such_run(request, object_id)
-        self.require_view(request, run)
+            return self.run_not_found(request, object_id)
+        self.require_view_permission(request, run)
         if request.method not in ("GET", "HEAD"):
             refuse(request, "change", str(_("A run is not changed: it is steered.")), run=run)
-        user, doing = user_of(request), partial(self.address_of, run, "do")
-        view = redactor_for(user, run)
-        if view.shows_payloads:
+        user, action_address = user_of(request), partial(self.address_of, run, "do")
+        redactor = redactor_for(user, run)
+        if redactor.shows_payloads:
             audit.record_read(actor_of(request), run)
-        taken = self._panels(request, run)
+        panels = self._message_panels(request, run)
         context = {
             **self.admin_site.each_context(request),
             "title": run.workflow_id,
@@ -265,28 +279,28 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "add": False,
             "is_popup": False,
             "has_view_permission": True,
-            **page_of(
+            **run_detail_context(
                 run,
                 page=request.GET.get("p", ""),
                 alias=storage().alias,
                 user=user_of(request),
-                view=view,
-                there=self.get_queryset(request),
-                tools=partial(part_tools, run, user=user, address=doing),
-                message_tools=partial(message_tools, run, user=user, address=doing),
-                switch=switch_addresses(self.admin_site, user),
-                row_tools=row_tools(run, user=user, address=doing),
-                may_decide=any(panel.decides for panel in taken),
+                redactor=redactor,
+                visible_runs=self.get_queryset(request),
+                part_links=partial(part_action_links, run, user=user, address=action_address),
+                message_links=partial(message_action_links, run, user=user, address=action_address),
+                switch_address=switch_address_for(self.admin_site, user),
+                history_links=history_action_links(run, user=user, address=action_address),
+                may_decide=any(panel.can_decide for panel in panels),
             ),
             "newest": self.newest_address(request, run),
-            "panels": taken,
-            "tools": tools(run, user, address=doing),
+            "panels": panels,
+            "tools": run_action_links(run, user, address=action_address),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
             "subject_address": self._subject_address(request, run),
-            **self._parent(request, run),
+            **self._parent_context(request, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
-            "compare_address": self.address_of(run, "compare") if may_compare(run, user) else None,
+            "compare_address": self.address_of(run, "compare") if can_compare(run, user) else None,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -303,20 +317,20 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
         )
 
-    def _parent(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
+    def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
         """Its id and its page, unless it is not there for the user."""
-        there = self.get_queryset(request)
-        if run.parent_run_id is None or not (is_unfiltered(there) or there.filter(pk=run.parent_run_id).exists()):
+        runs = self.get_queryset(request)
+        if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
             return {"parent": None, "parent_address": None}
         page = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
         return {"parent": run.parent, "parent_address": page}
 
-    def _panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
-        if not_the_present(run) is not None:
+    def _message_panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
+        if superseded_error(run) is not None:
             return []
-        return panels(run, user_of(request), address=self.address_of(run, "message"))
+        return message_panels(run, user_of(request), address=self.address_of(run, "message"))
 
-    def run_for(self, request: HttpRequest, ref: str) -> Instance | None:
+    def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
         """With its chain, if it is there for the user."""
         try:
             run_id = UUID(ref)

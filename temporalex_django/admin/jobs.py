@@ -26,25 +26,25 @@ from temporalex_django.actions.bulk_jobs import count_text, jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
-from temporalex_django.admin.bulk import may_choose, may_not_choose
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, visible_runs
+from temporalex_django.admin.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.admin.filters import JobStateFilter
-from temporalex_django.admin.requests import actor_of, refuse, user_of
-from temporalex_django.admin.shown import badge, moment, shortened
+from temporalex_django.admin.formatting import badge, format_time, shorten
+from temporalex_django.admin.request_user import actor_of, refuse, user_of
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
-_RUNS_A_PAGE = 100
-_STATES = {"running": "running", "stopped": "terminated", "done": "completed"}
-_OUTCOMES = {"done": "completed", "failed": "failed", "": "pending"}
-_LONGEST_REASON = 2000
+_RUNS_PER_PAGE = 100
+_STATE_BADGES = {"running": "running", "stopped": "terminated", "done": "completed"}
+_OUTCOME_BADGES = {"done": "completed", "failed": "failed", "": "pending"}
+_MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
     """Why somebody stops or resumes a job."""
 
     reason = forms.CharField(
-        required=False, max_length=_LONGEST_REASON, label=gettext_lazy("Reason"), label_suffix="",
+        required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
         help_text=gettext_lazy("For whoever reads the audit later."), widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
@@ -53,7 +53,7 @@ class ReasonForm(forms.Form):
 class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     """One's own jobs; those of all for superusers who see all runs. Takes the permission to start them."""
 
-    list_display = ("what", "state_badge", "progress", "failures", "actor_name", "created")
+    list_display = ("job_title", "state_badge", "progress", "failures", "actor_name", "created")
     list_filter = (JobStateFilter,)
     ordering = ("-id",)
     paginator = CappedPaginator
@@ -63,15 +63,15 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return jobs_for(user_of(request), alias=storage().alias)
 
     def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
-        return may_choose(user_of(request))
+        return can_start_bulk(user_of(request))
 
     @admin.display(description=gettext_lazy("job"), ordering="id")
-    def what(self, job: BulkJob) -> str:
-        return f"{_label(job)}: {count_text(job.action, job.total)}"
+    def job_title(self, job: BulkJob) -> str:
+        return f"{_action_label(job)}: {count_text(job.action, job.total)}"
 
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def state_badge(self, job: BulkJob) -> SafeString:
-        return badge(_STATES.get(job.state, "pending"), job.get_state_display())
+        return badge(_STATE_BADGES.get(job.state, "pending"), job.get_state_display())
 
     @admin.display(description=gettext_lazy("progress"))
     def progress(self, job: BulkJob) -> str:
@@ -83,7 +83,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     @admin.display(description=gettext_lazy("created"), ordering="id")
     def created(self, job: BulkJob) -> SafeString:
-        return moment(job.created_at)
+        return format_time(job.created_at)
 
     # -- one job -------------------------------------------------------------------------------------------------------
 
@@ -98,17 +98,19 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Nothing is done to the other runs."""
-        return self._steer(
+        return self._operate(
             request, object_id, StopBulk, _("The job is stopped: the runs that are left stay as they are.")
         )
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Workers go on with the runs that are left."""
-        return self._steer(request, object_id, ResumeBulk, _("The job goes on."))
+        return self._operate(request, object_id, ResumeBulk, _("The job goes on."))
 
-    def _steer(self, request: HttpRequest, object_id: str, action: type[StopBulk], done: str) -> HttpResponse:
+    def _operate(
+        self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
+    ) -> HttpResponse:
         """Only of a POST. What cannot be done now is said on the page of the job."""
-        job = self._job(request, object_id, to=action.name)
+        job = self._find_job(request, object_id, action_name=action.name)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -124,24 +126,24 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
             except TemporalexError as exc:
                 messages.error(request, exc.message)
             else:
-                messages.success(request, done)
+                messages.success(request, success_message)
         if job is None:
-            return self._no_such_job(request, object_id)
+            return self._job_not_found(request, object_id)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk]))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The page of a job. Looking at it again shows how far it has come."""
-        job = self._job(request, unquote(object_id))
+        job = self._find_job(request, unquote(object_id))
         if job is None:
-            return self._no_such_job(request, object_id)
+            return self._job_not_found(request, object_id)
         if request.method not in ("GET", "HEAD"):
             refuse(request, "change", _("A job is not changed: it is stopped and resumed."))
         action = STEERING.get(job.action)
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{_label(job)}: {count_text(job.action, job.total)}",
+            "title": f"{_action_label(job)}: {count_text(job.action, job.total)}",
             "subtitle": None,
             "original": job,
             "opts": self.opts,
@@ -154,65 +156,65 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
             "effect": "" if action is None else action.effect,
             "behind": job.done + job.failed,
             "form": ReasonForm(),
-            **self._items(request, job),
+            **self._items_context(request, job),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
 
-    def _items(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
+    def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
         """A page of its runs, those to which it could not be done first."""
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
-        page: Page[BulkItem] = Paginator(items, _RUNS_A_PAGE).get_page(request.GET.get("p"))
+        page: Page[BulkItem] = Paginator(items, _RUNS_PER_PAGE).get_page(request.GET.get("p"))
         rows = redact_items(page.object_list, user_of(request), alias=storage().alias)
-        there = self._runs(request, [item.run_id for item in rows])
-        linked = self.admin_site.is_registered(Instance)
+        runs_by_id = self._load_runs(request, [item.run_id for item in rows])
+        has_run_pages = self.admin_site.is_registered(Instance)
         return {
             "page": page,
             "rows": [
                 {
-                    "run": there.get(item.run_id),
+                    "run": runs_by_id.get(item.run_id),
                     "run_id": item.run_id,
                     "part": item.part,
-                    "address": self._address_of(item.run_id) if linked and item.run_id in there else None,
-                    "badge": badge(_OUTCOMES.get(item.outcome, "pending"), str(_outcome(item))),
-                    "why": shortened(item.message or item.code),
-                    "name": shortened(there[item.run_id].workflow_id) if item.run_id in there else "",
+                    "address": self._run_address(item.run_id) if has_run_pages and item.run_id in runs_by_id else None,
+                    "badge": badge(_OUTCOME_BADGES.get(item.outcome, "pending"), str(_outcome_label(item))),
+                    "why": shorten(item.message or item.code),
+                    "name": shorten(runs_by_id[item.run_id].workflow_id) if item.run_id in runs_by_id else "",
                 }
                 for item in rows
             ],
         }
 
-    def _runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
+    def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
         """Those that there are for the user, and that he may look at."""
         if not policy().allows(user_of(request), VIEW):
             return {}
-        found = runs_there(self.admin_site, request)
-        there = Instance.objects.using(storage().alias) if found is None else found
-        return {run.pk: run for run in there.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
+        restricted_runs = visible_runs(self.admin_site, request)
+        runs = Instance.objects.using(storage().alias) if restricted_runs is None else restricted_runs
+        return {run.pk: run for run in runs.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
 
-    def _address_of(self, run_id: UUID) -> str:
+    def _run_address(self, run_id: UUID) -> str:
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
-    def _job(self, request: HttpRequest, ref: str, *, to: str = "view") -> BulkJob | None:
+    def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
         """Raises ``PermissionDenied``, which the audit notes."""
         if not self.has_view_permission(request):
-            refuse(request, to, may_not_choose())
+            refuse(request, action_name, bulk_permission_error())
         try:
             return self.get_queryset(request).filter(pk=UUID(ref)).first()
         except ValueError:
             return None
 
-    def _no_such_job(self, request: HttpRequest, ref: str) -> HttpResponse:
+    def _job_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
 
-def _label(job: BulkJob) -> str:
+def _action_label(job: BulkJob) -> str:
     action = STEERING.get(job.action)
     return job.action if action is None else str(action.label)
 
 
-def _outcome(item: BulkItem) -> str | Promise:
+def _outcome_label(item: BulkItem) -> str | Promise:
     if item.outcome:
         return _("done") if item.outcome == "done" else _("not possible")
     return _("to do") if not item.tries else _("busy, tried again")

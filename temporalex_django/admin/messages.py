@@ -13,16 +13,16 @@ from temporalex_django.actions.accepting import AvailableMessage, available_mess
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.update import SendUpdate
-from temporalex_django.admin.requests import actor_of, user_of
-from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
-from temporalex_django.admin.shown import shortened, value
+from temporalex_django.admin.formatting import format_payload, shorten
+from temporalex_django.admin.request_user import actor_of, user_of
+from temporalex_django.admin.run_action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
 
 #: Seconds that a page waits for the answer to an update.
-_WAIT = 5.0
+_ANSWER_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,86 +36,88 @@ class MessagePanel:
     why_not: str | None
 
     @property
-    def decides(self) -> bool:
+    def can_decide(self) -> bool:
         """Whether it is an event of a step that whoever looks may send."""
         return self.message.kind == "resume" and self.why_not is None
 
 
-def panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
+def message_panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
     """Of all messages that it takes. Reads nothing; ``address`` is that of the page that posts them."""
-    found = []
+    panels = []
     for number, message in enumerate(available_messages(run)):
         why_not = message.why_not(user, run)
         form = None
         if why_not is None:
             form = PayloadForm(annotation=message.args_type, auto_id=f"message{number}_%s")
-        found.append(
+        panels.append(
             MessagePanel(
                 message=message,
-                label=label(message),
-                address=f"{address}?{query_of(message)}",
+                label=message_label(message),
+                address=f"{address}?{message_query(message)}",
                 form=form,
                 why_not=why_not,
             )
         )
-    return found
+    return panels
 
 
-def query_of(message: AvailableMessage) -> str:
+def message_query(message: AvailableMessage) -> str:
     """How the address names a message."""
-    named = {"kind": message.kind, "name": message.name}
-    return urlencode({**named, "step": message.step} if message.step is not None else named)
+    params = {"kind": message.kind, "name": message.name}
+    return urlencode({**params, "step": message.step} if message.step is not None else params)
 
 
-def label(message: AvailableMessage) -> str:
+def message_label(message: AvailableMessage) -> str:
     """What its button says."""
     words = message.name.replace("_", " ")
     return f"{words} ({message.step})" if message.step is not None else words
 
 
-class MessagePage(RunPage):
+class SendMessageView(RunActionView):
     """Sends the message that the address names, if the run takes it now."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
         if kind not in ("signal", "update", "resume") or not name:
             raise Http404
-        message, why, not_yours = self._message(request, run), None, None
+        message, reason, permission_error = self._find_message(request, run), None, None
         if message is None:
-            why = not_the_present(run) or (
+            reason = superseded_error(run) or (
                 _("The run is closed: it takes no more messages.")
                 if not run.is_open
                 else _("The run does not take “%(name)s” now.") % {"name": name}
             )
             message = AvailableMessage(kind=kind, name=name, step=step)  # type: ignore[arg-type] # looked at above
         else:
-            not_yours = message.why_not(user_of(request), run)
+            permission_error = message.why_not(user_of(request), run)
         return Confirmation(
-            heading=_("Send “%(name)s”") % {"name": label(message)},
-            effect=message.about.split("\n\n", 1)[0] or _effects()[message.kind],
+            heading=_("Send “%(name)s”") % {"name": message_label(message)},
+            effect=message.about.split("\n\n", 1)[0] or _effect_texts()[message.kind],
             button=_("Send"),
-            why_not=why,
-            not_yours=not_yours,
+            why_not=reason,
+            permission_error=permission_error,
             action=message.kind,
             message=message.name,
         )
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
-        message = self._message(request, run)
+        message = self._find_message(request, run)
         annotation = Any if message is None else message.args_type
         return PayloadForm(request.POST if request.method == "POST" else None, annotation=annotation)
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> str:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
         assert name is not None
-        target, actor, token = self.target(request, run), actor_of(request), form.cleaned_data["token"]
+        target, actor, token = self.find_target(request, run), actor_of(request), form.cleaned_data["token"]
         if kind == "signal":
             SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
             return _("Sent: the run reads “%(name)s” in its next turn.") % {"name": name}
         if kind == "resume":
-            Resume(target, event=name, step=step, data=form.payload, timeout=_WAIT, by=actor).execute()
+            Resume(target, event=name, step=step, data=form.payload, timeout=_ANSWER_TIMEOUT, by=actor).execute()
             return _("“%(name)s” is decided.") % {"name": name}
-        update = SendUpdate(target, update=name, args=form.payload, id=token, timeout=_WAIT, by=actor, exact=True)
+        update = SendUpdate(
+            target, update=name, args=form.payload, id=token, timeout=_ANSWER_TIMEOUT, by=actor, exact=True
+        )
         try:
             answer = update.execute()
         except UpdateTimeout as exc:
@@ -124,16 +126,23 @@ class MessagePage(RunPage):
             return _("Sent: “%(name)s” is not answered yet. It stands below among the messages.") % {"name": name}
         if answer is None:
             return _("“%(name)s” is done.") % {"name": name}
-        return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shortened(value(answer).preview)}
+        return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}
 
-    def _message(self, request: HttpRequest, run: Instance) -> AvailableMessage | None:
-        if not_the_present(run) is not None:
+    def _find_message(self, request: HttpRequest, run: Instance) -> AvailableMessage | None:
+        if superseded_error(run) is not None:
             return None
-        wanted = tuple(request.GET.get(key) for key in ("kind", "name", "step"))
-        return next((one for one in available_messages(run) if (one.kind, one.name, one.step) == wanted), None)
+        message_key = tuple(request.GET.get(key) for key in ("kind", "name", "step"))
+        return next(
+            (
+                message
+                for message in available_messages(run)
+                if (message.kind, message.name, message.step) == message_key
+            ),
+            None,
+        )
 
 
-def _effects() -> dict[str, str]:
+def _effect_texts() -> dict[str, str]:
     return {
         "signal": _("The run reads it in its next turn. It gives no answer."),
         "update": _("The run accepts it and answers, or refuses it with a reason; then nothing has changed."),

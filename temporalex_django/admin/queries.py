@@ -12,9 +12,9 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.accepting import available_queries
 from temporalex_django.actions.query import Query
-from temporalex_django.admin.requests import actor_of, refuse, user_of
-from temporalex_django.admin.run_pages import Confirmation, RunPage
-from temporalex_django.admin.shown import value
+from temporalex_django.admin.formatting import format_payload
+from temporalex_django.admin.request_user import actor_of, refuse, user_of
+from temporalex_django.admin.run_action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import PayloadForm
@@ -25,58 +25,61 @@ _PERMISSION = f"{APP}.query_instance"
 
 def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, str]]:
     """The queries that he may ask; ``address`` is that of the page that asks them."""
-    if _not_yours(user, run) is not None:
+    if _permission_error(user, run) is not None:
         return []
     return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in available_queries(run)]
 
 
-class QueryPage(RunPage):
+class QueryView(RunActionView):
     """Asks the query that the address names, and shows the answer below."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
-        name = self._name(request, run)
+        name = self._query_name(request, run)
         return Confirmation(
             heading=_("Ask “%(name)s”") % {"name": name},
             effect=_("The state that the run has published answers. Nothing is changed."),
             button=_("Ask"),
-            not_yours=_not_yours(user_of(request), run),
+            permission_error=_permission_error(user_of(request), run),
             action=Query.name,
             message=name,
         )
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
         posted = request.POST if request.method == "POST" else None
-        return PayloadForm(posted, annotation=available_queries(run)[self._name(request, run)])
+        return PayloadForm(posted, annotation=available_queries(run)[self._query_name(request, run)])
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> Any:
         query = Query(
-            self.target(request, run), query=self._name(request, run), args=form.payload, by=actor_of(request)
+            self.find_target(request, run),
+            query=self._query_name(request, run),
+            args=form.payload,
+            by=actor_of(request),
         )
         return query.execute()
 
-    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+    def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
         """The answer stands on the page: asked again, it may be another one."""
-        if said.not_yours is not None:
-            refuse(request, said.action, said.not_yours, run=run, message=said.message)
+        if confirmation.permission_error is not None:
+            refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
         if not form.is_valid():
-            return self.page(request, run, said, form)
+            return self.render_page(request, run, confirmation, form)
         try:
             answer = self.act(request, run, form)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except TemporalexError as exc:
             form.add_error(None, exc.message)
-            return self.page(request, run, said, form, status=409)
-        return self.page(request, run, said, form, answer=value(answer))
+            return self.render_page(request, run, confirmation, form, status=409)
+        return self.render_page(request, run, confirmation, form, answer=format_payload(answer))
 
-    def _name(self, request: HttpRequest, run: Instance) -> str:
+    def _query_name(self, request: HttpRequest, run: Instance) -> str:
         name = request.GET.get("name", "")
         if name not in available_queries(run):
             raise Http404
         return name
 
 
-def _not_yours(user: Person, run: Instance) -> str | None:
+def _permission_error(user: Person, run: Instance) -> str | None:
     if policy().allows(user, Operation(action="query", permission=_PERMISSION).of(run)):
         return None
     return _("You may not ask it: that takes the permission %(wanted)s.") % {"wanted": _PERMISSION}

@@ -19,13 +19,13 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.switch_off import SwitchOff, switchable_names
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.admin.base import ReadOnlyAdmin
-from temporalex_django.admin.requests import actor_of, user_of
-from temporalex_django.admin.shown import moment
+from temporalex_django.admin.formatting import format_time
+from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import SwitchedOff
 
-_LONGEST_REASON = 2000
+_MAX_REASON_LENGTH = 2000
 
 
 class SwitchForm(forms.Form):
@@ -33,7 +33,7 @@ class SwitchForm(forms.Form):
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
-        required=False, max_length=_LONGEST_REASON, label=_("Reason"), label_suffix="",
+        required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
         help_text=_("For whoever waits, and for the audit."), widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
@@ -43,22 +43,22 @@ class SwitchForm(forms.Form):
             (label, [(f"{kind}:{name}", name) for name in sorted(switchable_names(kind, alias=alias))])
             for kind, label in SwitchedOff.Switchable.choices
         ]
-        named = {value for _label, options in groups for value, _name in options}
-        wanted = str(self.data.get("thing") or self.initial.get("thing") or "")
-        if wanted.partition(":")[0] in SwitchedOff.Switchable.values and wanted not in named:
-            groups.append((wanted, wanted.partition(":")[2]))
+        choice_keys = {value for _label, options in groups for value, _name in options}
+        selected_key = str(self.data.get("thing") or self.initial.get("thing") or "")
+        if selected_key.partition(":")[0] in SwitchedOff.Switchable.values and selected_key not in choice_keys:
+            groups.append((selected_key, selected_key.partition(":")[2]))
         self.fields["thing"].choices = groups  # type: ignore[attr-defined] # a ChoiceField
 
 
-def may_switch(user: Person) -> bool:
+def can_switch(user: Person) -> bool:
     """Whether that person may switch things off and on."""
     return policy().allows(user, Operation(action=SwitchOff.name, permission=f"{APP}.{SwitchOff.permission}"))
 
 
-def switch_addresses(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
+def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
     """The address where a thing of a kind and name is switched off; None where the user may not do that."""
-    there = site.is_registered(SwitchedOff) and may_switch(user)
-    page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if there else None
+    is_available = site.is_registered(SwitchedOff) and can_switch(user)
+    page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if is_available else None
     return lambda kind, name: None if page is None else f"{page}?{urlencode({'thing': f'{kind}:{name}'})}"
 
 
@@ -73,7 +73,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
 
     @admin.display(description=_("since"), ordering="since")
     def off_since(self, switch: SwitchedOff) -> SafeString:
-        return moment(switch.since)
+        return format_time(switch.since)
 
     def get_urls(self) -> list[Any]:
         """Ours before Django's, whose last one takes everything."""
@@ -86,30 +86,32 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
         """Workers take nothing of it."""
-        return self._turned(request, SwitchOff, _("It is switched off: workers hear of it within a second."))
+        return self._operate(request, SwitchOff, _("It is switched off: workers hear of it within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
         """What waited goes on."""
-        return self._turned(request, SwitchOn, _("It is switched on: what waited goes on within a second."))
+        return self._operate(request, SwitchOn, _("It is switched on: what waited goes on within a second."))
 
-    def _turned(self, request: HttpRequest, action: type[SwitchOff], done: Any) -> HttpResponse:
+    def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
         """Only of a POST. What cannot be done now is said on the list."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = SwitchForm(request.POST, alias=storage().alias)
         if not form.is_valid():
-            messages.error(request, " ".join(str(one) for found in form.errors.values() for one in found))
+            messages.error(
+                request, " ".join(str(error) for field_errors in form.errors.values() for error in field_errors)
+            )
         else:
-            said = form.cleaned_data
+            cleaned_data = form.cleaned_data
             try:
-                kind, _colon, name = said["thing"].partition(":")
-                action(kind, name, reason=said["reason"], by=actor_of(request)).execute()
+                kind, _colon, name = cleaned_data["thing"].partition(":")
+                action(kind, name, reason=cleaned_data["reason"], by=actor_of(request)).execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TemporalexError as exc:
                 messages.error(request, exc.message)
             else:
-                messages.success(request, done)
+                messages.success(request, success_message)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -117,10 +119,12 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         query: Any = request.GET.copy()
         thing = query.pop("thing", [""])[-1]
         request.GET = query  # Django refuses a filter that it does not know
-        may = may_switch(user_of(request))
-        off = [*SwitchedOff.objects.using(storage().alias)] if may and self.has_view_permission(request) else []
-        context: dict[str, Any] = {"switch_form": None, "off": off}
-        if may:
+        is_allowed = can_switch(user_of(request))
+        switches = (
+            [*SwitchedOff.objects.using(storage().alias)] if is_allowed and self.has_view_permission(request) else []
+        )
+        context: dict[str, Any] = {"switch_form": None, "off": switches}
+        if is_allowed:
             context["switch_form"] = SwitchForm(alias=storage().alias, initial={"thing": thing})
 
         return super().changelist_view(request, {**context, **(extra_context or {})})

@@ -19,61 +19,61 @@ from temporalex_django.errors import (
     HumanTaskNotFound,
     TemporalexError,
 )
-from temporalex_django.forms.asked import AskedForm, form_of
+from temporalex_django.forms.human_task_form import HumanTaskFormSpec, form_spec_of
 from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.present.formatting import capitalize, humanize_name
 
 #: Of the fields that the task's own form has.
-PREFIX = "form"
-_LONGEST_COMMENT = 2000
-_LONGEST_NAME = 150
+BODY_PREFIX = "form"
+_MAX_COMMENT_LENGTH = 2000
+_MAX_NAME_LENGTH = 150
 
 
 def outcome_label(outcome: str) -> str:
     """What a person reads on the choice."""
-    known = {"approved": _("Approve"), "rejected": _("Reject")}
-    return known.get(outcome) or capitalize(humanize_name(outcome))
+    labels = {"approved": _("Approve"), "rejected": _("Reject")}
+    return labels.get(outcome) or capitalize(humanize_name(outcome))
 
 
 class DecisionForm(TokenForm):
     """``body`` is the form of the task itself, if it has one; ``is_valid`` asks both.
 
-    ``shown`` is the digest of the form that whoever posts has looked at. Raises what ``form_of`` raises.
+    ``form_digest`` is the digest of the form that whoever posts has looked at. Raises what ``form_spec_of`` raises.
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
     comment = forms.CharField(
-        required=False, max_length=_LONGEST_COMMENT, label=gettext_lazy("Comment"), strip=True,
+        required=False, max_length=_MAX_COMMENT_LENGTH, label=gettext_lazy("Comment"), strip=True,
         help_text=gettext_lazy("Stands in the history, beside your name."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )  # fmt: skip
-    shown = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
+    form_digest = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, task: HumanTask, **kwargs: Any) -> None:
         self.task = task
-        self.asked = form_of(task)
-        kwargs["initial"] = {"shown": self.asked.digest, **(kwargs.get("initial") or {})}
+        self.form_spec = form_spec_of(task)
+        kwargs["initial"] = {"form_digest": self.form_spec.digest, **(kwargs.get("initial") or {})}
         super().__init__(data, **kwargs)
-        self._outcomes().choices = [(one, outcome_label(one)) for one in task.outcomes]
-        self.body = body_of(self.asked, data, auto_id=self.auto_id)
+        self._outcome_field().choices = [(outcome, outcome_label(outcome)) for outcome in task.outcomes]
+        self.body = build_body_form(self.form_spec, data, auto_id=self.auto_id)
 
-    def _outcomes(self) -> forms.ChoiceField:
+    def _outcome_field(self) -> forms.ChoiceField:
         field = self.fields["outcome"]
         assert isinstance(field, forms.ChoiceField)
         return field
 
     def is_valid(self) -> bool:
         """Of both, so that all that is wrong is said at once."""
-        own = super().is_valid()
-        return (self.body is None or self.body.is_valid()) and own
+        is_own_valid = super().is_valid()
+        return (self.body is None or self.body.is_valid()) and is_own_valid
 
     @property
-    def said(self) -> Any:
+    def payload(self) -> Any:
         """What the task's own form was filled in with, as JSON; None where there is none."""
         if isinstance(self.body, PayloadForm):
             return self.body.payload
-        return None if self.body is None else written(self.body)
+        return None if self.body is None else submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
         """Whether it is decided; else the form says why not, and can be posted again.
@@ -82,49 +82,49 @@ class DecisionForm(TokenForm):
         """
         if not self.is_valid():
             return False
-        given = {name: self.cleaned_data[name] for name in ("outcome", "comment")}
-        decide = Decide(self.task, data=self.said, form=self.cleaned_data["shown"] or None, by=by, **given)
+        inputs = {name: self.cleaned_data[name] for name in ("outcome", "comment")}
+        decide = Decide(self.task, data=self.payload, form=self.cleaned_data["form_digest"] or None, by=by, **inputs)
         try:
             decide.execute()
         except (ActionNotPermitted, HumanTaskClosed, HumanTaskNotFound):
             raise
         except TemporalexError as exc:
             self.add_error(None, exc.message)
-            self._look_again()
+            self._rebind_current_form()
             return False
         return True
 
-    def _look_again(self) -> None:
+    def _rebind_current_form(self) -> None:
         """What is posted next was seen in today's form."""
         self.renew()
-        self.data = {**self.data, self.add_prefix("shown"): self.asked.digest}
+        self.data = {**self.data, self.add_prefix("form_digest"): self.form_spec.digest}
 
 
-def body_of(asked: AskedForm, data: Any, **kwargs: Any) -> forms.Form | None:
+def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> forms.Form | None:
     """A form for what the task asks for; bound where there are data."""
-    if asked.kind == "schema":
-        bound = None if data is None else {**_flat(data), f"{PREFIX}-token": data.get("token", "")}
-        return PayloadForm(bound, annotation=asked.type, prefix=PREFIX, **kwargs)
-    if asked.kind == "django":
-        form: forms.Form = asked.type(data, prefix=PREFIX, label_suffix="", **kwargs)
+    if form_spec.kind == "schema":
+        bound = None if data is None else {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
+        return PayloadForm(bound, annotation=form_spec.type, prefix=BODY_PREFIX, **kwargs)
+    if form_spec.kind == "django":
+        form: forms.Form = form_spec.type(data, prefix=BODY_PREFIX, label_suffix="", **kwargs)
         return form
     return None
 
 
-def written(form: forms.BaseForm) -> dict[str, Any]:
+def submitted_fields(form: forms.BaseForm) -> dict[str, Any]:
     """What stands in a bound form, by its names without the prefix: a text, or a list where several can be chosen."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key in form.data:
-        if not key.startswith(f"{PREFIX}-"):
+        if not key.startswith(f"{BODY_PREFIX}-"):
             continue
-        name = key.removeprefix(f"{PREFIX}-")
+        name = key.removeprefix(f"{BODY_PREFIX}-")
         field = form.fields.get(name)
-        several = getattr(getattr(field, "widget", None), "allow_multiple_selected", False)
-        found[name] = form.data.getlist(key) if several and hasattr(form.data, "getlist") else form.data.get(key)
-    return found
+        is_multiple = getattr(getattr(field, "widget", None), "allow_multiple_selected", False)
+        fields[name] = form.data.getlist(key) if is_multiple and hasattr(form.data, "getlist") else form.data.get(key)
+    return fields
 
 
-def _flat(data: Any) -> Mapping[str, Any]:
+def _flatten(data: Any) -> Mapping[str, Any]:
     return {name: data[name] for name in data}
 
 
@@ -132,12 +132,12 @@ class DelegationForm(forms.Form):
     """To whom somebody hands a task on; ``to`` becomes the user."""
 
     to = forms.CharField(
-        max_length=_LONGEST_NAME, label=gettext_lazy("To"), label_suffix="",
+        max_length=_MAX_NAME_LENGTH, label=gettext_lazy("To"), label_suffix="",
         help_text=gettext_lazy("The name with which that person signs in."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
     )  # fmt: skip
     reason = forms.CharField(
-        required=False, max_length=_LONGEST_COMMENT, label=gettext_lazy("Reason"), label_suffix="",
+        required=False, max_length=_MAX_COMMENT_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 

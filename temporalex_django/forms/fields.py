@@ -58,58 +58,66 @@ class JSONBox(forms.CharField):
             ) from exc
 
 
-def type_of(annotation: Any) -> types.Type:
+def inspect_type(annotation: Any) -> types.Type:
     """What msgspec knows of an annotation; Any for what it cannot take."""
     try:
-        return bare(types.type_info(annotation))
+        return unwrap_metadata(types.type_info(annotation))
     except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
         return types.AnyType()
 
 
-def bare(known: types.Type) -> types.Type:
+def unwrap_metadata(type_info: types.Type) -> types.Type:
     """Without what annotates it."""
-    while isinstance(known, types.Metadata):
-        known = known.type
-    return known
+    while isinstance(type_info, types.Metadata):
+        type_info = type_info.type
+    return type_info
 
 
-def field_for(known: types.Type, *, required: bool, **more: Any) -> forms.Field:
+def field_for(type_info: types.Type, *, required: bool, **field_options: Any) -> forms.Field:
     """A field whose value can be a payload of that type; a box for JSON where there is no better one."""
-    known = bare(known)
-    if isinstance(known, types.UnionType):
-        rest = [bare(one) for one in known.types if not isinstance(bare(one), types.NoneType)]
-        if len(rest) < len(known.types):
+    type_info = unwrap_metadata(type_info)
+    if isinstance(type_info, types.UnionType):
+        member_types = [
+            unwrap_metadata(member)
+            for member in type_info.types
+            if not isinstance(unwrap_metadata(member), types.NoneType)
+        ]
+        if len(member_types) < len(type_info.types):
             required = False
-        if len(rest) == 1:
-            return _may_be_nothing(rest[0], required=required, **more)
-        return JSONBox(required=required, **more)
-    if isinstance(known, types.BoolType):
-        return forms.BooleanField(required=False, **more)
-    if isinstance(known, types.EnumType):
-        return _choice([(one.value, one.name) for one in known.cls], required=required, **more)
-    if isinstance(known, types.LiteralType):
-        return _choice([(one, str(one)) for one in known.values], required=required, **more)
-    if (plain := _PLAIN.get(type(known))) is not None:
+        if len(member_types) == 1:
+            return _optional_field(member_types[0], required=required, **field_options)
+        return JSONBox(required=required, **field_options)
+    if isinstance(type_info, types.BoolType):
+        return forms.BooleanField(required=False, **field_options)
+    if isinstance(type_info, types.EnumType):
+        return _choice_field(
+            [(member.value, member.name) for member in type_info.cls], required=required, **field_options
+        )
+    if isinstance(type_info, types.LiteralType):
+        return _choice_field([(member, str(member)) for member in type_info.values], required=required, **field_options)
+    if (plain := _PLAIN.get(type(type_info))) is not None:
         kind, options = plain
-        return kind(required=required, **{**options, **more})
-    return JSONBox(required=required and not isinstance(known, types.AnyType), **more)
+        return kind(required=required, **{**options, **field_options})
+    return JSONBox(required=required and not isinstance(type_info, types.AnyType), **field_options)
 
 
-def _may_be_nothing(known: types.Type, *, required: bool, **more: Any) -> forms.Field:
-    if isinstance(known, types.BoolType):
-        return _choice([(True, _("yes")), (False, _("no"))], required=required, **more)
-    return field_for(known, required=required, **more)
+def _optional_field(type_info: types.Type, *, required: bool, **field_options: Any) -> forms.Field:
+    if isinstance(type_info, types.BoolType):
+        return _choice_field([(True, _("yes")), (False, _("no"))], required=required, **field_options)
+    return field_for(type_info, required=required, **field_options)
 
 
-def _choice(found: list[tuple[Any, Any]], *, required: bool, **more: Any) -> forms.Field:
+def _choice_field(choices: list[tuple[Any, Any]], *, required: bool, **field_options: Any) -> forms.Field:
     """By number in the page, so that no value has to be told from its text."""
-    values = [value for value, _label in found]
-    if "initial" in more:
-        more["initial"] = values.index(more["initial"]) if more["initial"] in values else None
+    values = [value for value, _label in choices]
+    if "initial" in field_options:
+        field_options["initial"] = (
+            values.index(field_options["initial"]) if field_options["initial"] in values else None
+        )
     return forms.TypedChoiceField(
-        choices=[("", "–"), *((str(number), label) for number, (_value, label) in enumerate(found))],
+        choices=[("", "–"), *((str(number), label) for number, (_value, label) in enumerate(choices))],
         coerce=lambda number: values[int(number)],
         empty_value=None,
         required=required,
-        **more,
+        **field_options,
     )

@@ -14,10 +14,10 @@ from msgspec import inspect as types
 from temporalex_django.actions.base import to_plain_payload
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
-from temporalex_django.forms.fields import NOTHING, Structure, field_for, type_of
+from temporalex_django.forms.fields import NOTHING, Structure, field_for, inspect_type
 
 #: The field of a payload that is no structure.
-WHOLE = "payload"
+PAYLOAD_FIELD = "payload"
 _PREFIX = "arg_"
 _PATH = re.compile(r"`\$\.([^`.\[]+)")
 
@@ -51,63 +51,70 @@ class PayloadForm(TokenForm):
     def __init__(self, *args: Any, annotation: Any = Any, example: Any = NOTHING, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.annotation = annotation
-        self.known = type_of(annotation)
+        self.type_info = inspect_type(annotation)
         self.payload: Any = None
-        if isinstance(self.known, Structure):
-            given = example if isinstance(example, dict) else {}
-            for one in self.known.fields:
-                initial = given.get(one.encode_name, _default(one))
-                self.fields[_PREFIX + one.encode_name] = _field(
-                    one.type, required=one.required, label=_words(one.encode_name), initial=initial
+        if isinstance(self.type_info, Structure):
+            example_fields = example if isinstance(example, dict) else {}
+            for struct_field in self.type_info.fields:
+                initial = example_fields.get(struct_field.encode_name, _default_json(struct_field))
+                self.fields[_PREFIX + struct_field.encode_name] = _build_field(
+                    struct_field.type,
+                    required=struct_field.required,
+                    label=_field_label(struct_field.encode_name),
+                    initial=initial,
                 )
-        elif not isinstance(self.known, types.NoneType):
-            required = not isinstance(self.known, types.AnyType)
-            self.fields[WHOLE] = _field(self.known, required=required, label=_("Value"), initial=example)
+        elif not isinstance(self.type_info, types.NoneType):
+            required = not isinstance(self.type_info, types.AnyType)
+            self.fields[PAYLOAD_FIELD] = _build_field(
+                self.type_info, required=required, label=_("Value"), initial=example
+            )
 
     def clean(self) -> dict[str, Any]:
         data: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
             return data
-        what = str(_("What is written here"))
+        label = str(_("What is written here"))
         try:
-            self.payload = to_plain_payload(self._written(data), label=what)
-            payloads.convert(self.payload, self.annotation, label=what)
+            self.payload = to_plain_payload(self._build_payload(data), label=label)
+            payloads.convert(self.payload, self.annotation, label=label)
         except PayloadError as exc:
-            at = _PATH.search(str(exc))
-            name = _PREFIX + at[1] if at and _PREFIX + at[1] in self.fields else None
+            match = _PATH.search(str(exc))
+            name = _PREFIX + match[1] if match and _PREFIX + match[1] in self.fields else None
             self.add_error(name, str(exc.__cause__ or exc))
         return data
 
-    def _written(self, data: dict[str, Any]) -> Any:
-        if not isinstance(self.known, Structure):
-            value = data.get(WHOLE)
-            return None if value is NOTHING or (value == "" and not isinstance(self.known, types.StrType)) else value
+    def _build_payload(self, data: dict[str, Any]) -> Any:
+        if not isinstance(self.type_info, Structure):
+            value = data.get(PAYLOAD_FIELD)
+            return (
+                None if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)) else value
+            )
         return {
-            one.encode_name: None if value is NOTHING else value
-            for one in self.known.fields
-            if not _left_out(value := data.get(_PREFIX + one.encode_name), required=one.required)
+            struct_field.encode_name: None if value is NOTHING else value
+            for struct_field in self.type_info.fields
+            if not _is_omitted(value := data.get(_PREFIX + struct_field.encode_name), required=struct_field.required)
         }
 
 
-def _left_out(value: Any, *, required: bool) -> bool:
+def _is_omitted(value: Any, *, required: bool) -> bool:
     """Nothing was written: the default of the code is taken."""
     return not required and (value is None or value is NOTHING or (isinstance(value, str) and value == ""))
 
 
-def _field(known: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
-    more = {} if initial is NOTHING or initial is None else {"initial": initial}
-    return field_for(known, required=required, label=label, **more)
+def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
+    options = {} if initial is NOTHING or initial is None else {"initial": initial}
+    return field_for(type_info, required=required, label=label, **options)
 
 
-def _default(one: types.Field) -> Any:
+def _default_json(struct_field: types.Field) -> Any:
     """Of an attribute, as JSON has it; nothing where only its code can make one."""
-    if one.default is msgspec.NODEFAULT:
+    if struct_field.default is msgspec.NODEFAULT:
         return NOTHING
     try:
-        return msgspec.to_builtins(one.default)
+        return msgspec.to_builtins(struct_field.default)
     except TypeError:
         return NOTHING
 
 
-def _words(name: str) -> str:
+def _field_label(name: str) -> str:
     return name.replace("_", " ").strip().capitalize() or name

@@ -16,44 +16,46 @@ _PLAIN: dict[str, Any] = {"string": str, "integer": int, "number": float, "boole
 _FORMATS: dict[str, Any] = {
     "date": date, "date-time": datetime, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
 }  # fmt: skip
-_LIMITS = {
+_CONSTRAINTS = {
     "minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt", "multipleOf": "multiple_of",
     "pattern": "pattern", "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length",
     "maxItems": "max_length",
 }  # fmt: skip
 _DEFS = "#/$defs/"
-_DEEPEST = 20
+_MAX_DEPTH = 20
 
 
 def annotation_of(schema: Mapping[str, Any]) -> Any:
     """The type that takes what the schema takes; Any for what it says and no type can."""
-    return _type(schema, schema.get("$defs", {}), 0)
+    return _build_annotation(schema, schema.get("$defs", {}), 0)
 
 
-def _type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    if depth > _DEEPEST:  # a type that holds itself
+def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    if depth > _MAX_DEPTH:  # a type that holds itself
         return Any
     if (ref := schema.get("$ref")) is not None:
-        return _type(defs.get(str(ref).removeprefix(_DEFS), {}), defs, depth + 1)
+        return _build_annotation(defs.get(str(ref).removeprefix(_DEFS), {}), defs, depth + 1)
     if "enum" in schema:
         return Literal[tuple(schema["enum"])]
     if "const" in schema:
         return Literal[schema["const"]]
     if "anyOf" in schema:
-        return _union([_type(one, defs, depth + 1) for one in schema["anyOf"]])
-    return _limited(_bare(schema, defs, depth), schema)
+        return _union([_build_annotation(option, defs, depth + 1) for option in schema["anyOf"]])
+    return _constrain(_base_type(schema, defs, depth), schema)
 
 
-def _bare(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
     match schema.get("type"):
         case "object" if "properties" in schema:
-            return _structure(schema, defs, depth)
+            return _build_struct(schema, defs, depth)
         case "object":
             extra = schema.get("additionalProperties")
-            return dict[str, _type(extra, defs, depth + 1)] if isinstance(extra, Mapping) else dict[str, Any]  # type: ignore[misc] # made while it runs
+            return (
+                dict[str, _build_annotation(extra, defs, depth + 1)] if isinstance(extra, Mapping) else dict[str, Any]
+            )  # type: ignore[misc] # made while it runs
         case "array":
             items = schema.get("items")
-            return list[_type(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
+            return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
         case "string" if "contentEncoding" in schema:
             return bytes
         case "string" if schema.get("format") in _FORMATS:
@@ -63,9 +65,9 @@ def _bare(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any
     return Any
 
 
-def _limited(found: Any, schema: Mapping[str, Any]) -> Any:
-    limits = {_LIMITS[name]: value for name, value in schema.items() if name in _LIMITS}
-    return Annotated[found, msgspec.Meta(**limits)] if limits and found is not Any else found
+def _constrain(base_type: Any, schema: Mapping[str, Any]) -> Any:
+    limits = {_CONSTRAINTS[name]: value for name, value in schema.items() if name in _CONSTRAINTS}
+    return Annotated[base_type, msgspec.Meta(**limits)] if limits and base_type is not Any else base_type
 
 
 def _union(types: list[Any]) -> Any:
@@ -77,21 +79,21 @@ def _union(types: list[Any]) -> Any:
         return Any
 
 
-def _structure(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    needed, fields = set(schema.get("required", ())), list[Any]()
-    for name, one in schema["properties"].items():
-        known = _type(one, defs, depth + 1)
-        if name in needed:
-            fields.append((name, known))
-        elif one.get("default") is None:
-            fields.append((name, known | None if known is not Any else Any, None))
+def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    required_names, fields = set(schema.get("required", ())), list[Any]()
+    for name, property_schema in schema["properties"].items():
+        annotation = _build_annotation(property_schema, defs, depth + 1)
+        if name in required_names:
+            fields.append((name, annotation))
+        elif property_schema.get("default") is None:
+            fields.append((name, annotation | None if annotation is not Any else Any, None))
         else:
-            fields.append((name, known, _default(one["default"])))
+            fields.append((name, annotation, _field_default(property_schema["default"])))
     names = [name for name, *_rest in fields]
     if not all(name.isidentifier() for name in names):  # of another place than code of ours
         return dict[str, Any]
     return msgspec.defstruct(str(schema.get("title") or "Form"), fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _default(value: Any) -> Any:
+def _field_default(value: Any) -> Any:
     return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict) else value

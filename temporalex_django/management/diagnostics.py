@@ -59,7 +59,7 @@ def load_project(runs: Runs = None) -> ProjectView:
         connections[alias].ensure_connection()
     except DatabaseError as exc:
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
-    if unapplied_migrations := checks.unapplied(alias):
+    if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from temporalex_django.authoring import workflow
-from temporalex_django.checks import unapplied
+from temporalex_django.checks import unapplied_migrations
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
@@ -138,7 +138,7 @@ def handle(
             return
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
-    if missing := unapplied(storage.alias):
+    if missing := unapplied_migrations(storage.alias):
         text = (
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )

@@ -12,7 +12,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask
 
 #: Where a human task is decided, in the order in which these are looked for.
-_PAGES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")
+_PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +29,19 @@ def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> 
 
     ``workflow``: of this class alone. ``link``: the name of the host's own page of a human task, which takes its id.
     """
-    found = inbox(user)
+    tasks = inbox(user)
     if workflow:
-        found = found.filter(workflow=workflow)
+        tasks = tasks.filter(workflow=workflow)
     return [
-        InboxEntry(task=task, text=deciding.task_sentence(task), address=_address(task, link)) for task in found[:most]
+        InboxEntry(task=task, text=deciding.task_sentence(task), address=_task_address(task, link))
+        for task in tasks[:most]
     ]
 
 
-def _address(task: HumanTask, link: str) -> str:
+def _task_address(task: HumanTask, link: str) -> str:
     if link:
         return reverse(link, args=[task.pk])
-    for name in _PAGES:
+    for name in _PAGE_NAMES:
         try:
             return reverse(name, args=[task.pk])
         except NoReverseMatch:

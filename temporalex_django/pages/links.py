@@ -14,29 +14,29 @@ from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 
 #: How long a link is good, unless whoever makes it says otherwise.
-GOOD_FOR = timedelta(days=3)
+LINK_LIFETIME = timedelta(days=3)
 _SALT = "temporalex_django.pages.links"
 
 
-def token_for(task: HumanTask, user: Any) -> str:
+def make_token(task: HumanTask, user: Any) -> str:
     """What the address of a link says. It is no longer good when the user has another password, or is not active."""
-    return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _standing(user)}, salt=_SALT)
+    return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _session_fingerprint(user)}, salt=_SALT)
 
 
-def person_and_task(token: str, *, good_for: timedelta = GOOD_FOR) -> tuple[Person, UUID]:
+def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Person, UUID]:
     """Whom and what a link is for. Raises ``HumanTaskNotFound`` for one that is not good, or is not any more."""
     try:
-        said = signing.loads(token, salt=_SALT, max_age=good_for)
-        task, key = UUID(said["task"]), said["user"]
+        token_fields = signing.loads(token, salt=_SALT, max_age=lifetime)
+        task, key = UUID(token_fields["task"]), token_fields["user"]
     except (signing.BadSignature, ValueError, KeyError, TypeError):
         raise HumanTaskNotFound("this link is not good, or not any more: sign in instead") from None
     user = get_user_model()._default_manager.filter(pk=key).first()  # noqa: SLF001 - Django documents it
-    if user is None or not user.is_active or said.get("as") != _standing(user):
+    if user is None or not user.is_active or token_fields.get("as") != _session_fingerprint(user):
         raise HumanTaskNotFound("this link is not good any more: sign in instead")
     return cast("Person", user), task
 
 
-def _standing(user: Any) -> str:
+def _session_fingerprint(user: Any) -> str:
     """Changes with his password."""
-    made = getattr(user, "get_session_auth_hash", None)
-    return str(made())[:16] if callable(made) else ""
+    get_hash = getattr(user, "get_session_auth_hash", None)
+    return str(get_hash())[:16] if callable(get_hash) else ""

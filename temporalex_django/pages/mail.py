@@ -24,14 +24,14 @@ from temporalex_django.actions import deciding
 from temporalex_django.actions.inbox import find_task, may_view
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
-from temporalex_django.pages.links import token_for
+from temporalex_django.pages.links import make_token
 
 logger = logging.getLogger("temporalex_django.pages")
 
 #: What a mail is sent about.
 EVENTS = ("human_task_opened", "human_task_reminded", "human_task_escalated")
 #: How many people get one at most; the inbox shows it to all.
-MOST = 50
+MAX_RECIPIENTS = 50
 
 
 class TaskMail:
@@ -58,16 +58,18 @@ class TaskMail:
     def receive(self, *, task: str, **_facts: Any) -> None:
         """One of the events."""
         try:
-            found = find_task(task, None)
+            human_task = find_task(task, None)
         except HumanTaskNotFound:  # its run is deleted already
             return
-        if not found.is_open:
+        if not human_task.is_open:
             return
-        people = [user for user in self.recipients(found) if user.email and _may(found, user)]
-        if len(people) > MOST:
-            logger.warning("human task %s asks for more than %d people: the first get a mail", found.pk, MOST)
-        for user in people[:MOST]:
-            self.send(found, user)
+        people = [user for user in self.recipients(human_task) if user.email and _can_decide(human_task, user)]
+        if len(people) > MAX_RECIPIENTS:
+            logger.warning(
+                "human task %s asks for more than %d people: the first get a mail", human_task.pk, MAX_RECIPIENTS
+            )
+        for user in people[:MAX_RECIPIENTS]:
+            self.send(human_task, user)
 
     def recipients(self, task: HumanTask) -> list[Any]:
         """Active users whom it asks: those named, of the groups, with the permissions, and whom it was handed on to.
@@ -75,17 +77,19 @@ class TaskMail:
         Superusers, who have all permissions, are not meant by one.
         """
         users = get_user_model()
-        words = [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
-        named = _those("user:", words)
-        wanted = Q(**{f"{users.USERNAME_FIELD}__in": named}) | Q(groups__name__in=_those("group:", words))
-        for permission in _those("perm:", words):
-            wanted |= Q(pk__in=_with_permission(permission))
-        rows = users._default_manager.filter(wanted, is_active=True)  # noqa: SLF001 - Django documents it
-        return [*rows.order_by("pk").distinct()[: MOST + 1]]
+        candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
+        usernames = _names_of_kind("user:", candidates)
+        condition = Q(**{f"{users.USERNAME_FIELD}__in": usernames}) | Q(
+            groups__name__in=_names_of_kind("group:", candidates)
+        )
+        for permission in _names_of_kind("perm:", candidates):
+            condition |= Q(pk__in=_user_ids_with_permission(permission))
+        rows = users._default_manager.filter(condition, is_active=True)  # noqa: SLF001 - Django documents it
+        return [*rows.order_by("pk").distinct()[: MAX_RECIPIENTS + 1]]
 
     def send(self, task: HumanTask, user: Any) -> None:
         """One mail."""
-        link = f"{self.base_url}{reverse('temporalex_pages:link', args=[token_for(task, user)])}"
+        link = f"{self.base_url}{reverse('temporalex_pages:link', args=[make_token(task, user)])}"
         text = deciding.task_sentence(task, subject=deciding.subject_text(task.run))
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
@@ -94,20 +98,22 @@ class TaskMail:
         send_mail(" ".join(subject.split()), body, self.sender, [user.email])
 
 
-def _may(task: HumanTask, user: Any) -> bool:
+def _can_decide(task: HumanTask, user: Any) -> bool:
     """Whether there is that run for him, and he may decide."""
     return may_view(user, task) and deciding.why_not(task, user) is None
 
 
-def _those(kind: str, words: Iterable[str]) -> list[str]:
-    return [word.removeprefix(kind) for word in words if word.startswith(kind)]
+def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:
+    return [candidate.removeprefix(kind) for candidate in candidates if candidate.startswith(kind)]
 
 
-def _with_permission(permission: str) -> list[Any]:
+def _user_ids_with_permission(permission: str) -> list[Any]:
     """Keys of users whom a backend of the project knows to have it."""
-    found: list[Any] = []
+    user_ids: list[Any] = []
     for backend in get_backends():
-        known = getattr(backend, "with_perm", None)
-        if known is not None:
-            found += known(permission, include_superusers=False).values_list("pk", flat=True)[: MOST + 1]
-    return found
+        with_perm = getattr(backend, "with_perm", None)
+        if with_perm is not None:
+            user_ids += with_perm(permission, include_superusers=False).values_list("pk", flat=True)[
+                : MAX_RECIPIENTS + 1
+            ]
+    return user_ids

@@ -28,11 +28,11 @@ from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, Temp
 from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.pages.inbox import asked_of
-from temporalex_django.pages.links import person_and_task
+from temporalex_django.pages.links import read_token
 from temporalex_django.present.human_tasks import candidate_names
 
-_ROWS = 50
-_DO: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
+_MAX_ROWS = 50
+_ACTIONS: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
 
 
 @require_safe
@@ -40,8 +40,8 @@ _DO: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
 @login_required
 def inbox_page(request: HttpRequest) -> HttpResponse:
     """What whoever is signed in may decide now, what is due first at first."""
-    found = asked_of(_user(request), most=_ROWS + 1)
-    context = {"tasks": found[:_ROWS], "more": len(found) > _ROWS, "limit": _ROWS}
+    entries = asked_of(_user(request), most=_MAX_ROWS + 1)
+    context = {"tasks": entries[:_MAX_ROWS], "more": len(entries) > _MAX_ROWS, "limit": _MAX_ROWS}
     return render(request, "temporalex_django/pages/inbox.html", context)
 
 
@@ -52,11 +52,17 @@ def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
     """What is asked, and the form in which it is decided."""
     user = _user(request)
     try:
-        found = find_task(task, user)
+        human_task = find_task(task, user)
     except HumanTaskNotFound as exc:
         raise Http404(exc.message) from exc
-    here = reverse("temporalex_pages:task", args=[found.pk])
-    return _page(request, found, _actor(request, user), here=here, onwards=reverse("temporalex_pages:inbox"))
+    page_address = reverse("temporalex_pages:task", args=[human_task.pk])
+    return _task_response(
+        request,
+        human_task,
+        _actor(request, user),
+        page_address=page_address,
+        inbox_address=reverse("temporalex_pages:inbox"),
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -64,82 +70,96 @@ def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
 def link_page(request: HttpRequest, token: str) -> HttpResponse:
     """Looking shows what is asked; posting decides in the name of whom the link was made for."""
     try:
-        user, key = person_and_task(token)
-        found = find_task(key, None)
+        user, key = read_token(token)
+        human_task = find_task(key, None)
     except HumanTaskNotFound as exc:
         return render(request, "temporalex_django/pages/gone.html", {"why": exc.message}, status=404)
-    by = _actor(request, user)
+    actor = _actor(request, user)
     try:
         find_task(key, user)
     except HumanTaskNotFound:
-        _refuse(by, found)
-    return _page(request, found, by, here=reverse("temporalex_pages:link", args=[token]), onwards="")
+        _refuse(actor, human_task)
+    return _task_response(
+        request, human_task, actor, page_address=reverse("temporalex_pages:link", args=[token]), inbox_address=""
+    )
 
 
-def _page(request: HttpRequest, task: HumanTask, by: Actor, *, here: str, onwards: str) -> HttpResponse:
-    """The page of a human task. ``here`` is its address, ``onwards`` that of the inbox, where there is one."""
-    said, form, status = "", None, 200
+def _task_response(
+    request: HttpRequest, task: HumanTask, actor: Actor, *, page_address: str, inbox_address: str
+) -> HttpResponse:
+    """The page of a human task.
+
+    ``page_address`` is its address, ``inbox_address`` that of the inbox, where there is one.
+    """
+    message, form, status = "", None, 200
     if request.method == "POST":
         try:
-            said, form = _posted(request, task, by)
+            message, form = _handle_post(request, task, actor)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except HumanTaskNotFound as exc:
             raise Http404(exc.message) from exc
         except TemporalexError as exc:  # somebody else was quicker, say
-            said, status = exc.message, 409
+            message, status = exc.message, 409
         else:
             if form is None:
-                return HttpResponseRedirect(f"{here}?done={said}")
+                return HttpResponseRedirect(f"{page_address}?done={message}")
             status = 409
         task = find_task(task.pk, None)
-    return _shown(request, task, by, form=form, said=said, status=status, onwards=onwards)
+    return _render_task(request, task, actor, form=form, message=message, status=status, inbox_address=inbox_address)
 
 
-def _posted(request: HttpRequest, task: HumanTask, by: Actor) -> tuple[str, DecisionForm | None]:
+def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
     """What was done, or the form with what is wrong in it. Raises ``TemporalexError``."""
-    if (action := _DO.get(request.POST.get("do", ""))) is not None:
-        action(task, by=by).execute()
+    if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:
+        action(task, by=actor).execute()
         return action.name, None
     form = DecisionForm(request.POST, task=task)
-    return (Decide.name, None) if form.decide(by=by) else ("", form)
+    return (Decide.name, None) if form.decide(by=actor) else ("", form)
 
 
-def _shown(
-    request: HttpRequest, task: HumanTask, by: Actor, *, form: DecisionForm | None, said: str, status: int, onwards: str
+def _render_task(
+    request: HttpRequest,
+    task: HumanTask,
+    actor: Actor,
+    *,
+    form: DecisionForm | None,
+    message: str,
+    status: int,
+    inbox_address: str,
 ) -> HttpResponse:
-    assert by.user is not None
-    (shown,) = redact_tasks(deciding.mark_nobody_left(task), by.user)
-    why_not = deciding.why_not(task, by.user)
+    assert actor.user is not None
+    (redacted_task,) = redact_tasks(deciding.mark_nobody_left(task), actor.user)
+    why_not = deciding.why_not(task, actor.user)
     if why_not is None and form is None:
         try:
             form = DecisionForm(task=task)
         except TemporalexError as exc:  # its code is not here
             why_not = exc.message
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
-    about = deciding.subject_text(task.run)
+    subject_text = deciding.subject_text(task.run)
     context: dict[str, Any] = {
-        "task": shown,
-        "said": said,
+        "task": redacted_task,
+        "said": message,
         "done": done,
-        "text": deciding.task_sentence(shown, subject=about),
-        "shows": deciding.value_as_json(shown),
+        "text": deciding.task_sentence(redacted_task, subject=subject_text),
+        "shows": deciding.value_as_json(redacted_task),
         "asks": ", ".join(candidate_names(candidates_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
-        "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(by.user),
+        "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
         "outcome": outcome_label(task.outcome) if task.outcome else "",
-        "user_name": str(by.user),
-        "inbox_address": onwards,
+        "user_name": str(actor.user),
+        "inbox_address": inbox_address,
     }
     return render(request, "temporalex_django/pages/task.html", context, status=status)
 
 
-def _refuse(by: Actor, task: HumanTask) -> NoReturn:
+def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
     """Raises ``PermissionDenied``, which the audit notes: he might have decided it when the link was made."""
-    why = _("You may not decide this any more.")
-    audit.record_denial(by, Decide.name, why, run=task.run, message=task.key)
-    raise PermissionDenied(why)
+    reason = _("You may not decide this any more.")
+    audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)
+    raise PermissionDenied(reason)
 
 
 def _user(request: HttpRequest) -> Any:
@@ -147,5 +167,5 @@ def _user(request: HttpRequest) -> Any:
 
 
 def _actor(request: HttpRequest, user: Person) -> Actor:
-    address, known = client_address(request.META), request_id(request.META)
-    return Actor(user=user, source="pages", address=address, request_id=known)
+    address, http_request_id = client_address(request.META), request_id(request.META)
+    return Actor(user=user, source="pages", address=address, request_id=http_request_id)

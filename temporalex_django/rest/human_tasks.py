@@ -25,7 +25,7 @@ from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.authoring import authorization
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
-from temporalex_django.forms.asked import form_of
+from temporalex_django.forms.human_task_form import form_spec_of
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.rest import serializers
@@ -246,8 +246,8 @@ def _person(key: str, name: str) -> dict[str, str] | None:
 
 def _form_fields(task: HumanTask) -> dict[str, Any] | None:
     try:
-        task_form = form_of(task)
+        task_form = form_spec_of(task)
     except TemporalexError:
         return None
     schema = task.form["schema"] if task.form and task_form.kind == "schema" else None
-    return {"kind": task_form.kind, "schema": schema, "names": task_form.names, "digest": task_form.digest}
+    return {"kind": task_form.kind, "schema": schema, "names": task_form.field_names, "digest": task_form.digest}

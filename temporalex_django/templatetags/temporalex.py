@@ -11,7 +11,7 @@ from temporalex_django.pages.inbox import asked_of
 
 register = template.Library()
 
-_MOST = 100
+_MAX_COUNT = 100
 
 
 @register.inclusion_tag("temporalex_django/inbox.html", takes_context=True)
@@ -22,15 +22,15 @@ def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: st
     query; nobody signed in: an empty list.
     """
     user = _user(context)
-    found = [] if user is None else asked_of(user, most=limit + 1, workflow=workflow, link=link)
-    return {"tasks": found[:limit], "more": len(found) > limit}
+    entries = [] if user is None else asked_of(user, most=limit + 1, workflow=workflow, link=link)
+    return {"tasks": entries[:limit], "more": len(entries) > limit}
 
 
 @register.simple_tag(takes_context=True)
 def temporalex_inbox_count(context: Any) -> int:
     """How many there are, counted up to 100. One query."""
     user = _user(context)
-    return 0 if user is None else deciding.count_inbox(user, limit=_MOST)
+    return 0 if user is None else deciding.count_inbox(user, limit=_MAX_COUNT)
 
 
 def _user(context: Any) -> Any:

@@ -226,8 +226,8 @@ def test_a_get_queryset_of_a_model_admin_narrows_the_runs_page_too(red: Any, blu
     ours, request = Narrow(Instance, admin.AdminSite("ours")), rf.get("/")
     request.user = get_user_model().objects.create_superuser("root")
 
-    assert ours.run_for(request, red.run_id).workflow_id == "red-1"
-    assert ours.run_for(request, blue.run_id) is None
+    assert ours.find_run(request, red.run_id).workflow_id == "red-1"
+    assert ours.find_run(request, blue.run_id) is None
     assert [run.workflow_id for run in ours.get_changelist_instance(request).get_queryset(request)] == ["red-1"]
 
 

@@ -193,7 +193,7 @@ def test_odd_addresses_and_methods(admin: Client, monkeypatch: pytest.MonkeyPatc
     for name in ("nothing", "skip_timer", "signal"):
         assert admin.get(f"{RUNS}bulk/{name}/?chosen=AAAA").status_code == 404
     assert admin.delete(good).status_code == 405
-    monkeypatch.setattr(bulk, "MOST_CHOSEN", 3)
+    monkeypatch.setattr(bulk, "MAX_CHOSEN", 3)
     many = choose(admin, "terminate", baskets(*(f"m-{number}" for number in range(4))))
     assert many["Location"] == RUNS
     assert "Choose 3 at most" in admin.get(RUNS).content.decode()

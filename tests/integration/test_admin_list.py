@@ -79,7 +79,7 @@ def test_of_a_closed_run_it_says_how_it_ended_by_whom_and_why(admin):
     ):
         assert said in text, said
     assert "eve" not in text
-    assert '<td class="field-stands">–</td>' not in text
+    assert '<td class="field-summary">–</td>' not in text
 
 
 def test_by_what_a_run_waits_for(admin):
@@ -118,11 +118,11 @@ def test_no_more_than_so_many_are_counted(admin, monkeypatch):
     for number in range(5):
         Basket.start(id=f"b-{number}")
     assert "no more are counted" not in admin.get(RUNS).content.decode()
-    monkeypatch.setattr(instance, "_COUNTED", 3)
+    monkeypatch.setattr(instance, "_MAX_COUNT", 3)
 
     text = admin.get(RUNS).content.decode()
 
     assert "3+ runs: no more are counted and shown" in text
     assert admin.get(f"{RUNS}?p=9").url == f"{RUNS}?e=1"  # there is no such page
-    monkeypatch.setattr(CappedPaginator, "MOST", 3)
+    monkeypatch.setattr(CappedPaginator, "MAX_COUNT", 3)
     assert CappedPaginator(Instance.objects.order_by("-id"), 2).count == 4

@@ -202,7 +202,7 @@ def test_a_graph_is_drawn_with_its_state_and_said_in_a_list(
     drain()
     text = page(admin, run.run_id)
     assert text.count("tx-step-completed") == 4
-    monkeypatch.setattr(history, "WHOLE", 1)
+    monkeypatch.setattr(history, "MAX_EVENTS", 1)
     assert "too long" in page(admin, run.run_id)
     monkeypatch.undo()
     HistoryEvent.objects.filter(kind="ActivityScheduled").update(attributes=b"no json")

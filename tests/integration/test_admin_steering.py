@@ -18,7 +18,7 @@ from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.actions import base, registry
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.steering import Input, OperatorRunAction
-from temporalex_django.admin import steering
+from temporalex_django.admin import operator_views
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance, OperatorAction, Worker
 from tests.support.client_flows import Basket, drain
@@ -68,7 +68,7 @@ for _name in ("knock", "poke"):  # nobody else is to find them
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "STEERING", {**registry.STEERING, "knock": Knock, "poke": Poke})
+    monkeypatch.setattr(operator_views, "STEERING", {**registry.STEERING, "knock": Knock, "poke": Poke})
     monkeypatch.setattr(Knock, "calls", [])
 
 

@@ -339,7 +339,7 @@ def test_runserver_runs_workflows_when_the_settings_say_so(monkeypatch: pytest.M
     monkeypatch.setattr(apps.threading.Thread, "start", lambda thread: begun.append(thread.name))
     for wanted in (True, False):
         with override_settings(TEMPORALEX={"LOCAL_RUNNER": wanted}, DEBUG=not wanted):
-            apps._run_locally()
+            apps._start_local_runner()
 
     assert begun == ["temporalex-begin"]
 

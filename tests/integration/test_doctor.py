@@ -142,7 +142,7 @@ BROKEN: dict[str, Broken] = {
     "a module that is not loaded": Broken(
         "shop.workflows is not loaded: run() must be async",
         patches=(
-            patch.object(checks, "faulty", [("shop.workflows", errors.WorkflowDefinitionError("run() must be async"))]),
+            patch.object(checks, "definition_errors", [("shop.workflows", errors.WorkflowDefinitionError("run() must be async"))]),
         ),
     ),
     "a broker that is none": Broken(

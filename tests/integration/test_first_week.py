@@ -152,7 +152,7 @@ def test_a_missing_table_is_the_same_sentence_for_everybody(browser: APIClient) 
 
 def test_each_check_id_means_one_thing_and_migrate_hears_of_no_missing_tables(monkeypatch: Any) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(checks, "unapplied", lambda alias: ["0001_initial"])
+        patched.setattr(checks, "unapplied_migrations", lambda alias: ["0001_initial"])
         told = [one.id for one in run_checks(databases=["default"])]
         assert told.count("temporalex_django.W005") == 1
         out = io.StringIO()

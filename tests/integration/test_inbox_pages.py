@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from temporalex_django import errors
 from temporalex_django.models import HumanTask, OperatorAction
-from temporalex_django.pages.links import person_and_task, token_for
+from temporalex_django.pages.links import make_token, read_token
 from temporalex_django.pages.mail import TaskMail
 from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
@@ -217,7 +217,7 @@ def test_by_a_link_in_a_mail() -> None:
     for wrong in (f"{link[:-2]}x/", link.replace("by-link/", "by-link/x")):
         assert client.get(wrong).status_code == 404
     with pytest.raises(errors.HumanTaskNotFound, match="sign in instead"):
-        person_and_task(token_for(task, ann), good_for=timedelta(seconds=-1))
+        read_token(make_token(task, ann), lifetime=timedelta(seconds=-1))
     ann.groups.clear()
     assert client.get(link).status_code == 403
     assert OperatorAction.objects.get(denied=True).actor == ann

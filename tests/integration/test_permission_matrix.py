@@ -60,7 +60,7 @@ from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.actions.targets import find_run
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.actions.update import SendUpdate
-from temporalex_django.admin.bulk import _written
+from temporalex_django.admin.bulk import _encode_ids
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.operator_commands import COMMANDS as SHELL_STEERING
@@ -507,7 +507,7 @@ ADMIN = {
     "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
-    "instance bulk cancel": Row(LOOK, lambda page: page("run", query=lambda run: f"?chosen={_written([str(run)])}")),
+    "instance bulk cancel": Row(LOOK, lambda page: page("run", query=lambda run: f"?chosen={_encode_ids([str(run)])}")),
     "instance chosen bulk": Row(
         (*LOOK, "bulk_actions"),
         lambda page: page("run", lambda run: {"action": "bulk_cancel", "_selected_action": run, "index": "0"}),
@@ -581,7 +581,7 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
 def for_many(page: Any) -> Any:
     """Post the page of an operation on many runs."""
     body = lambda run: {"token": token(), "reason": "why", "newest": str(run)}  # noqa: E731
-    return page("run", body, query=lambda run: f"?chosen={_written([str(run)])}")
+    return page("run", body, query=lambda run: f"?chosen={_encode_ids([str(run)])}")
 
 
 def steered_pages() -> dict[str, Row]:

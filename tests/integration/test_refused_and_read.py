@@ -19,7 +19,7 @@ from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.admin.audit import OperatorActionAdmin
-from temporalex_django.admin.bulk import _written
+from temporalex_django.admin.bulk import _encode_ids
 from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
 from tests.app.graphs import Order
@@ -84,7 +84,7 @@ def rows(**which: Any) -> list[tuple[Any, ...]]:
 def test_each_page_of_the_admin_notes_whom_it_refuses() -> None:
     run = Basket.start(id="a-1")
     drain()
-    one, many = f"{RUNS}{run.run_id}/", f"bulk/terminate/?chosen={_written([str(run.run_id)])}"
+    one, many = f"{RUNS}{run.run_id}/", f"bulk/terminate/?chosen={_encode_ids([str(run.run_id)])}"
     viewer, starter = person("viewer", "view_instance"), person("starter", "view_instance", "start_instance")
     chooser = person("chooser", "bulk_actions", "terminate_instance")
     job = StartBulk("terminate", runs=[str(run.run_id)], by=Actor(user=chooser)).execute()

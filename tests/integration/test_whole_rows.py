@@ -56,7 +56,7 @@ def admin(client: Client) -> Client:
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "EVENTS_A_PAGE", 10)
+    monkeypatch.setattr(history, "EVENTS_PER_PAGE", 10)
 
 
 def happened(client: Client, run: Any, query: str = "") -> list[tuple[str, str, str]]:

@@ -17,8 +17,8 @@ from django.utils.translation import gettext as _
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.once import DuplicateRequest
 from temporalex_django.actions.targets import RunTarget, find_run
-from temporalex_django.admin.requests import asked, refuse, sent_before
-from temporalex_django.admin.shown import status_badge
+from temporalex_django.admin.formatting import status_badge
+from temporalex_django.admin.request_user import idempotent_request, is_duplicate_request, refuse
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class Confirmation:
     """What a page says before somebody presses its button.
 
-    ``why_not`` is why it cannot be done now, ``not_yours`` why this person may not: then there is no button. ``action``
-    is what the audit calls it, ``message`` the name of what is sent. ``again`` are lines of what is done again.
+    ``why_not`` is why it cannot be done now, ``permission_error`` why this person may not: then there is no button.
+    ``action`` is what the audit calls it, ``message`` the name of what is sent. ``repeated_work`` are lines of what is
+    done again.
     """
 
     heading: str
@@ -40,17 +41,17 @@ class Confirmation:
     button: str
     destructive: bool = False
     why_not: str | None = None
-    not_yours: str | None = None
+    permission_error: str | None = None
     action: str
     message: str = ""
-    again: Sequence[str] = ()
+    repeated_work: Sequence[str] = ()
 
 
-class RunPage(ABC):
+class RunActionView(ABC):
     """A view of an ``InstanceAdmin`` (or a subclass, under any site) about one run."""
 
     #: Posted twice, the second time nothing is done; else the operation itself knows its token.
-    once: ClassVar[bool] = False
+    is_idempotent: ClassVar[bool] = False
     template = "admin/temporalex_django/instance/confirm_action.html"
 
     def __init__(self, model_admin: InstanceAdmin) -> None:
@@ -67,69 +68,69 @@ class RunPage(ABC):
     def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
         """Do it, and say what was done. Raises ``TemporalexError``."""
 
-    def __call__(self, request: HttpRequest, run_id: str, **_named: str) -> HttpResponse:
-        run = self.admin.run_for(request, run_id)
+    def __call__(self, request: HttpRequest, run_id: str, **_url_kwargs: str) -> HttpResponse:
+        run = self.admin.find_run(request, run_id)
         if run is None:
-            return self.admin.no_such_run(request, run_id)
-        self.admin.require_view(request, run)
+            return self.admin.run_not_found(request, run_id)
+        self.admin.require_view_permission(request, run)
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        said = self.confirmation(request, run)
+        confirmation = self.confirmation(request, run)
         form = self.form(request, run)
         if request.method != "POST":
-            return self.page(request, run, said, form)
-        return self.posted(request, run, said, form)
+            return self.render_page(request, run, confirmation, form)
+        return self.handle_post(request, run, confirmation, form)
 
-    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+    def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
         """Act, and go to the page of the run; the form again where that was not possible."""
-        if said.not_yours is not None:
-            refuse(request, said.action, said.not_yours, run=run, message=said.message)
-        if self.once and sent_before(request, str(form.data.get("token"))):
-            return self._sent_before(request, run)
-        if said.why_not is not None:  # it became so since he looked
-            return self.page(request, run, said, form, status=409)
+        if confirmation.permission_error is not None:
+            refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
+        if self.is_idempotent and is_duplicate_request(request, str(form.data.get("token"))):
+            return self._duplicate_response(request, run)
+        if confirmation.why_not is not None:  # it became so since he looked
+            return self.render_page(request, run, confirmation, form, status=409)
         if not form.is_valid():
-            return self.page(request, run, said, form)
+            return self.render_page(request, run, confirmation, form)
         try:
-            done = self._once(request, run, form) if self.once else self.act(request, run, form)
+            success_message = self._act_once(request, run, form) if self.is_idempotent else self.act(request, run, form)
         except DuplicateRequest:  # another process was quicker
-            return self._sent_before(request, run)
+            return self._duplicate_response(request, run)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except WorkflowNotFound:
-            return self.admin.no_such_run(request, str(run.pk))
+            return self.admin.run_not_found(request, str(run.pk))
         except TemporalexError as exc:
             form.add_error(None, exc.message)
             form.renew()
-            return self.page(request, run, said, form, status=409)
-        messages.success(request, done)
-        return HttpResponseRedirect(self.afterwards(request, run, form))
+            return self.render_page(request, run, confirmation, form, status=409)
+        messages.success(request, success_message)
+        return HttpResponseRedirect(self.get_success_url(request, run, form))
 
-    def _once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
+    def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
         """What is done commits with the token. Raises ``DuplicateRequest``."""
-        with asked(request, form.cleaned_data["token"]).run_once() as answer:
-            done = self.act(request, run, form)
+        with idempotent_request(request, form.cleaned_data["token"]).run_once() as answer:
+            success_message = self.act(request, run, form)
             answer.made = run.pk
-        return done
+        return success_message
 
-    def _sent_before(self, request: HttpRequest, run: Instance) -> HttpResponse:
+    def _duplicate_response(self, request: HttpRequest, run: Instance) -> HttpResponse:
         messages.info(request, _("This form was sent before: nothing more was done."))
-        return HttpResponseRedirect(self.afterwards(request, run))
+        return HttpResponseRedirect(self.get_success_url(request, run))
 
-    def page(
+    def render_page(
         self,
         request: HttpRequest,
         run: Instance,
-        said: Confirmation,
+        confirmation: Confirmation,
         form: TokenForm,
         *,
         status: int = 200,
-        **more: Any,
+        **extra_context: Any,
     ) -> HttpResponse:
         site = self.admin.admin_site
         context = {
             **site.each_context(request),
-            "title": said.heading,
+            "title": confirmation.heading,
             "subtitle": None,
             "original": run,
             "opts": self.admin.opts,
@@ -139,20 +140,20 @@ class RunPage(ABC):
             "change": True,
             "is_popup": False,
             "badge": status_badge(run.status, blocked=bool(run.blocked)),
-            "said": said,
+            "said": confirmation,
             "form": form,
             "back": self.admin.address_of(run),
             "newest": self.admin.newest_address(request, run),
-            **more,
+            **extra_context,
         }
         request.current_app = site.name
         return TemplateResponse(request, self.template, context, status=status)
 
-    def target(self, request: HttpRequest, run: Instance) -> RunTarget:
+    def find_target(self, request: HttpRequest, run: Instance) -> RunTarget:
         """Raises ``WorkflowNotFound`` when it was deleted since it was looked up."""
         return find_run(str(run.pk), storage=storage(), visible_runs=self.admin.get_queryset(request))
 
-    def afterwards(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
+    def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
         """The page of the run; the list when the run is gone."""
         del form
         if self.admin.get_queryset(request).filter(pk=run.pk).exists():
@@ -160,7 +161,7 @@ class RunPage(ABC):
         return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")
 
 
-def not_the_present(run: Instance) -> str | None:
+def superseded_error(run: Instance) -> str | None:
     """Why nothing is done to a run that the next one of its chain has followed."""
     if run.chain.run_id == run.pk:
         return None

@@ -14,31 +14,31 @@ from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.actions import audit
 from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin
 from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
-from temporalex_django.admin.requests import actor_of, user_of
-from temporalex_django.admin.shown import badge, moment, value
+from temporalex_django.admin.formatting import badge, format_payload, format_time
+from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.models.fields import decode_payload
 
-_PAYLOADS = ("given", "came_of_it", "tried")
+_PAYLOADS = ("call_arguments", "result_text", "attempt_log")
 
 
-class _TaskAdmin(ReadOnlyAdmin[M]):
+class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     paginator = CappedPaginator
-    unread: tuple[str, ...] = ("call", "options")
+    deferred_fields: tuple[str, ...] = ("call", "options")
     list_select_related = False
     ordering = ("-id",)
     sortable_by = ("enqueued",)  # no index has the others
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
         """A list reads no arguments and no results, which may be long."""
-        found = super().get_queryset(request)
-        one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return found if one else found.defer(*self.unread)
+        queryset = super().get_queryset(request)
+        is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        return queryset if is_detail_view else queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         """Without arguments, results and errors for whoever may not see payloads."""
-        allowed = policy().allows(user_of(request), VIEW_PAYLOAD)
-        return [name for name in cast("Any", self.fields) if allowed or name not in _PAYLOADS]
+        can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
+        return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
 
     def render_change_form(
         self,
@@ -51,39 +51,51 @@ class _TaskAdmin(ReadOnlyAdmin[M]):
     ) -> HttpResponse:
         """The page of a task: that a person was shown its payloads is noted."""
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
-            number = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
-            audit.record_task_read(actor_of(request), number, str(obj))
+            task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
+            audit.record_task_read(actor_of(request), task_id, str(obj))
         return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         return self.get_fields(request, obj)
 
     @admin.display(description=_("arguments"))
-    def given(self, task: Any) -> str:
-        return value(task.arguments).text
+    def call_arguments(self, task: Any) -> str:
+        return format_payload(task.arguments).text
 
     @admin.display(description=_("attempts"))
-    def tried(self, task: Any) -> str:
+    def attempt_log(self, task: Any) -> str:
         options = decode_payload(task.options)
-        return value(options.get("log") or [] if isinstance(options, dict) else options).text
+        return format_payload(options.get("log") or [] if isinstance(options, dict) else options).text
 
 
 @admin.register(EnqueuedTask)
-class EnqueuedTaskAdmin(_TaskAdmin[EnqueuedTask]):
+class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     """What is to be run, or runs."""
 
-    list_display = ("path", "state", "queue", "priority", "enqueued", "due", "attempt", "why")
+    list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
     list_filter = (TaskQueueFilter,)
     search_fields = ("run_id__exact",)
     search_help_text = _("Id of a task, as enqueue() gave it")
-    fields = ("path", "number", "state", "queue", "priority", "enqueued", "due", "attempt", "owner", "given", "tried")
+    fields = (
+        "task_path",
+        "task_id",
+        "state",
+        "queue",
+        "priority",
+        "enqueued",
+        "due",
+        "attempt",
+        "owner",
+        "call_arguments",
+        "attempt_log",
+    )
 
     @admin.display(description=_("task"), ordering="activity")
-    def path(self, task: EnqueuedTask) -> str:
+    def task_path(self, task: EnqueuedTask) -> str:
         return str(task)
 
     @admin.display(description=_("id"))
-    def number(self, task: EnqueuedTask) -> str:
+    def task_id(self, task: EnqueuedTask) -> str:
         return str(task.run_id)
 
     @admin.display(description=_("status"))
@@ -92,29 +104,29 @@ class EnqueuedTaskAdmin(_TaskAdmin[EnqueuedTask]):
 
     @admin.display(description=_("enqueued"), ordering="id")
     def enqueued(self, task: EnqueuedTask) -> SafeString:
-        return moment(task.scheduled_at)
+        return format_time(task.scheduled_at)
 
     @admin.display(description=_("due"), ordering="due_at")
     def due(self, task: EnqueuedTask) -> SafeString:
-        return moment(task.due_at)
+        return format_time(task.due_at)
 
     @admin.display(description=_("waits for"))
-    def why(self, task: EnqueuedTask) -> str:
+    def wait_text(self, task: EnqueuedTask) -> str:
         return task.waits_for or "–"
 
 
 @admin.register(EndedTask)
-class EndedTaskAdmin(_TaskAdmin[EndedTask]):
+class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     """What became of them, as long as that is kept."""
 
-    unread = ("call", "options", "outcome")
+    deferred_fields = ("call", "options", "outcome")
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")
     list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter)
     search_fields = ("id__exact", "task__startswith")
     search_help_text = _("Id of a task, or the path of its function from its beginning")
     fields = (
         *("task", "id", "state", "backend", "queue", "priority", "enqueued_at", "started_at", "finished_at"),
-        *("keep_until", "attempts", "given", "came_of_it", "tried"),
+        *("keep_until", "attempts", "call_arguments", "result_text", "attempt_log"),
     )
 
     @admin.display(description=_("status"), ordering="status")
@@ -124,13 +136,15 @@ class EndedTaskAdmin(_TaskAdmin[EndedTask]):
 
     @admin.display(description=_("enqueued"), ordering="id")
     def enqueued(self, task: EndedTask) -> SafeString:
-        return moment(task.enqueued_at)
+        return format_time(task.enqueued_at)
 
     @admin.display(description=_("finished"), ordering="finished_at")
     def finished(self, task: EndedTask) -> SafeString:
-        return moment(task.finished_at)
+        return format_time(task.finished_at)
 
     @admin.display(description=_("result, or why it failed"))
-    def came_of_it(self, task: EndedTask) -> str:
-        found = decode_payload(task.outcome)
-        return value(found.get("result") if isinstance(found, dict) and "result" in found else found).text
+    def result_text(self, task: EndedTask) -> str:
+        outcome = decode_payload(task.outcome)
+        return format_payload(
+            outcome.get("result") if isinstance(outcome, dict) and "result" in outcome else outcome
+        ).text

@@ -19,7 +19,7 @@ from temporalex_django.access import Operation, policy, redactor_for
 from temporalex_django.actions import audit
 from temporalex_django.actions.once import DuplicateRequest
 from temporalex_django.actions.start import Start, refused_start_operation
-from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
+from temporalex_django.admin.request_user import actor_of, idempotent_request, is_duplicate_request, refuse, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.workflow import Workflow
@@ -32,23 +32,23 @@ from temporalex_django.models import Instance
 if TYPE_CHECKING:
     from temporalex_django.admin.instance import InstanceAdmin
 
-_LONGEST = 200
-_ATTRIBUTE = "attribute_"
+_MAX_ID_LENGTH = 200
+_ATTRIBUTE_PREFIX = "attribute_"
 
 
 class StartForm(PayloadForm):
     """What a run is started with. ``identity`` is its id, or the business value of a class whose runs are unique."""
 
-    identity = forms.CharField(max_length=_LONGEST, required=False, label=gettext_lazy("Id"))
+    identity = forms.CharField(max_length=_MAX_ID_LENGTH, required=False, label=gettext_lazy("Id"))
 
     def __init__(self, *args: Any, workflow: type[Workflow], **kwargs: Any) -> None:
         super().__init__(*args, annotation=workflow.definition.args_type, **kwargs)
-        self.declared = workflow.search_attributes
-        for name in self.declared:
-            self.fields[_ATTRIBUTE + name] = self._attribute(name)
-        self.unique = workflow.unique is not None
+        self.declared_attributes = workflow.search_attributes
+        for name in self.declared_attributes:
+            self.fields[_ATTRIBUTE_PREFIX + name] = self._attribute_field(name)
+        self.is_unique = workflow.unique is not None
         field = self.fields["identity"]
-        field.required = self.unique
+        field.required = self.is_unique
         field.widget.attrs["class"] = "vTextField"
         if workflow.unique is not None:
             field.label = workflow.unique.key
@@ -56,8 +56,8 @@ class StartForm(PayloadForm):
         else:
             field.help_text = _("Left empty, it gets one of its own.")
 
-    def _attribute(self, name: str) -> forms.Field:
-        kind = ATTRIBUTE_TYPES[self.declared[name]]
+    def _attribute_field(self, name: str) -> forms.Field:
+        kind = ATTRIBUTE_TYPES[self.declared_attributes[name]]
         field = forms.CharField(required=False, label=_("Search attribute %(name)s") % {"name": name})
         field.widget.attrs["class"] = "vTextField"
         field.help_text = _("%(kind)s; left empty, it has none.") % {"kind": kind.name}
@@ -66,43 +66,43 @@ class StartForm(PayloadForm):
     def clean(self) -> dict[str, Any]:
         data = super().clean()
         self.search_attributes: dict[str, Any] = {}
-        for name, kind in self.declared.items():
-            text = data.get(_ATTRIBUTE + name) or ""
+        for name, kind in self.declared_attributes.items():
+            text = data.get(_ATTRIBUTE_PREFIX + name) or ""
             if not text:
                 continue
             try:
-                several = [part.strip() for part in text.split(",") if part.strip()]
-                value = several if kind == list[str] else parse(text, kind)
-                encode(name, value, self.declared, label=str(_("What is written here")))
+                parts = [part.strip() for part in text.split(",") if part.strip()]
+                value = parts if kind == list[str] else parse(text, kind)
+                encode(name, value, self.declared_attributes, label=str(_("What is written here")))
             except (ValueError, PayloadError) as exc:
-                self.add_error(_ATTRIBUTE + name, str(exc))
+                self.add_error(_ATTRIBUTE_PREFIX + name, str(exc))
             else:
                 self.search_attributes[name] = value
         return data
 
     @property
-    def named(self) -> tuple[str | None, str | None]:
+    def id_and_value(self) -> tuple[str | None, str | None]:
         """Id and value of the run, as far as they were given."""
-        given = self.cleaned_data["identity"] or None
-        return (None, given) if self.unique else (given, None)
+        identity = self.cleaned_data["identity"] or None
+        return (None, identity) if self.is_unique else (identity, None)
 
 
-def startable(user: Person) -> Iterator[type[Workflow]]:
+def startable_classes(user: Person) -> Iterator[type[Workflow]]:
     """The classes that this person may start from here, by name."""
     for name in sorted(workflows.registry):
         cls = workflows.find(name).choose(None, {})
-        if may_start(user, cls):
+        if can_start(user, cls):
             yield cls
 
 
-def may_start(user: Person, cls: type[Workflow] | None = None) -> bool:
+def can_start(user: Person, cls: type[Workflow] | None = None) -> bool:
     """Whether he may start runs of that class from here; without one, of any."""
     if cls is not None:
         return refused_start_operation(user, cls) is None
     return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
-class StartPage:
+class StartView:
     """Without ``?workflow=`` the classes to choose from; ``like`` is a run to begin with."""
 
     template = "admin/temporalex_django/instance/start.html"
@@ -114,30 +114,35 @@ class StartPage:
         user, name = user_of(request), request.GET.get("workflow")
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        if not may_start(user):
-            refuse(request, Start.name, _may_not_start(), workflow=name if name and name in workflows.registry else "")
+        if not can_start(user):
+            refuse(
+                request,
+                Start.name,
+                _start_permission_error(),
+                workflow=name if name and name in workflows.registry else "",
+            )
         if not name:
-            return self.page(request, classes=self._choices(user))
-        found = workflows.registry.get(name)
-        if found is None:
+            return self.render_page(request, classes=self._class_choices(user))
+        startable = workflows.registry.get(name)
+        if startable is None:
             raise Http404
-        cls = found.choose(None, {})
-        if not may_start(user, cls):
-            refuse(request, Start.name, _may_not_start(cls), workflow=cls.name)
+        cls = startable.choose(None, {})
+        if not can_start(user, cls):
+            refuse(request, Start.name, _start_permission_error(cls), workflow=cls.name)
         posted = request.POST if request.method == "POST" else None
-        example = NOTHING if posted is not None else self._example(request, cls)
+        example = NOTHING if posted is not None else self._example_input(request, cls)
         form = StartForm(posted, workflow=cls, example=example)
         if posted is not None and form.is_valid():
-            return self._posted(request, cls, form)
-        return self.page(request, workflow=cls, form=form)
+            return self._handle_post(request, cls, form)
+        return self.render_page(request, workflow=cls, form=form)
 
-    def _posted(self, request: HttpRequest, cls: type[Workflow], form: StartForm) -> HttpResponse:
+    def _handle_post(self, request: HttpRequest, cls: type[Workflow], form: StartForm) -> HttpResponse:
         token = form.cleaned_data["token"]
-        if sent_before(request, token):
-            return self._sent_before(request)
+        if is_duplicate_request(request, token):
+            return self._duplicate_response(request)
         try:
-            run_id, value = form.named
-            with asked(request, token).run_once() as answer:
+            run_id, value = form.id_and_value
+            with idempotent_request(request, token).run_once() as answer:
                 target = Start(
                     cls,
                     args=form.payload,
@@ -148,73 +153,77 @@ class StartPage:
                 ).execute()
                 answer.made = target.run_id
         except DuplicateRequest:  # another process was quicker
-            return self._sent_before(request)
+            return self._duplicate_response(request)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except TemporalexError as exc:
             form.add_error("identity" if isinstance(exc, InvalidId) else None, exc.message)
             form.renew()
-            return self.page(request, workflow=cls, form=form, status=409)
+            return self.render_page(request, workflow=cls, form=form, status=409)
         messages.success(request, _("Started %(id)s.") % {"id": target.workflow_id})
         return HttpResponseRedirect(self.admin.address_of(target.row))
 
-    def _sent_before(self, request: HttpRequest) -> HttpResponse:
+    def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
         messages.info(request, _("This form was sent before: nothing more was started."))
-        return HttpResponseRedirect(self._list())
+        return HttpResponseRedirect(self._list_address())
 
-    def page(self, request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
-        site, workflow = self.admin.admin_site, more.get("workflow")
+    def render_page(self, request: HttpRequest, *, status: int = 200, **extra_context: Any) -> HttpResponse:
+        site, workflow = self.admin.admin_site, extra_context.get("workflow")
         title = _("Start a run") if workflow is None else _("Start %(workflow)s") % {"workflow": workflow.name}
         context = {
             **site.each_context(request),
             "title": title,
             "opts": self.admin.opts,
             "media": self.admin.media,
-            "list_address": self._list(),
+            "list_address": self._list_address(),
             "about": "" if workflow is None else _first_line(workflow),
-            **more,
+            **extra_context,
         }
         request.current_app = site.name
         return TemplateResponse(request, self.template, context, status=status)
 
-    def _choices(self, user: Person) -> list[dict[str, str]]:
+    def _class_choices(self, user: Person) -> list[dict[str, str]]:
         return [
             {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": _first_line(cls)}
-            for cls in startable(user)
+            for cls in startable_classes(user)
         ]
 
-    def _example(self, request: HttpRequest, cls: type[Workflow]) -> Any:
+    def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
         """The input of the run that ``like`` names, as far as he sees all of it."""
         like = request.GET.get("like")
-        run = self.admin.run_for(request, like) if like else None
+        run = self.admin.find_run(request, like) if like else None
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
             return NOTHING
-        view = redactor_for(user_of(request), run)
-        if not view.shows_payloads:
+        redactor = redactor_for(user_of(request), run)
+        if not redactor.shows_payloads:
             return NOTHING
-        whole, shown = run.input, view.redact_payload(run.input)
-        if isinstance(whole, dict) and isinstance(shown, dict):
-            example: Any = {name: part for name, part in whole.items() if name in shown and shown[name] == part}
-        elif whole == shown:
-            example = whole
+        run_input, redacted_input = run.input, redactor.redact_payload(run.input)
+        if isinstance(run_input, dict) and isinstance(redacted_input, dict):
+            example: Any = {
+                name: part
+                for name, part in run_input.items()
+                if name in redacted_input and redacted_input[name] == part
+            }
+        elif run_input == redacted_input:
+            example = run_input
         else:
             return NOTHING
         audit.record_read(actor_of(request), run)
         return example
 
-    def _list(self) -> str:
+    def _list_address(self) -> str:
         return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")
 
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
     """Of the form for another run like this one; None where he may not start it. ``address`` is that of the page."""
-    found = workflows.find_or_none(run.workflow)
-    if found is None or not may_start(user, found.choose(None, {})):
+    startable = workflows.find_or_none(run.workflow)
+    if startable is None or not can_start(user, startable.choose(None, {})):
         return None
     return f"{address}?{urlencode({'workflow': run.workflow, 'like': str(run.pk)})}"
 
 
-def _may_not_start(cls: type[Workflow] | None = None) -> str:
+def _start_permission_error(cls: type[Workflow] | None = None) -> str:
     if cls is None:
         return _("You may not start runs: that takes the permission %(wanted)s.") % {"wanted": f"{APP}.start_instance"}
     return _("You may not start runs of %(workflow)s from here.") % {"workflow": cls.name}

@@ -23,22 +23,33 @@ from temporalex_django.actions.queue_figures import MAX_COUNT, queue_figures
 from temporalex_django.actions.run_due import RunDue
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.formatting import badge, format_duration
 from temporalex_django.admin.jobs import ReasonForm
-from temporalex_django.admin.requests import actor_of, user_of
-from temporalex_django.admin.shown import badge, duration
-from temporalex_django.admin.switches import switch_addresses
+from temporalex_django.admin.request_user import actor_of, user_of
+from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Worker
 
-_SHOWN = 50
+_MAX_ACTIVITIES = 50
 
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     """Who is there, what it takes, and whether its lease is good."""
 
-    list_display = ("name", "lease", "kind", "takes", "has", "runs", "activities", "turns", "skew", "beat_at")
+    list_display = (
+        "name",
+        "lease",
+        "kind",
+        "queue_names",
+        "workflow_names",
+        "runs",
+        "activities",
+        "turns",
+        "skew",
+        "beat_at",
+    )
     search_fields = ("host__startswith",)
     search_help_text = _("Host, from its beginning")
     ordering = ("-beat_at",)
@@ -46,7 +57,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     change_form_template = "admin/temporalex_django/worker/change_form.html"
     fields = (
         ("name", "lease", "kind"),
-        "in_hand",
+        "running_activities",
         "lacks",
         ("host", "pid", "process_identity"),
         "queues",
@@ -80,13 +91,15 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """It takes nothing new."""
         done = _("The worker takes nothing new within a moment, and finishes what it has in hand.")
-        return self._steer(request, object_id, DrainWorker, done)
+        return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """It takes work again."""
-        return self._steer(request, object_id, UndrainWorker, _("The worker takes work again within a moment."))
+        return self._operate(request, object_id, UndrainWorker, _("The worker takes work again within a moment."))
 
-    def _steer(self, request: HttpRequest, object_id: str, action: type[DrainWorker], done: Any) -> HttpResponse:
+    def _operate(
+        self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
+    ) -> HttpResponse:
         """Only of a POST. What cannot be done now is said on the page of the worker."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -103,7 +116,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             except TemporalexError as exc:
                 messages.error(request, exc.message)
             else:
-                messages.success(request, done)
+                messages.success(request, success_message)
         page = "change" if self.has_view_permission(request) else "changelist"
         address = reverse(
             f"{self.admin_site.name}:temporalex_django_worker_{page}", args=[object_id] if page == "change" else []
@@ -138,8 +151,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """With what drains it, for who may."""
-        wanted = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
-        form = ReasonForm() if policy().allows(user_of(request), wanted) else None
+        operation = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
+        form = ReasonForm() if policy().allows(user_of(request), operation) else None
         return super().change_view(request, object_id, form_url, {"drain_form": form, **(extra_context or {})})
 
     @admin.display(description=_("worker"), ordering="host")
@@ -157,41 +170,46 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """With the queues and, under DEBUG, a button that does it, for who may."""
-        switch = switch_addresses(self.admin_site, user_of(request))
+        switch = switch_address_for(self.admin_site, user_of(request))
         queues = [
             {
-                "switch": switch("queue", one.queue),
-                "figures": one,
-                "lag": duration(timedelta(seconds=one.lag)) if one.lag else "",
+                "switch": switch("queue", figures.queue),
+                "figures": figures,
+                "lag": format_duration(timedelta(seconds=figures.lag)) if figures.lag else "",
             }
-            for one in (queue_figures() if self.has_view_permission(request) else ())
+            for figures in (queue_figures() if self.has_view_permission(request) else ())
         ]
-        wanted = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
-        form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), wanted) else None
+        operation = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
+        form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), operation) else None
         context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("in hand"))
-    def in_hand(self, worker: Worker) -> str:
+    def running_activities(self, worker: Worker) -> str:
         """Activities that it is running, the oldest first."""
         tasks = ActivityTask.objects.using(storage().alias).filter(owner=worker.epoch).order_by("started_at")
         now = timezone.now()
-        found = [f"{task.activity} ({duration(now - (task.started_at or now))})" for task in tasks[:_SHOWN]]
-        return ", ".join(found) or "–"
+        descriptions = [
+            f"{task.activity} ({format_duration(now - (task.started_at or now))})" for task in tasks[:_MAX_ACTIVITIES]
+        ]
+        return ", ".join(descriptions) or "–"
 
     @admin.display(description=_("lacks"))
     def lacks(self, worker: Worker) -> str:
         """Classes that other live workers of its queues have: was it deployed with all modules?"""
         others = Worker.objects.using(storage().alias).filter(expires_at__gt=timezone.now(), buried_at=None)
-        near = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]
-        return ", ".join(sorted({name for other in near for name in other.workflows} - set(worker.workflows))) or "–"
+        nearby_workers = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]
+        return (
+            ", ".join(sorted({name for other in nearby_workers for name in other.workflows} - set(worker.workflows)))
+            or "–"
+        )
 
     @admin.display(description=_("queues"))
-    def takes(self, worker: Worker) -> str:
+    def queue_names(self, worker: Worker) -> str:
         return ", ".join(worker.queues)
 
     @admin.display(description=_("workflows"))
-    def has(self, worker: Worker) -> str:
+    def workflow_names(self, worker: Worker) -> str:
         names = sorted(worker.workflows)
         return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:6])}, … ({len(names)})"
 

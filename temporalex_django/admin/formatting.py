@@ -16,9 +16,9 @@ from temporalex_django.models import Status
 from temporalex_django.models.fields import UnreadablePayload
 
 #: Characters of a payload that a page shows; REST has all of it.
-MOST = 20_000
-_PREVIEW = 90
-_CELL = 90
+MAX_PAYLOAD_LENGTH = 20_000
+_PREVIEW_LENGTH = 90
+_CELL_LENGTH = 90
 
 #: A shape of its own for each status (16 × 16), so that none is told by its colour alone.
 _SHAPES = {
@@ -61,11 +61,11 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
         label = str(Status(status).label)
     except ValueError:
         label = status
-    own = badge(status, label)
-    return format_html("{} {}", own, badge("blocked", _("Blocked"))) if blocked else own
+    status_html = badge(status, label)
+    return format_html("{} {}", status_html, badge("blocked", _("Blocked"))) if blocked else status_html
 
 
-def moment(at: datetime) -> SafeString:
+def format_time(at: datetime) -> SafeString:
     """A time for a narrow column: the day and the minute, in the viewer's zone; all of it on hover."""
     local = timezone.localtime(at)
     text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
@@ -74,13 +74,13 @@ def moment(at: datetime) -> SafeString:
     )
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """For a cell of a list."""
-    return text if len(text) <= _CELL else text[:_CELL] + "…"
+    return text if len(text) <= _CELL_LENGTH else text[:_CELL_LENGTH] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class FormattedPayload:
     """A payload as a page shows it: a preview line and, when there is more, the rest of it."""
 
     preview: str
@@ -88,29 +88,33 @@ class Value:
     left_out: int = 0
 
     @property
-    def short(self) -> bool:
+    def is_short(self) -> bool:
         return self.text == self.preview
 
 
-def value(payload: Any) -> Value:
-    """``payload`` as JSON, at most ``MOST`` characters of it. Never raises."""
+def format_payload(payload: Any) -> FormattedPayload:
+    """``payload`` as JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it. Never raises."""
     if isinstance(payload, UnreadablePayload):
-        return Value(preview=repr(payload), text=repr(payload))
-    line = _json(payload, indent=None)
-    if len(line) <= _PREVIEW:
-        return Value(preview=line, text=line)
-    text = _json(payload, indent=2)
-    return Value(preview=line[:_PREVIEW] + "…", text=text[:MOST], left_out=max(0, len(text) - MOST))
+        return FormattedPayload(preview=repr(payload), text=repr(payload))
+    line = _to_json(payload, indent=None)
+    if len(line) <= _PREVIEW_LENGTH:
+        return FormattedPayload(preview=line, text=line)
+    text = _to_json(payload, indent=2)
+    return FormattedPayload(
+        preview=line[:_PREVIEW_LENGTH] + "…",
+        text=text[:MAX_PAYLOAD_LENGTH],
+        left_out=max(0, len(text) - MAX_PAYLOAD_LENGTH),
+    )
 
 
-def _json(payload: Any, *, indent: int | None) -> str:
+def _to_json(payload: Any, *, indent: int | None) -> str:
     try:
         return json.dumps(payload, indent=indent, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         return repr(payload)
 
 
-def duration(span: timedelta | None) -> str:
+def format_duration(span: timedelta | None) -> str:
     """``1.2 s``, ``3 min 5 s``, ``2 h 4 min``, ``3 d 2 h``; empty for None."""
     if span is None:
         return ""
@@ -119,9 +123,9 @@ def duration(span: timedelta | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
+    whole_seconds = int(seconds)
     for size, unit, below, lower in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {unit}" + (f" {rest} {lower}" if rest else "")
-    return f"{whole} s"
+        if whole_seconds >= size:
+            rest = whole_seconds % size // below
+            return f"{whole_seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{whole_seconds} s"

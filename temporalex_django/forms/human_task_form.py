@@ -11,7 +11,7 @@ from temporalex_django.models import HumanTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedForm:
+class HumanTaskFormSpec:
     """``type`` is an annotation (of a schema), or a form class of the project. ``digest`` changes with the form."""
 
     kind: Literal["none", "schema", "django"]
@@ -19,16 +19,18 @@ class AskedForm:
     digest: str = ""
 
     @property
-    def names(self) -> list[str]:
+    def field_names(self) -> list[str]:
         """Fields of a form class."""
         return [*self.type.base_fields] if self.kind == "django" else []
 
 
-def form_of(task: HumanTask) -> AskedForm:
+def form_spec_of(task: HumanTask) -> HumanTaskFormSpec:
     """The form with which a task is decided. Raises ``PayloadError`` where its class is not in this process."""
-    said = task.form
-    if said is None:
-        return AskedForm(kind="none")
-    if said["kind"] == "type":
-        return AskedForm(kind="schema", type=annotation_of(said["schema"] or {}), digest=said["digest"])
-    return AskedForm(kind="django", type=form_class(said["name"]), digest=said["digest"])
+    stored_form = task.form
+    if stored_form is None:
+        return HumanTaskFormSpec(kind="none")
+    if stored_form["kind"] == "type":
+        return HumanTaskFormSpec(
+            kind="schema", type=annotation_of(stored_form["schema"] or {}), digest=stored_form["digest"]
+        )
+    return HumanTaskFormSpec(kind="django", type=form_class(stored_form["name"]), digest=stored_form["digest"])

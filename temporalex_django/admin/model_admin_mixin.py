@@ -13,15 +13,15 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
 from temporalex_django.access import redactor_for
+from temporalex_django.admin.formatting import shorten, status_badge
 from temporalex_django.admin.instance import InstanceAdmin
-from temporalex_django.admin.messages import MessagePanel, panels
-from temporalex_django.admin.requests import user_of
-from temporalex_django.admin.run_pages import not_the_present
-from temporalex_django.admin.shown import shortened, status_badge
-from temporalex_django.admin.steering import Tool, tools
+from temporalex_django.admin.messages import MessagePanel, message_panels
+from temporalex_django.admin.operator_views import ActionLink, run_action_links
+from temporalex_django.admin.request_user import user_of
+from temporalex_django.admin.run_action_views import superseded_error
 from temporalex_django.models import Instance
 
-_MOST = 10
+_MAX_RUNS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class SubjectRun:
     address: str
     badge: SafeString
     waits_for: str
-    tools: list[Tool]
+    tools: list[ActionLink]
     messages: list[MessagePanel]
 
 
@@ -59,25 +59,32 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
 
     def workflow_runs(self, request: HttpRequest, subject_id: str) -> list[SubjectRun]:
         """The newest runs about the object with that key that the user may see."""
-        pages = self.admin_site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
-        if not isinstance(pages, InstanceAdmin) or not pages.has_view_permission(request):
+        instance_admin = self.admin_site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
+        if not isinstance(instance_admin, InstanceAdmin) or not instance_admin.has_view_permission(request):
             return []
         subject = self.model(pk=self.model._meta.pk.to_python(subject_id))  # noqa: SLF001 - Django documents it
-        about = Instance.objects.for_subject(subject).values("pk")
-        there = pages.get_queryset(request).filter(pk__in=about).select_related("chain").order_by("-id")[:_MOST]
-        return [self._shown(pages, request, run) for run in there if pages.has_view_permission(request, run)]
+        run_ids = Instance.objects.for_subject(subject).values("pk")
+        visible_runs = (
+            instance_admin.get_queryset(request)
+            .filter(pk__in=run_ids)
+            .select_related("chain")
+            .order_by("-id")[:_MAX_RUNS]
+        )
+        return [
+            self._subject_run(instance_admin, request, run)
+            for run in visible_runs
+            if instance_admin.has_view_permission(request, run)
+        ]
 
-    def _shown(self, pages: InstanceAdmin, request: HttpRequest, run: Instance) -> SubjectRun:
-        user, present = user_of(request), not_the_present(run) is None
-        possible = tools(run, user, address=partial(pages.address_of, run, "do")) if present else []
-        taken = panels(run, user, address=pages.address_of(run, "message")) if present else []
+    def _subject_run(self, instance_admin: InstanceAdmin, request: HttpRequest, run: Instance) -> SubjectRun:
+        user, is_current = user_of(request), superseded_error(run) is None
+        links = run_action_links(run, user, address=partial(instance_admin.address_of, run, "do")) if is_current else []
+        panels = message_panels(run, user, address=instance_admin.address_of(run, "message")) if is_current else []
         return SubjectRun(
             run=run,
-            address=pages.address_of(run),
+            address=instance_admin.address_of(run),
             badge=status_badge(run.status, blocked=bool(run.blocked)),
-            waits_for=shortened(
-                ", ".join(redactor_for(user, run).redact_waiting_for(run.waiting_for or [], run.waits))
-            ),
-            tools=[tool for tool in possible if tool.why_not is None],
-            messages=[panel for panel in taken if panel.why_not is None],
+            waits_for=shorten(", ".join(redactor_for(user, run).redact_waiting_for(run.waiting_for or [], run.waits))),
+            tools=[link for link in links if link.why_not is None],
+            messages=[panel for panel in panels if panel.why_not is None],
         )

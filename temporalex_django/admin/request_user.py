@@ -31,28 +31,34 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def refuse(
-    request: HttpRequest, action: str, why: str, *, run: Instance | None = None, workflow: str = "", message: str = ""
+    request: HttpRequest,
+    action: str,
+    reason: str,
+    *,
+    run: Instance | None = None,
+    workflow: str = "",
+    message: str = "",
 ) -> NoReturn:
     """Raises ``PermissionDenied``, which the audit notes under the name of that action."""
-    audit.record_denial(actor_of(request), action, why, run=run, workflow=workflow, message=message)
-    raise PermissionDenied(why)
+    audit.record_denial(actor_of(request), action, reason, run=run, workflow=workflow, message=message)
+    raise PermissionDenied(reason)
 
 
-def may_not_look() -> str:
+def view_permission_error() -> str:
     """What somebody is told who may not see runs."""
     return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
-def asked(request: HttpRequest, token: str) -> IdempotentRequest:
+def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:
     """What is posted to that page with that token: done once, by whatever process."""
     page = request.get_full_path().encode("utf-8", "replace")
     return IdempotentRequest(by=actor_of(request), key=f"admin:{token}", request=page)
 
 
-def sent_before(request: HttpRequest, token: str) -> bool:
+def is_duplicate_request(request: HttpRequest, token: str) -> bool:
     """Whether something was done on that page with that token."""
     try:
-        asked(request, token).check_duplicate()
+        idempotent_request(request, token).check_duplicate()
     except DuplicateRequest:
         return True
     except IdempotencyKeyReused:

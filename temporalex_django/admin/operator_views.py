@@ -1,0 +1,274 @@
+"""What an operator does to a run: buttons on its page, and a page of each that says the effect and asks for a reason.
+
+All of it comes from ``actions.registry.STEERING``; a new action needs no code here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from django import forms
+from django.http import Http404, HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from temporalex_django.access import redactor_for
+from temporalex_django.actions import timeline
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.failed_message import FailedMessageAction
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.steering import Input, OperatorRunAction
+from temporalex_django.actions.taking_up import ReplayFromAction
+from temporalex_django.actions.targets import RunTarget
+from temporalex_django.admin.request_user import actor_of, user_of
+from temporalex_django.admin.run_action_views import Confirmation, RunActionView, superseded_error
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.forms.fields import NOTHING, JSONBox
+from temporalex_django.forms.payload_forms import TokenForm
+from temporalex_django.models import Chain, Instance
+
+_INPUT_PREFIX = "input_"
+_MAX_REASON_LENGTH = 2000
+_MAX_DIGITS = 9
+_MAX_REPEATED = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionLink:
+    """A button. With ``why_not`` it is shown with that reason, and leads nowhere."""
+
+    label: str
+    address: str
+    destructive: bool
+    why_not: str | None
+
+
+class OperatorActionForm(TokenForm):
+    """The reason, and what else the action asks for."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        help_text=gettext_lazy("For whoever reads the audit later."),
+        max_length=_MAX_REASON_LENGTH,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )
+
+    def __init__(
+        self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
+    ) -> None:
+        """``inputs`` are those of the action that it asks for, where these are not all."""
+        super().__init__(*args, **kwargs)
+        self.new_run_id: str | None = None  # the run that it has made
+        self.fields["reason"].required = action.destructive
+        self.inputs = action.inputs if inputs is None else inputs
+        for action_input in self.inputs:
+            self.fields[input_name(action_input)] = _form_field(action_input)
+
+    @property
+    def input_values(self) -> dict[str, Any]:
+        """What was said of the inputs, by name; what was left empty is left out."""
+        field_values = {action_input.name: self.cleaned_data[input_name(action_input)] for action_input in self.inputs}
+        return {name: value for name, value in field_values.items() if value is not NOTHING and value not in (None, "")}
+
+
+def input_name(action_input: Input) -> str:
+    """The name of the form field of an input."""
+    return _INPUT_PREFIX + action_input.name
+
+
+def _form_field(action_input: Input) -> forms.Field:
+    options: dict[str, Any] = {"label": action_input.label, "required": action_input.required}
+    if action_input.help:
+        options["help_text"] = action_input.help
+    if action_input.choices:
+        return forms.ChoiceField(
+            choices=[*([] if action_input.required else [("", "–")]), *((c, c) for c in action_input.choices)],
+            **options,
+        )
+    if action_input.kind is bool:
+        return forms.BooleanField(**{**options, "required": False})
+    kinds: dict[type, type[forms.Field]] = {str: forms.CharField, int: forms.IntegerField, float: forms.FloatField}
+    return kinds.get(action_input.kind, JSONBox)(**options)
+
+
+def run_action_links(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[ActionLink]:
+    """The buttons of a run's page; ``address`` gives that of the page of an action, by its name."""
+    links = []
+    for action in STEERING.values():
+        if action.target_kind == "run":
+            reason = permission_error(action, user, run) or superseded_error(run) or action.why_not(run)
+            links.append(build_action_link(action, address=address, why_not=reason))
+    return links
+
+
+def part_action_links(
+    run: Instance,
+    of: Literal["activity", "timer"],
+    seq: int,
+    *,
+    user: Person,
+    address: Callable[[str], str],
+    has_worker: bool = True,
+) -> list[ActionLink]:
+    """The buttons of an activity or a timer; whether one is of use just now, its own page says.
+
+    ``has_worker``: a live worker has the code of the activity; else what needs one is not offered.
+    """
+    return [
+        build_action_link(action, address=address, why_not=None, seq=seq)
+        for action in STEERING.values()
+        if action.target_kind == of and (has_worker or not action.needs_worker)
+        if superseded_error(run) is None and permission_error(action, user, run) is None
+    ]
+
+
+def message_action_links(
+    run: Instance, message_id: str, *, user: Person, address: Callable[[str], str]
+) -> list[ActionLink]:
+    """The buttons of a failed message, by its id."""
+    if superseded_error(run) is not None:
+        return []
+    links = [
+        build_action_link(action, address=address, why_not=None)
+        for action in STEERING.values()
+        if issubclass(action, FailedMessageAction) and permission_error(action, user, run) is None
+    ]
+    query = urlencode({"message": message_id})
+    return [replace(link, address=f"{link.address}?{query}") for link in links]
+
+
+def history_action_links(
+    run: Instance, *, user: Person, address: Callable[[str], str]
+) -> Callable[[int], list[ActionLink]]:
+    """The buttons of a row of the history, by its activation: what takes the run up there. Asked once for all rows."""
+    labels = {"reset": _("Reset to here"), "fork": _("Fork from here")}
+    links = [
+        replace(build_action_link(action, address=address, why_not=None), label=labels.get(name, str(action.label)))
+        for name, action in STEERING.items()
+        if issubclass(action, ReplayFromAction) and superseded_error(run) is None
+        if action.why_not(run) is None and permission_error(action, user, run) is None
+    ]
+    closing = run.chain.activations if run.chain.run_id == run.pk and not run.is_open else None
+
+    def links_at(activation: int) -> list[ActionLink]:
+        if activation == closing:  # the run cannot go on behind its end
+            return []
+        return [replace(link, address=f"{link.address}?to={activation}") for link in links]
+
+    return links_at
+
+
+def build_action_link(
+    action: type[OperatorRunAction[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
+) -> ActionLink:
+    """A button of that action; ``seq`` is that of an activity or timer."""
+    query_string = "" if seq is None else f"?seq={seq}"
+    return ActionLink(
+        label=str(action.label),
+        address=f"{address(action.name)}{query_string}",
+        destructive=action.destructive,
+        why_not=why_not,
+    )
+
+
+def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: Instance | None = None) -> str | None:
+    """Why this person may not do it, to that run or to any; None: he may."""
+    operation = action.refused_operation(user, run)
+    if operation is None:
+        return None
+    if operation.permission is None:
+        return _("Runs of this class are not made from here: it is internal, or an old version.")
+    names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
+    permission_name = names.get(operation.permission, operation.permission)
+    return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": permission_name}
+
+
+class OperatorActionView(RunActionView):
+    """Says what the action that the address names would do, and does it."""
+
+    is_idempotent = True
+
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        action, seq = self._action_class(request), self._target_seq(request)
+        label, options = str(action.label), {} if seq is None else {"seq": seq}
+        return Confirmation(
+            heading=label if seq is None else _("%(label)s: number %(seq)s") % {"label": label, "seq": seq},
+            effect=action.effect_text(run),
+            repeated_work=self._repeated_work(request, run),
+            button=label,
+            destructive=action.destructive,
+            why_not=superseded_error(run) or action.why_not(run, **options),
+            permission_error=permission_error(action, user_of(request), run),
+            action=action.name,
+        )
+
+    def form(self, request: HttpRequest, run: Instance) -> OperatorActionForm:
+        action = self._action_class(request)
+        initial = {
+            input_name(action_input): request.GET[action_input.name]
+            for action_input in action.inputs
+            if action_input.name in request.GET
+        }
+        posted = request.POST if request.method == "POST" else None
+        inputs = action.inputs if posted is not None else action.inputs_for(user_of(request), run)
+        return OperatorActionForm(posted, action=action, inputs=inputs, initial=initial)
+
+    def act(self, request: HttpRequest, run: Instance, form: OperatorActionForm) -> str:
+        action, seq = self._action_class(request), self._target_seq(request)
+        inputs = form.input_values if seq is None else {"seq": seq, **form.input_values}
+        operation = action(
+            self.find_target(request, run), reason=form.cleaned_data["reason"], by=actor_of(request), **inputs
+        )
+        result = operation.execute()
+        form.new_run_id = (
+            str(result.selected_run_id)
+            if isinstance(result, RunTarget)
+            else result
+            if isinstance(result, str)
+            else None
+        )
+        return str(operation.done_message)
+
+    def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
+        """The page of the run that was made, or that has followed since; where the user may not see it, as always."""
+        chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
+        new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
+        new_run = self.admin.get_queryset(request).filter(pk=new_run_id).first()
+        return super().get_success_url(request, run) if new_run is None else self.admin.address_of(new_run)
+
+    def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
+        """List the work that is done again when the run is taken up at the activation that the address names."""
+        activation_text = request.GET.get("to", "")
+        if (
+            not issubclass(self._action_class(request), ReplayFromAction)
+            or not activation_text.isascii()
+            or not activation_text.isdigit()
+        ):
+            return []
+        if len(activation_text) > _MAX_DIGITS:
+            return []
+        redactor, alias, now = redactor_for(user_of(request), run), storage().alias, timezone.now()
+        rows = timeline.repeated_rows(run.pk, int(activation_text), redactor=redactor, alias=alias)
+        texts = [row.text(now=now, titles=timeline.titles_of(row)) for row in rows[:_MAX_REPEATED]]
+        hidden_count = len(rows) - len(texts)
+        hidden_text = ngettext("and %(count)d more", "and %(count)d more", hidden_count) % {"count": hidden_count}
+        return [*texts, *([hidden_text] if hidden_count else [])]
+
+    def _action_class(self, request: HttpRequest) -> type[OperatorRunAction[Any]]:
+        match = request.resolver_match
+        action = STEERING.get(match.kwargs["action"]) if match is not None else None
+        if action is None:
+            raise Http404
+        return action
+
+    def _target_seq(self, request: HttpRequest) -> int | None:
+        if self._action_class(request).target_kind == "run":
+            return None
+        seq_text = request.GET.get("seq", "")
+        if not seq_text.isascii() or not seq_text.isdigit() or len(seq_text) > _MAX_DIGITS:
+            raise Http404
+        return int(seq_text)

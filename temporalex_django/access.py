@@ -108,7 +108,7 @@ class AccessPolicy:
 
 def policy() -> AccessPolicy:
     """The one that the settings name. Raises ``NotConfigured`` when it cannot be had."""
-    return cast("AccessPolicy", conf.made("ACCESS_POLICY"))
+    return cast("AccessPolicy", conf.object_from_setting("ACCESS_POLICY"))
 
 
 def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:

@@ -302,7 +302,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         target, redactor = await sync_to_async(self._visible_target)(by)
         pending_result = await sync_to_async(reading.ResultWaiter)(
-            target, timeout=timeout, storage=storage(), view=redactor.require_payloads(by)
+            target, timeout=timeout, storage=storage(), redactor=redactor.require_payloads(by)
         )
         result = await pending_result.aget()
         return cast("Result_co", _fit_result(target, result, redactor))

@@ -277,7 +277,7 @@ def problems() -> list[str]:
 
 def _object_error(name: str) -> str | None:
     try:
-        made(name)
+        object_from_setting(name)
     except NotConfigured as exc:
         return str(exc)
     return None
@@ -350,12 +350,12 @@ _objects: dict[tuple[str, str], Any] = {}
 
 def codec() -> PayloadCodec:
     """The payload codec that the settings name. Raises ``NotConfigured`` when it cannot be had."""
-    payload_codec: PayloadCodec = made("PAYLOAD_CODEC")
+    payload_codec: PayloadCodec = object_from_setting("PAYLOAD_CODEC")
     return payload_codec
 
 
-def made(setting: str) -> Any:
-    """An object of the class that a setting names; one a process and path.
+def object_from_setting(setting: str) -> Any:
+    """Return an instance of the class that a setting names; one for each process and path.
 
     Raises ``NotConfigured`` when it cannot be had.
     """

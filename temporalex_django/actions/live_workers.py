@@ -32,7 +32,7 @@ class LiveWorkers:
         """Collect the queues, the versions by class and the activities of each worker."""
         rows = list(workers)
         return cls(
-            able=[
+            workflow_versions=[
                 (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
                 for queues, workflows, _ in rows
             ],

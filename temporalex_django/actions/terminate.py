@@ -33,8 +33,7 @@ class Terminate(OperatorRunAction[None]):
 
 
 def close_run(action: OperatorRunAction[Any], status: str) -> None:
-    """Close the run that an action is about, with that status (see ``engine.run_closing``), in the caller's transaction.
-    """
+    """Close the run of an action with a status, in the caller's transaction; see ``engine.run_closing``."""
     target, storage = action.target, action.storage
     with storage.transaction():
         run = action.lock_run()

@@ -24,7 +24,7 @@ from temporalex_django.models import OperatorAction
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     """Who did what to which run, why, and from where."""
 
-    list_display = ("when", "action", "who", "of_run", "why", "source", "how")
+    list_display = ("when", "action", "actor_label", "of_run", "reason_label", "source", "how")
     list_display_links = ("when", "action")
     list_filter = (AutomaticFilter, ActionFilter, "denied", "forced")
     list_select_related = False
@@ -34,7 +34,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     paginator = CappedPaginator
     fields = (
         ("at", "action", "how"),
-        ("who", "source", "address", "request_id"),
+        ("actor_label", "source", "address", "request_id"),
         ("of_run", "workflow"),
         "reason",
         "details",
@@ -65,11 +65,11 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         return format_time(action.at)
 
     @admin.display(description=_("why"))
-    def why(self, action: OperatorAction) -> str:
+    def reason_label(self, action: OperatorAction) -> str:
         return shorten(action.reason) or "–"
 
     @admin.display(description=_("who"), ordering="actor_name")
-    def who(self, action: OperatorAction) -> str:
+    def actor_label(self, action: OperatorAction) -> str:
         return action.actor_name or str(_("code"))
 
     @admin.display(description=_("how"), ordering="forced")

@@ -20,7 +20,7 @@ from uuid import UUID
 from temporalex_django.core import current, foreign, payloads
 from temporalex_django.errors import PayloadError, PayloadWarning
 
-logger = logging.getLogger("temporalex_django.payloads")
+logger = logging.getLogger("temporalex_django.core")
 
 #: Types that JSON does not have, each with what it becomes and how it is converted by hand. The first that fits counts.
 _LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (

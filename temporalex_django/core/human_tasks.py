@@ -277,7 +277,7 @@ class HumanTasks:
             *task.candidates,
             *(word for word in task.spec.escalation_candidates if word not in task.candidates),
         )
-        self._record_change("escalated", replace(task, asked=candidates, escalated_at=self._run_context.now))
+        self._record_change("escalated", replace(task, candidates=candidates, escalated_at=self._run_context.now))
 
     # -- a decision ---------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
 
-log = logging.getLogger("temporalex_django.activity")
+log = logging.getLogger("temporalex_django.db")
 
 #: Among so many that are due first those are looked for which a worker can begin.
 _LOOKAHEAD = 1000
@@ -197,20 +197,14 @@ class TaskStatements(ABC):
 
     @property
     def _due_order(self) -> str:
-        """Under a virtual clock much is due at one instant, and the oldest call comes first.
-
-        A worker need not sort a fan-out for that.
-        """
+        """Return the order of due activities; only a virtual clock, where many are due at once, needs the id."""
         return "due_at" if self.clock is None else "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
         return self.clock is None and self.backlogs[queue].starts_with_newest()
 
     def availability_filter(self) -> tuple[str, list[Any]]:
-        """A condition that leaves out what this process lacks and what is switched off, and its parameters.
-
-        Nothing as long as there is no such activity.
-        """
+        """Return a condition, with its parameters, that excludes activities without code here or switched off."""
         unavailable = [name for name in self.missing_activities if name not in activity.registry] + sorted(
             self.switched_off
         )
@@ -220,10 +214,7 @@ class TaskStatements(ABC):
         return f" and not (activity {test})", [parameter]
 
     def filter_runnable(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Those that this process has the code of.
-
-        A worker gives the others back uncounted, and leaves them alone from now on.
-        """
+        """Return the tasks whose code this process has. Releases the others uncounted, and skips them from now on."""
         if not self.worker or all(activity.is_available(task.activity) for task in tasks):
             return tasks
         unavailable = [task for task in tasks if not activity.is_available(task.activity)]
@@ -234,10 +225,7 @@ class TaskStatements(ABC):
         return [task for task in tasks if task.activity in activity.registry]
 
     def _release_keyless(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
-        """Give claimed activities back whose payloads only another worker can read.
-
-        Uncounted, to be offered again soon.
-        """
+        """Release activities whose payloads only another worker can read: uncounted, and due again soon."""
         if not tasks:
             return
         due = self.now() + activity_policy.REOFFER_DELAY
@@ -249,10 +237,7 @@ class TaskStatements(ABC):
         )
 
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
-        """These with their payloads.
-
-        One that cannot be read fails for good, here and now: it must not hold up the others.
-        """
+        """Decode the payloads of tasks. One that cannot be read fails at once; the others continue."""
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:
             try:
@@ -296,10 +281,7 @@ class TaskStatements(ABC):
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """So many of the first.
-
-            With ``names`` of those among the first few whose activity is one of these, or is not.
-            """
+            """Add a query for the first ``limit`` ids, with ``names`` those that pass ``test``."""
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self.sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
@@ -421,10 +403,7 @@ class TaskStatements(ABC):
         return self.submit_finish(results)()
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """``finish_undelivered`` in two halves, as ``Dialect.submit``: a statement for those that ended.
-
-        The answer comes with one for those that are due again.
-        """
+        """Submit ``finish_undelivered`` as ``Dialect.submit`` does: one statement, and one more for retries."""
         if not results:
             return lambda: ([], [])
         fetch_deleted = self._submit_delete(_results_of_runs(results))
@@ -438,12 +417,10 @@ class TaskStatements(ABC):
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
         """Of those of which no chain hears: they are of none, or due again."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
-        finished_ids = (
-            background_tasks.finish_tasks(background_results, sql=self.sql, now=self.now())
-            if background_results
-            else []
-        )
-        return finished_ids + self._schedule_retries([r for r in results if r.outcome is None])
+        finished: list[int] = []
+        if background_results:
+            finished = background_tasks.finish_tasks(background_results, sql=self.sql, now=self.now())
+        return finished + self._schedule_retries([r for r in results if r.outcome is None])
 
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
@@ -460,16 +437,9 @@ class TaskStatements(ABC):
                 kind, attributes = result.outcome or ("", {})
                 body = encode(attributes) if result.encoded is None else result.encoded
                 valid.append(task)
+                recipient = {"chain_id": chain, "run_id": run, "queue": queue}
                 activities.append(
-                    FinishedActivity(
-                        id=task,
-                        chain_id=chain,
-                        run_id=run,
-                        queue=queue,
-                        kind=kind,
-                        attributes=decode(body),
-                        encoded=body,
-                    )
+                    FinishedActivity(id=task, kind=kind, attributes=decode(body), encoded=body, **recipient)
                 )
             return valid, activities
 
@@ -497,10 +467,7 @@ class TaskStatements(ABC):
         return [row[0] for row in deleted_rows]
 
     def _schedule_retries(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make these due again.
-
-        What was picked up once is not "never started" any more: ``schedule_to_close`` alone counts.
-        """
+        """Make failed attempts due again. After the first start ``schedule_to_close`` alone limits them."""
         if not results:
             return []
         rows = []
@@ -532,10 +499,7 @@ class TaskStatements(ABC):
         return self.decode_tasks([_task_state(row) for row in rows])
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Atomic activities of a locked chain, in order of ``seq``.
-
-        ``attempt`` counts the one to come; the row does when it ended.
-        """
+        """Return the atomic activities of a locked chain by ``seq``; ``attempt`` includes the one to come."""
         rows = self.sql.select(
             f"select {_TASK.names} from temporalex_activity_task t where t.atomic"
             " and t.run_id = (select c.run_id from temporalex_chain c where c.id = %s) order by seq",
@@ -621,8 +585,5 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
 
 
 def _task_state(row: tuple[Any, ...]) -> TaskState:
-    """The activity of a row, its payloads (``args``, ``options``, ``heartbeat_details``) as they are stored.
-
-    See ``decode_task``.
-    """
+    """Build the task of a row. Its payloads stay encoded; see ``decode_task``."""
     return TaskState(**_TASK.row_fields(row), kwargs={})

@@ -12,7 +12,7 @@ from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 
 from temporalex_django.authoring import authorization
-from temporalex_django.conf import made
+from temporalex_django.conf import object_from_setting
 from temporalex_django.models import Candidate, HumanTask
 
 #: So many people with a permission are asked of the access policy, beside those who are shut out.
@@ -85,7 +85,7 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
     own = Q(user_permissions__content_type__app_label=app, user_permissions__codename=code)
     by_group = Q(groups__permissions__content_type__app_label=app, groups__permissions__codename=code)
     rows = users.filter(own | by_group | _superuser_filter(users.model)).distinct()[: limit + _EXTRA_HOLDERS]
-    permits = made("ACCESS_POLICY").permits
+    permits = object_from_setting("ACCESS_POLICY").permits
     holder_keys = {str(user.pk) for user in rows if authorization.matches_candidate(user, principal, permits=permits)}
     return holder_keys if len(holder_keys) > limit or _has_stored_permissions(permits) else None
 

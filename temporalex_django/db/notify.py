@@ -23,7 +23,7 @@ from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import HumanTaskWrite, RunRecord, RunWrite
 from temporalex_django.models import HumanTask
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.db")
 
 #: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
 DONE_CHANNEL = "temporalex_done"

@@ -22,7 +22,7 @@ from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run, r
 from temporalex_django.engine.storage import RunWrite
 from temporalex_django.errors import AmbiguousId
 
-log = logging.getLogger("temporalex_django.turn")
+log = logging.getLogger("temporalex_django.db")
 
 # Joins name the chain's key, since its current run has no index; "is not null" lets prepared plans use the partial one.
 _CHAIN = CHAINS.pick_columns(*NEW_CHAIN.column_names, scope="text", workflow_id="text", workflow="text")

@@ -10,7 +10,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.engine.storage import TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
-log = logging.getLogger("temporalex_django.activity")
+log = logging.getLogger("temporalex_django.db")
 
 
 def is_readable(task: TaskState) -> bool:

@@ -26,7 +26,7 @@ from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.db")
 
 _PAGE = 500
 #: What one sweep may take before it lets its caller go on with other things.

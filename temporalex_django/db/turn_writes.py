@@ -38,7 +38,7 @@ from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite,
 from temporalex_django.engine.taker import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 
-log = logging.getLogger("temporalex_django.turn")
+log = logging.getLogger("temporalex_django.db")
 
 _EVENT = EVENTS.pick_columns("run_id", "seq", "activation", "kind", "at", "attributes")
 _EVENT_INSERT = _EVENT.insert

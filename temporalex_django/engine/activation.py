@@ -50,9 +50,8 @@ class ActivationStep:
 
     def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
-        self.has_more_messages = (
-            messages.has_more
-        )  # whether there is more in the inbox than is read, and in the end than was delivered
+        # whether the inbox has more than was read, and after the activation more than was delivered
+        self.has_more_messages = messages.has_more
         self._inline_atomic = inline_atomic
         # updates that waited were here before all others, whatever their ids
         self.messages: Sequence[InboxMessage] = messages
@@ -60,17 +59,13 @@ class ActivationStep:
             self.messages = sorted(messages, key=_waiting_first_key)
         self.now = max(now, run.activated_at) if run.activated_at is not None else now
         self.write = RunWrite(run=run)
-        self.finished_activities: Sequence[
-            FinishedActivity
-        ] = ()  # what comes behind the results in the inbox, without being there
+        # results that were delivered directly; they follow those of the inbox
+        self.finished_activities: Sequence[FinishedActivity] = ()
         self.validator_faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
         self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
     def answer_closed(self, record: RunRecord | None) -> RunWrite:
-        """The chain is closed: its messages are answered, never silently dropped.
-
-        ``record`` are wanted only where some of them are ``has_redelivered``.
-        """
+        """Answer the messages of a closed chain. ``record`` is needed only if one of them was redelivered."""
         for message in self.messages:
             self._reject_undelivered(message, record)
         self.run.due_at = None
@@ -192,15 +187,9 @@ class ActivationStep:
         if completion.closed is not None and completion.changed:
             self._write_closing(completion, entry)
         else:
-            self.has_more_messages = (
-                self.has_more_messages or completion.unapplied > 0 or completion.dispatched is not None
-            )
-            moments = (
-                executor.next_timer(),
-                run.atomic_due,
-                run.deadline,
-                self.now if self.has_more_messages else None,
-            )
+            self.has_more_messages |= completion.unapplied > 0 or completion.dispatched is not None
+            next_turn = self.now if self.has_more_messages else None
+            moments = (executor.next_timer(), run.atomic_due, run.deadline, next_turn)
             run.due_at = min((moment for moment in moments if moment is not None), default=None)
             self._update_row(entry)
         return self.write
@@ -208,10 +197,7 @@ class ActivationStep:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
-        """Jobs in the order in which they are applied.
-
-        Timers by their time, results, a cancel request, then messages in order of arrival.
-        """
+        """Build the jobs in order: timers by time, results, a cancel request, then messages as they arrived."""
         run = self.run
         start = None
         delivered_jobs: list[Job] = []
@@ -239,27 +225,18 @@ class ActivationStep:
             elif message.kind == "terminate":
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
-                id_attribute = {} if message.message_id is None else {"id": message.message_id}
-                signal = {
-                    "name": message.name,
-                    "payload": message.payload,
-                    **id_attribute,
-                    **sender_attributes(message.sender),
-                }
-                message_jobs.append(Job("SignalReceived", signal))
+                signal = {"name": message.name, "payload": message.payload}
+                if message.message_id is not None:
+                    signal["id"] = message.message_id
+                message_jobs.append(Job("SignalReceived", {**signal, **sender_attributes(message.sender)}))
                 if message.sender is not None:
                     self._signals_with_sender.append((message_jobs[-1], message))
             elif message.kind == REQUEST:
                 request = {"id": message.message_id, "request": message.payload, **_job_marks(message)}
                 message_jobs.append(Job(REQUESTED, request))
             else:
-                update = {
-                    "id": message.message_id,
-                    "name": message.name,
-                    "args": message.payload,
-                    "after": message.after,
-                }
-                message_jobs.append(Job("UpdateRequested", {**update, **_job_marks(message)}))
+                update = {"id": message.message_id, "name": message.name, "args": message.payload}
+                message_jobs.append(Job("UpdateRequested", {**update, "after": message.after, **_job_marks(message)}))
         jobs += [Job(activity.kind, activity.attributes) for activity in self.finished_activities]
         return start, [*delivered_jobs, *jobs, *cancel_jobs, *message_jobs]
 
@@ -529,9 +506,8 @@ class ActivationStep:
         run.due_at = None
         run.deadline = None
         write.messages += parent_messages(entry.record, status, event.attributes)
-        error = WorkflowClosed(
-            f"{entry.record.workflow} {entry.record.workflow_id} closed ({status}) before the update was done"
-        )
+        run_label = f"{entry.record.workflow} {entry.record.workflow_id}"
+        error = WorkflowClosed(f"{run_label} closed ({status}) before the update was done")
         write.closing = Outcome(status="failed", value=error_data(error))
 
     def _update_row(self, entry: CachedRun) -> None:

@@ -20,7 +20,7 @@ from temporalex_django.errors import DeadlockDetected
 if TYPE_CHECKING:
     from temporalex_django.engine.turn import WorkflowEngine
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 
 #: How far it goes on with one run in one transaction.
 _MAX_ACTIVATIONS = 20

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from temporalex_django.core.history.events import HistoryEvent
     from temporalex_django.engine.storage import RunRecord, RunState, RunStorage
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 
 #: Events of the longest history that is rebuilt inside a turn; of all that one turn reads; seconds that it rebuilds.
 LONG = 1_000

@@ -27,8 +27,7 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the input that an activity had (``old_args`` and, by name, ``old_kwargs``), and of the one it gets.
-    """
+    """The digests of an activity's old input (``old_args``, and by name ``old_kwargs``) and of its new one."""
     old_digest = payloads.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
     return {"old": old_digest, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 

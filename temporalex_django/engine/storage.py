@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from temporalex_django.engine.taker import EagerClaim
     from temporalex_django.engine.turn_report import ClaimedRuns
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 
 
 @dataclass(slots=True, kw_only=True)

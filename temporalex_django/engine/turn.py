@@ -49,7 +49,7 @@ from temporalex_django.errors import (
     WorkflowSwitchedOff,
 )
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 
 #: Activation time of one turn: what is claimed and not begun by then stays due.
 _BUDGET = 0.025

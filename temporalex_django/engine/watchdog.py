@@ -24,7 +24,7 @@ from temporalex_django.engine.loop_breaker import LoopBreaker
 from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 #: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
 _REPEAT_SECONDS = 1.0
 #: How many times the limit units may take together, one step after the other, until every one of them is blocked.

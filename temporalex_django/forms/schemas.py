@@ -50,9 +50,8 @@ def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -
             return _build_struct(schema, defs, depth)
         case "object":
             extra = schema.get("additionalProperties")
-            return (
-                dict[str, _build_annotation(extra, defs, depth + 1)] if isinstance(extra, Mapping) else dict[str, Any]
-            )  # type: ignore[misc] # made while it runs
+            values: Any = _build_annotation(extra, defs, depth + 1) if isinstance(extra, Mapping) else Any
+            return dict[str, values]  # made while it runs
         case "array":
             items = schema.get("items")
             return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above

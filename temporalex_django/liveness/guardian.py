@@ -27,7 +27,7 @@ from temporalex_django.liveness.crash_markers import read_heartbeats, record_end
 from temporalex_django.liveness.health import GuardianFile
 from temporalex_django.liveness.process_identity import process_state
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.liveness")
 
 _CHECK_INTERVAL = 0.5
 #: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.

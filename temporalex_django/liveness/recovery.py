@@ -48,7 +48,7 @@ from temporalex_django.liveness.crash_markers import (
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
 
-log = logging.getLogger("temporalex_django.recovery")
+log = logging.getLogger("temporalex_django.liveness")
 
 #: When a run that needs a key is offered again to workers that may have it; who lacks it leaves it alone for longer.
 _OFFERED_AGAIN = timedelta(seconds=3)

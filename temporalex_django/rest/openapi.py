@@ -55,7 +55,7 @@ class ContractSchema(AutoSchema):
 
     def get_override_parameters(self) -> Any:
         query, declared = [], {parameter.name: parameter for parameter in self.contract.query}
-        for name in self.view.parameters():
+        for name in self.view.parameter_names():
             parameter = declared.get(name)
             query.append(
                 OpenApiParameter(

@@ -38,7 +38,7 @@ class InstancePermission(BasePermission):
 
 def _requested_operation(view: APIView) -> Operation | None:
     contract = getattr(view, "contract", None)
-    return None if contract is None else contract.asked(view.kwargs.get("name"))
+    return None if contract is None else contract.permission_request(view.kwargs.get("name"))
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:

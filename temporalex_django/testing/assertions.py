@@ -166,7 +166,7 @@ _PREDICATES: Mapping[str, Callable[[Any, list[_Wait], Description], bool]] = {
 
 def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
     if isinstance(handle, EnvironmentHandle):
-        return list(handle.shown.waits)
+        return list(handle.selected_run.waits)
     from temporalex_django.models import Instance  # noqa: PLC0415 - a handle of the tables: Django is there
 
     return list(Instance.objects.values_list("waits", flat=True).get(pk=handle.run_id) or ())

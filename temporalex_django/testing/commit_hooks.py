@@ -11,7 +11,7 @@ from django.db import connections
 
 from temporalex_django.core.error_text import error_line
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.testing")
 
 #: Django marks its own with this.
 _TEST_MARK = "_from_testcase"

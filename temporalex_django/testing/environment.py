@@ -275,7 +275,7 @@ class Environment(EnvironmentActivities):
         """The locked chain of a run, where it is taken up, and the class that it goes on with."""
         storage = self.engine.storage
         run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
-        record = handle.shown.facts
+        record = handle.selected_run.facts
         code = self.class_of(handle.chain_id, record.workflow, record.version)
         redeliver_messages, runs = should_redeliver(messages), self.run_ids(handle.chain_id)
         run_statuses = [(run_id, self.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
@@ -319,7 +319,7 @@ class Environment(EnvironmentActivities):
 
     def instance(self, handle: EnvironmentHandle) -> Any:
         """The run of a graph that a handle shows as an instance of the pure engine, from its history."""
-        row = handle.shown
+        row = handle.selected_run
         cls = self.class_of(handle.chain_id, row.facts.workflow, row.facts.version)
         return self.projections.get(row.facts.run_id, cls).instance
 

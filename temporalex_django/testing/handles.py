@@ -86,8 +86,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         return self.env.row(self.env.run_ids(self.chain_id)[-1])
 
     @property
-    def shown(self) -> RunRow:
-        """The run whose state and history are meant."""
+    def selected_run(self) -> RunRow:
+        """Return the row of the run that this handle shows: the pinned one, or the newest of its chain."""
         return self._row if self.pinned is None else self.env.row(self.pinned)
 
     @property
@@ -101,7 +101,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def status(self) -> str:
-        return self.shown.status
+        return self.selected_run.status
 
     @property
     def blocked(self) -> BaseException | None:
@@ -226,7 +226,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
         user = self._require_permitted(by, "query", name)
         del fresh  # nothing is ever undelivered here
-        row = self.shown
+        row = self.selected_run
         published = row.published
         if self.pinned is None and row.published is None and row.status == "pending" and len(self.run_ids) > 1:
             previous_row = self.env.row(self.env.run_ids(self.chain_id)[-2])
@@ -350,12 +350,13 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """Of the newest run, or of the one that the handle was made for by run id."""
         redactor = self._redactor(by)
         return [
-            redactor.redact_event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events
+            redactor.redact_event(replace(event, attributes=deep_copy(event.attributes)))
+            for event in self.selected_run.events
         ]
 
     def describe(self, *, by: Person | None = None) -> Description:
         redactor = self._redactor(by)
-        row = self.shown
+        row = self.selected_run
         open_activities = self.env.engine.tasks.open_activities(UUID(self.run_id), limit=MOST_ACTIVITIES)
         return Description(
             id=self.id,
@@ -371,8 +372,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             closed_at=row.closed_at,
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[
-                redactor.redact_failed_message(failed) for failed in self.env._failed_messages(self.chain_id)
-            ],  # noqa: SLF001 - its own
+                redactor.redact_failed_message(failed)
+                for failed in self.env._failed_messages(self.chain_id)  # noqa: SLF001 - its own
+            ],
             search_attributes=decode_all(row.facts.search_attributes),
             tags=row.tags,
         )

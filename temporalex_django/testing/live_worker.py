@@ -16,7 +16,7 @@ from temporalex_django.errors import TemporalexError
 if TYPE_CHECKING:
     from temporalex_django.testing.database import DjangoEnvironment
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.testing")
 
 #: Seconds between two looks.
 _POLL = 0.02

@@ -61,7 +61,7 @@ PREDICATES: Mapping[str, RunPredicate] = {
     "subject": _refuse_subject,
     "tag": lambda _storage, _chain, run, value: value in run.tags,
     "attributes": lambda _storage, _chain, run, value: all(
-        condition.holds(run.facts.search_attributes or {}) for condition in value
+        condition.matches(run.facts.search_attributes or {}) for condition in value
     ),
     "created_after": lambda _storage, _chain, run, value: run.created_at >= value,
     "created_before": lambda _storage, _chain, run, value: run.created_at < value,

@@ -25,7 +25,7 @@ from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 
-log = logging.getLogger("temporalex_django.activity")
+log = logging.getLogger("temporalex_django.workers")
 
 
 class UnfitResult(PayloadError):

@@ -9,7 +9,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_hooks
 from temporalex_django.db.connections import worker_session
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 #: Between two moments of work, for those who want to write as well.
 _PAUSE = 0.1

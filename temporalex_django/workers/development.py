@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from temporalex_django.core.error_text import error_line
 from temporalex_django.workers.loop import WorkerLoop
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 
 class DevelopmentWorker:

@@ -17,7 +17,7 @@ from django.db import connections
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 
 def connect(alias: str) -> psycopg.Connection[Any]:

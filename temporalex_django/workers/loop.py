@@ -52,7 +52,7 @@ from temporalex_django.workers.turn_runner import FEWEST_RUNS, TurnRunner
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 #: Between two turns where one lock of the database keeps all writers out: web requests want it too.
 _WRITER_PAUSE = 0.003
@@ -88,11 +88,8 @@ def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
     known_queues = all_queues()
     if background_tasks.backend_queues() is None:
         return {}
-    return {
-        name: next(iter(get_close_matches(name, known_queues, n=1)), None)
-        for name in queues
-        if name not in known_queues
-    }
+    unknown_queues = [name for name in queues if name not in known_queues]
+    return {name: next(iter(get_close_matches(name, known_queues, n=1)), None) for name in unknown_queues}
 
 
 class WorkerLoop:
@@ -119,17 +116,11 @@ class WorkerLoop:
         self.admission = Admission(self.storage, self.queues)
         self.wake = threading.Event()
         self.marker = open_marker(self.storage.domain)
-        self.row = WorkerRow(
-            kind=kind,
-            queues=self.queues,
-            workflows=workflow.registered_versions(),
-            crash_marker=self.marker.path,
-        )
+        versions = workflow.registered_versions()
+        self.row = WorkerRow(kind=kind, queues=self.queues, workflows=versions, crash_marker=self.marker.path)
         self.caution = 0  # set by maintenance: see ``liveness.recovery``
         self._trying_suspects = False  # runs that ended processes are being tried
-        self.on_heartbeat = (
-            on_heartbeat  # called several times a second while this process lives, by the maintenance thread
-        )
+        self.on_heartbeat = on_heartbeat  # the maintenance thread calls it several times a second
         self.pool: Pool = (
             InlinePool(now=self.row.now, mark_running=partial(self.marker.record_work, "task"))
             if inline
@@ -141,9 +132,8 @@ class WorkerLoop:
                 mark_running=partial(self.marker.record_work, "task"),
             )
         )
-        self.quarantine = Quarantine(
-            self.pool, MarkerSlot(self.marker), announce=partial(self.row.announce, self.storage)
-        )
+        announce = partial(self.row.announce, self.storage)
+        self.quarantine = Quarantine(self.pool, MarkerSlot(self.marker), announce=announce)
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -189,10 +179,7 @@ class WorkerLoop:
     # --- one look ----------------------------------------------------------------------------------------------------
 
     def poll(self) -> PollResult:
-        """One look at the tables; see ``_poll_once``.
-
-        When it is over, what was taken in it is known to the pool, or never will be.
-        """
+        """Poll the tables once; see ``_poll_once``. Afterwards the pool has all that was claimed."""
         try:
             # first where the last turn left no room: a crowd without limits would have all of it, time and again
             limited_count = (
@@ -341,10 +328,7 @@ class WorkerLoop:
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one end by itself, or that it cannot be stored; whether it was still valid.
-
-        None: not now, it stays in memory.
-        """
+        """Store one result, or that it cannot be stored, and return whether it was valid; None: try again later."""
         task = result.task
         try:
             return result, bool(self.storage.finish_tasks([result]))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
     from temporalex_django.workers.loop import WorkerLoop
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 _EVERY = 0.5
 _EXPIRED_LIMIT = 200

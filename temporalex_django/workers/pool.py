@@ -26,7 +26,7 @@ from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.fair_queue import FairQueue
 
-log = logging.getLogger("temporalex_django.activity")
+log = logging.getLogger("temporalex_django.workers")
 
 #: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
 #: at.

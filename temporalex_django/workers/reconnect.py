@@ -13,7 +13,7 @@ from django.db import connections
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 _FIRST = 0.1
 _LONGEST = 5.0

@@ -21,7 +21,7 @@ from temporalex_django.db.connections import worker_session
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.storage import TaskState
 
-log = logging.getLogger("temporalex_django.runtime")
+log = logging.getLogger("temporalex_django.workers")
 
 #: So many threads besides the worker's own. The last one runs no atomic activity itself: turns never wait for one.
 MAX_HELPERS: Final = 2

@@ -42,7 +42,7 @@ def test_every_chain_that_is_asked_for_has_an_inbox(place: Place) -> None:
         assert place.storage.inbox([]) == {}
 
     assert {chain: len(messages) for chain, messages in found.items()} == {full: 1, empty: 0}
-    assert not any(messages.more for messages in found.values())
+    assert not any(messages.has_more for messages in found.values())
 
 
 def test_a_turn_reads_inboxes_and_the_facts_of_some_runs_together(place: Place) -> None:
@@ -166,12 +166,12 @@ def test_of_a_long_inbox_a_page_is_read(place: Place) -> None:
 
     found = place.inbox(chain)
     assert [m.id for m in found] == numbers[:3]
-    assert found.more
+    assert found.has_more
     place.write(chain, consumed=numbers[:3])
     place.write(chain, consumed=[m.id for m in place.inbox(chain)])
     rest = place.inbox(chain)
     assert [m.id for m in rest] == numbers[6:]
-    assert not rest.more
+    assert not rest.has_more
 
 
 def test_a_turn_may_ask_for_less(place: Place) -> None:
@@ -182,7 +182,7 @@ def test_a_turn_may_ask_for_less(place: Place) -> None:
     found = place.inbox(chain, page=110)
 
     assert [m.id for m in found] == numbers[:110]
-    assert found.more
+    assert found.has_more
 
 
 def test_results_and_waiting_updates_are_read_however_long_the_inbox_is(place: Place) -> None:
@@ -198,7 +198,7 @@ def test_results_and_waiting_updates_are_read_however_long_the_inbox_is(place: P
     found = place.inbox(chain)
 
     assert [m.id for m in found] == [*numbers[:3], waits, cancel, result]
-    assert found.more
+    assert found.has_more
 
 
 def test_a_page_is_shared_by_the_runs_of_a_turn(place: Place) -> None:
@@ -212,7 +212,7 @@ def test_a_page_is_shared_by_the_runs_of_a_turn(place: Place) -> None:
         place.storage.claim(limit=2, queues=["default"])
         found = place.storage.inbox(chains)
 
-    assert [(len(messages), messages.more) for messages in found.values()] == [(200, True), (200, True)]
+    assert [(len(messages), messages.has_more) for messages in found.values()] == [(200, True), (200, True)]
 
 
 def test_the_body_is_as_it_was_sent(place: Place) -> None:

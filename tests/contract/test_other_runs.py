@@ -66,9 +66,9 @@ def test_a_message_rings(place: Place) -> None:
 
 def test_a_message_with_an_id_comes_once(place: Place) -> None:
     one, two = place.start("one"), place.start("two")
-    place.write(one, messages=[signal("a", chain_id=two, request_id="m-1")])
+    place.write(one, messages=[signal("a", chain_id=two, message_id="m-1")])
     place.write(
-        one, messages=[signal("a", chain_id=two, request_id="m-1"), signal("b", chain_id=two, request_id="m-2")]
+        one, messages=[signal("a", chain_id=two, message_id="m-1"), signal("b", chain_id=two, message_id="m-2")]
     )
 
     assert [(m.name, m.message_id) for m in place.inbox(two)] == [("a", "m-1"), ("b", "m-2")]

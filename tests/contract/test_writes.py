@@ -349,7 +349,7 @@ def test_who_closes_a_run_from_outside_is_told_what_was_going_on(
     chain = place.start()
     accepted, done = (place.send(chain, f"add-{i}", kind="update", request_id=f"u-{i}") for i in range(2))
     place.write(chain, settled={accepted: Outcome(status="accepted"), done: Outcome(status="completed")})
-    with caplog.at_level(logging.WARNING, logger="temporalex_django.runtime"):
+    with caplog.at_level(logging.WARNING, logger="temporalex_django"):
         closed(place, chain, events=[event(1, "WorkflowTerminated", reason="")])
 
     (record,) = caplog.records

@@ -64,7 +64,7 @@ def test_an_atomic_activity_that_takes_long_is_named(
 ) -> None:
     monkeypatch.setattr(atomic, "_SLOW", 0.0)
     slow, other = BookingCompany.start("ann", id="slow"), GoodCompany.start(1, id="other")
-    with caplog.at_level(logging.WARNING, "temporalex_django.runtime"):
+    with caplog.at_level(logging.WARNING, "temporalex_django"):
         drain()
     assert "company_books held its transaction for" in caplog.text
     assert (slow.result(0), other.result(0)) == ("ann", 1)

@@ -269,8 +269,8 @@ def test_who_lost_sight_of_a_run_is_told_nothing_about_it() -> None:
     assert {one.message[:7] for one in redact_items(items.all(), ann, alias="default")} == {"hidden:"}
     items.update(code="workflow_closed")
     assert told(person("bob", "bulk_actions")) == [False, False]
-    assert told(ann, admits=lambda run: run.workflow_id == "red-2") == [True, False]  # newest first
-    assert told(ann, among=Instance.objects.filter(workflow_id="red-1")) == [False, True]
+    assert told(ann, is_admitted=lambda run: run.workflow_id == "red-2") == [True, False]  # newest first
+    assert told(ann, visible_runs=Instance.objects.filter(workflow_id="red-1")) == [False, True]
     with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
         assert told(ann) == [True, True]
         assert told(person("blue-eve", "view_instance")) == [False, False]

@@ -248,7 +248,7 @@ def test_open_runs_of_several_workflows(env):
 def test_handles_of_an_id_of_several_workflows(django_assert_num_queries):
     first = Waits.start(id="x")
     with django_assert_num_queries(1):
-        WorkflowHandle("x")._found()
+        WorkflowHandle("x")._target()
     first.terminate()
     second = WaitsToo.start(id="x")
     assert WorkflowHandle("x").describe().run_id == second.describe().run_id

@@ -168,7 +168,7 @@ def test_a_refused_signal_leaves_an_audit_row_and_nothing_else(purse: Any, caplo
     sent = OperatorAction.objects.get()
     assert (sent.action, sent.actor, sent.source, sent.reason) == ("signal", eve, "code", "")
 
-    with caplog.at_level(logging.WARNING, logger="temporalex_django.runtime"):
+    with caplog.at_level(logging.WARNING, logger="temporalex_django"):
         drain()
 
     row = OperatorAction.objects.latest("id")

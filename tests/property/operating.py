@@ -38,11 +38,11 @@ class Operator:
             case "unpause":
                 handle.unpause()
             case "skip":
-                number = _open(handle.shown.events, "TimerStarted", which)
+                number = _open(handle.selected_run.events, "TimerStarted", which)
                 handle.skip_timer(number)
                 self.skipped.add((run_id, number))
             case "by hand" | "fail by hand":
-                number = _open(handle.shown.events, "ActivityScheduled", which)
+                number = _open(handle.selected_run.events, "ActivityScheduled", which)
                 held = [task for task in env._held_tasks if (str(task.run_id), task.seq) == (run_id, number)]
                 if kind == "by hand":
                     handle.complete_activity(number, "by hand")
@@ -90,7 +90,7 @@ class Operator:
     def _paused(self, handle: Any) -> tuple[str, int] | None:
         if handle is None or not self.pauses:
             return None
-        row = handle.shown
+        row = handle.selected_run
         return (str(row.facts.run_id), len(row.events)) if row.paused is not None else None
 
     def judge(self, env: Environment) -> None:

@@ -123,7 +123,7 @@ def _inherited(name: str, cls: type, member: str) -> bool:
 
 
 def _of_function(fn: Callable[..., Any]) -> list[str]:
-    skipped = {"self", "cls", "given", "options"}
+    skipped = {"self", "cls", "positional", "options"}
     parameters = inspect.signature(fn).parameters.values()
     return [
         p.name

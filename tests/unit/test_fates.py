@@ -24,13 +24,13 @@ def _run(**given) -> RunState:
     [
         ({}, {}, TurnDecision.ACTIVATE),
         ({}, {"atomic": True}, TurnDecision.ATOMIC),
-        ({}, {"waits": True, "atomic": True}, TurnDecision.PARK),
-        ({}, {"ends": True, "waits": True, "atomic": True}, TurnDecision.END),
-        ({"closed": True}, {"ends": True, "waits": True, "atomic": True}, TurnDecision.ANSWER),
+        ({}, {"parked": True, "atomic": True}, TurnDecision.PARK),
+        ({}, {"closing": True, "parked": True, "atomic": True}, TurnDecision.END),
+        ({"closed": True}, {"closing": True, "parked": True, "atomic": True}, TurnDecision.ANSWER),
     ],
 )
 def test_what_comes_first_decides(run, told, fate):
-    assert decide(_run(**run), **{"ends": False, "waits": False, "atomic": False} | told) is fate
+    assert decide(_run(**run), **{"closing": False, "parked": False, "atomic": False} | told) is fate
 
 
 @pytest.mark.parametrize(

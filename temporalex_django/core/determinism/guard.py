@@ -29,7 +29,7 @@ from temporalex_django.core.determinism.profiling import Profile
 from temporalex_django.core.determinism.rules import GENERATED, Rule, is_excused, is_project_file
 from temporalex_django.errors import DeterminismViolation, DeterminismWarning
 
-logger = logging.getLogger("temporalex_django.guard")
+logger = logging.getLogger("temporalex_django.core")
 
 Mode = Literal["error", "warn", "off"]
 ORM = Rule("the ORM", forbidden.DATABASE)

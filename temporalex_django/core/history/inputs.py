@@ -103,7 +103,7 @@ def input_difference(
             return None
         kind, (path, keys, values) = "input", first
     return ReplayDifference(
-        kind=typing.cast("Kind", kind),
+        kind=typing.cast("DifferenceKind", kind),
         event=event.number,
         command=command_text,
         path=path,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-logger = logging.getLogger("temporalex_django.runtime")
+logger = logging.getLogger("temporalex_django.engine")
 
 K = TypeVar("K")
 V = TypeVar("V")

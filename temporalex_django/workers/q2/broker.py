@@ -22,7 +22,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 _RETRY_SECONDS = 2.0
 

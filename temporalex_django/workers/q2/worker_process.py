@@ -18,7 +18,7 @@ import django
 from temporalex_django.liveness.guardian import die_with_parent
 from temporalex_django.liveness.stop_signals import EventSetter
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 _LOOK_EVERY = 0.2
 

@@ -23,7 +23,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.workers.q2.queue_locks import release_dead_reader
 
-log = logging.getLogger("temporalex_django.worker")
+log = logging.getLogger("temporalex_django.workers")
 
 _LOOK_EVERY = 0.2
 #: A worker that ends sooner than this is not started again at once.

@@ -24,16 +24,16 @@ def marker(tmp_path, monkeypatch):
 
 
 def test_what_is_noted_can_be_read_by_others(marker):
-    marker.note(CHAIN)
-    with marker.noted("task", 12):
+    marker.record_chain(CHAIN)
+    with marker.record_work("task", 12):
         left = read_marker(marker.path)
         assert left is not None
         assert set(left.marks) == {MarkedWork("chain", CHAIN), MarkedWork("task", 12)}
-    marker.note(INNER)
+    marker.record_chain(INNER)
     assert read_marker(marker.path).marks == (MarkedWork("chain", INNER),)
-    marker.note(None)
+    marker.record_chain(None)
     assert read_marker(marker.path).marks == (MarkedWork("chain", CHAIN),)
-    marker.note(None)
+    marker.record_chain(None)
     assert read_marker(marker.path).marks == ()
 
 
@@ -57,14 +57,14 @@ def test_nothing_but_a_marker_of_this_user_is_read_or_deleted(marker, tmp_path):
 _NO_ROOM = """
 import resource, sys, tempfile
 from uuid import UUID
-from temporalex_django.liveness.crash_markers import folder, open_marker
+from temporalex_django.liveness.crash_markers import marker_folder, open_marker
 tempfile.tempdir = sys.argv[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 marker = open_marker("test-domain")
-marker.note(UUID(int=7))
+marker.record_chain(UUID(int=7))
 for number in range(700):
-    marker.noted("task", number).__enter__()
-print([marker.path, list(folder().iterdir())])
+    marker.record_work("task", number).__enter__()
+print([marker.path, list(marker_folder().iterdir())])
 """
 
 

@@ -19,7 +19,7 @@ ASKED = MarkedWork("run", UUID(int=1))
 def looks(vigil, *, seconds, beats, stopped=False, since=0.0, step=0.2):
     """Look every ``step`` seconds: after how many it is to be ended, or None."""
     for number in range(1, int(seconds / step) + 1):
-        if vigil.look(
+        if vigil.observe(
             heartbeats=beats(number) if callable(beats) else beats, stopped=stopped, now=since + number * step
         ):
             return number * step

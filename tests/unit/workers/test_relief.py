@@ -26,11 +26,11 @@ class Storage:
         self.sql = type("Sql", (), {"writer_lock": writer_lock})
         self.user: str | None = None
 
-    def left_open(self) -> str | None:
+    def detach(self) -> str | None:
         user, self.user = self.user, None
         return user
 
-    def taken_up(self, kept: str | None) -> None:
+    def attach(self, kept: str | None) -> None:
         assert self.user is None
         self.user = kept
 

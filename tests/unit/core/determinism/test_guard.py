@@ -603,7 +603,7 @@ def test_warn_says_it_once_a_place(mode: Callable[[guard.Mode], None], caplog: p
     assert [str(w.message).split(" ", 1)[0] for w in said] == ["time.monotonic", "datetime.date.today"]
     assert {w.category for w in said} == {errors.DeterminismWarning}
     assert {Path(w.filename).name for w in said} == {"test_guard.py"}
-    assert len([r for r in caplog.records if r.name == "temporalex_django.guard"]) == 2
+    assert len([r for r in caplog.records if r.name == "temporalex_django.core"]) == 2
 
 
 def test_replay_meets_the_same_refusals() -> None:

@@ -303,7 +303,7 @@ class TestModes:
             with pytest.warns(DeterminismWarning, match="time.time in workflow code") as told:  # noqa: PT031
                 for _ in range(3):
                     guard.refuse(rule, frame)
-            assert len(told) == 1 and [r.name for r in caplog.records] == ["temporalex_django.guard"]
+            assert len(told) == 1 and [r.name for r in caplog.records] == ["temporalex_django.core"]
             guard.configure("error")
             with pytest.raises(DeterminismViolation, match="use api.now"):
                 guard.refuse_in_step(rule)

@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The app configuration: settings, system checks, autodiscovery and the local runner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("temporalex_django")
 
 
 class TemporalexConfig(AppConfig):
-    """Loads the system checks and the modules ``workflows`` and ``activities`` of every installed app."""
+    """The app; it loads the system checks and the modules ``workflows`` and ``activities`` of every installed app."""
 
     name = "temporalex_django"
     label = "temporalex_django"
@@ -37,11 +37,15 @@ class TemporalexConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Raises ``NotConfigured`` when a setting is wrong: nothing must be stored as it would be without it."""
+        """Check the settings, connect the engine to Django and import the modules of all apps.
+
+        Raises ``NotConfigured`` when a setting is wrong, so that nothing is stored under the default of that setting.
+        """
         from temporalex_django import checks  # noqa: PLC0415 - importing it registers them
 
         if errors := problems():
-            if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:  # they list them all
+            # Both commands list every problem themselves, so they must get past this point.
+            if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
@@ -52,17 +56,23 @@ class TemporalexConfig(AppConfig):
         django_tasks.bind(_get_task_host)
         guarded_orm.install()
         guarded_services.install()
+        # Assign the slice: other modules imported this very list, and a second ready() must not add the hooks again.
         BACKGROUND_HOOKS[:] = [
             BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),
             *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
         ]
         background_hooks.bind_run_due(_run_burst)
+        # Last, because the modules of the apps use the backend that is bound above.
         checks.definition_errors[:] = _import_app_modules()
         _start_local_runner()
 
 
 def _register_refusals() -> None:
-    """Validators refuse by raising what Django, and Django REST framework if it is loaded, refuse requests by."""
+    """Register the exceptions with which a validator may reject a message.
+
+    These are Django's ``ValidationError`` and ``PermissionDenied``, and the client errors of Django REST framework if
+    it is loaded.
+    """
     from django.core.exceptions import PermissionDenied, ValidationError  # noqa: PLC0415 - as above
 
     from temporalex_django.core import failures  # noqa: PLC0415 - as above
@@ -73,8 +83,9 @@ def _register_refusals() -> None:
 
 
 def _is_rest_framework_refusal(exc: Exception) -> bool:
-    """Whether it is an ``APIException`` that blames the client."""
-    module = sys.modules.get("rest_framework.exceptions")  # where one is raised, it is loaded
+    """Return True for an ``APIException`` that blames the client, with a status below 500."""
+    # REST framework is optional. Code that raises its exceptions has loaded the module, so this need not import it.
+    module = sys.modules.get("rest_framework.exceptions")
     return (
         module is not None
         and isinstance(exc, module.APIException)
@@ -83,9 +94,9 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
-    """Import the modules of all apps.
+    """Import ``activities`` and ``workflows`` of all apps and return the definition errors, by module.
 
-    Those that define what cannot be a workflow are for ``manage.py check`` to report, all of them.
+    One bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
     """
     definition_errors = []
     for app in apps.get_app_configs():
@@ -143,7 +154,11 @@ def _cleanup_hook(kind: str) -> BackgroundHook:
 
 
 def _start_local_runner() -> None:
-    """``runserver`` advances workflows in threads of its own (setting ``LOCAL_RUNNER``), in the process that serves."""
+    """Start a development worker in threads of ``runserver``, in the process that serves.
+
+    Setting ``LOCAL_RUNNER``; without it, the value of ``DEBUG``.
+    """
+    # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child runs a worker.
     is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
     local_runner = get_settings().LOCAL_RUNNER
     if not is_runserver or not (settings.DEBUG if local_runner is None else local_runner):
@@ -153,6 +168,7 @@ def _start_local_runner() -> None:
         from temporalex_django.authoring.workflow import registry  # noqa: PLC0415 - as below
         from temporalex_django.workers.development import DevelopmentWorker  # noqa: PLC0415 - it needs the models
 
+        # The thread starts inside ready(), when the apps after this one are not ready yet.
         apps.ready_event.wait()
         DevelopmentWorker().start()
         print(  # noqa: T201 - beside what runserver says of itself, whatever the logging of the project

@@ -1,6 +1,6 @@
 """System checks, tag ``temporalex``.
 
-What is wrong with our own settings is an Error; what the host's set-up lets us down in, a Warning.
+A mistake in our own settings is an Error. A set-up of the project on which workflows cannot rely is a Warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import WorkflowDefinitionError
 
 TAG = "temporalex"
-#: Modules of workflows that could not be loaded, and why; filled when Django starts.
+#: Modules that could not be loaded, each with its error; the app fills the list when Django starts.
 definition_errors: list[tuple[str, WorkflowDefinitionError]] = []
 _BROKER = "temporalex_django.workers.q2.Broker"
 _BROKER_PACKAGE = "temporalex_django.workers.q2"
@@ -36,7 +36,7 @@ _BROKER_PACKAGE = "temporalex_django.workers.q2"
 
 @register(TAG)
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """``TEMPORALEX``: unknown names, wrong types, a codec or a database that is not there."""
+    """Check ``TEMPORALEX`` for unknown names, wrong types, and a codec or a database that does not exist."""
     del app_configs
     messages: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
     alias = conf.read()[0].DATABASE
@@ -53,7 +53,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 @register(TAG)
 def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """How the database of the runs is set up."""
+    """Check how the database of the runs is set up."""
     del app_configs
     try:
         connection = connections[conf.read()[0].DATABASE]
@@ -64,11 +64,11 @@ def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 @register(Tags.database)
 def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Tables that are not there yet: a warning, since ``migrate`` itself runs the checks before it can put that right.
+    """Warn about migrations of this app that are not applied.
 
-    Not while it does: then they are about to be there.
-
-    With ``check --database`` only (Django 6.1: with every command that checks), like every check that asks a database.
+    A Warning, because ``migrate`` itself runs the checks before it can apply them. The check is silent while
+    ``migrate`` runs. Like every check that queries a database, it runs only with ``check --database`` (in Django 6.1,
+    with every command that runs checks).
     """
     alias = conf.read()[0].DATABASE
     if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
@@ -86,7 +86,8 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 
 def _is_migrating() -> bool:
-    """Whether ``migrate`` asks, by whomever it was called."""
+    """Return True if ``migrate`` runs these checks, from the command line or by ``call_command``."""
+    # The check is not told which command runs it, and sys.argv does not show call_command(): look up the stack.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
     while frame is not None:
         if type(frame.f_locals.get("self")).__module__ == "django.core.management.commands.migrate":
@@ -96,7 +97,7 @@ def _is_migrating() -> bool:
 
 
 def unapplied_migrations(alias: str) -> list[str]:
-    """Migrations of this app that the database does not have; none when it cannot be asked."""
+    """Return the names of the migrations of this app to apply; an empty list when the database cannot be queried."""
     try:
         executor = MigrationExecutor(connections[alias])
         targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "temporalex_django"]
@@ -111,7 +112,7 @@ def unapplied_migrations(alias: str) -> list[str]:
 
 @register(TAG)
 def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """``Q_CLUSTER``, when the project runs django-q2."""
+    """Check ``Q_CLUSTER``, when the project runs django-q2."""
     del app_configs
     cluster = getattr(settings, "Q_CLUSTER", None)
     if not isinstance(cluster, dict):
@@ -130,8 +131,8 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
     if timeout is not None and retry <= timeout:
         messages.append(
             Warning(
-                f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): django-q2 starts tasks again while they "
-                "still run.",
+                f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): "
+                "django-q2 starts tasks again while they still run.",
                 hint="Make retry larger than timeout.",
                 id="temporalex_django.W010",
             )
@@ -140,8 +141,10 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
     if cache.endswith("LocMemCache"):
         messages.append(
             Warning(
-                "django-q2 keeps the state of its cluster in Django's cache, and that is LocMem: other processes do not see it.",
-                hint="Use a cache that processes share; the console of workflows reads its own table and is not affected.",
+                "django-q2 keeps the state of its cluster in Django's cache, and that is LocMem: "
+                "other processes do not see it.",
+                hint="Use a cache that processes share; "
+                "the console of workflows reads its own table and is not affected.",
                 id="temporalex_django.W006",
             )
         )
@@ -149,19 +152,23 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
 
 
 def _broker_problems(path: str) -> Iterator[CheckMessage]:
-    """A broker of ours that cannot be used is an Error.
+    """Yield the problems of a broker class.
 
-    Anybody else's is not our business, beyond saying what it means.
+    A broker of this package that cannot be used is an Error. Any other broker gets at most a Warning: the cluster works
+    but does not advance workflows.
     """
     module, _, name = path.rpartition(".")
     is_own_broker = path.startswith("temporalex_django.")
     if is_own_broker and not apps.is_installed("django_q"):
         yield Error(
-            f"Q_CLUSTER['broker_class'] is {path!r}, and django_q is not in INSTALLED_APPS: there is no qcluster command.",
-            hint="Add 'django_q' to INSTALLED_APPS and migrate; or take Q_CLUSTER out and run manage.py temporalex worker.",
+            f"Q_CLUSTER['broker_class'] is {path!r}, and django_q is not in INSTALLED_APPS: "
+            "there is no qcluster command.",
+            hint="Add 'django_q' to INSTALLED_APPS and migrate; "
+            "or take Q_CLUSTER out and run manage.py temporalex worker.",
             id="temporalex_django.E010",
         )
         return
+    # Import a broker of the project too: a subclass of WorkerHost, wherever it is defined, advances workflows.
     try:
         cls = getattr(import_module(module), name)
     except Exception as exc:  # noqa: BLE001 - whatever importing it raises, the cluster would not start
@@ -185,19 +192,21 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
+            hint=f"class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass, "
+            "or run manage.py temporalex worker beside the cluster.",
             id="temporalex_django.W004",
         )
 
 
 @register(TAG)
 def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Two workflows or activities of one name in autodiscovered modules: the second one would replace the first."""
+    """Check autodiscovered modules for two workflows or activities of one name: the second would replace the first."""
     del app_configs
     from temporalex_django.authoring import activity, workflow  # noqa: PLC0415 - filled by autodiscovery
 
     messages: list[CheckMessage] = []
     discovered = {f"{app.name}.{module}" for app in apps.get_app_configs() for module in ("activities", "workflows")}
+    # Definitions outside these modules (a test, a shell) may replace another of the same name on purpose.
     for kind, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
         for name, modules in defined_in.items():
             duplicate_modules = [module for module in modules if module in discovered]
@@ -215,7 +224,7 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 @register(TAG)
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Definitions that were refused when their module was imported, and graphs that were changed since."""
+    """Report definitions that were refused when their module was imported, and graphs that are not valid."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
     from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
@@ -234,13 +243,14 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 @register(TAG)
 def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Limits of queues that no code of the project names: misspelt, they would hold for nobody."""
+    """Warn about limits of queues that no code of the project names: a misspelt limit applies to nothing."""
     del app_configs
     from temporalex_django.workers.loop import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
 
     return [
         Warning(
-            f"TEMPORALEX['QUEUES'] has limits for the queue {name!r}, which no workflow, activity or task of this project names.",
+            f"TEMPORALEX['QUEUES'] has limits for the queue {name!r}, "
+            "which no workflow, activity or task of this project names.",
             hint=(f"Did you mean {near!r}? " if near else "")
             + "Where only calls name it, with options(queue=...), silence this check.",
             id="temporalex_django.W011",
@@ -251,19 +261,25 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 @register(TAG)
 def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """What is stored as plain text beside a codec that may have been chosen so that nothing is."""
+    """Warn about values stored as plain text when the project sets its own codec, which may encrypt payloads.
+
+    The values are the fields in ``stored`` of the published state, and the search attributes.
+    """
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     path = conf.read()[0].PAYLOAD_CODEC
+    # The default codec encrypts nothing, so nobody relies on it for secrecy.
     if path == conf.Settings().PAYLOAD_CODEC:
         return []
     messages: list[CheckMessage] = [
         Warning(
-            f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, beside the codec {path}.",
-            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check. "
-            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, and Django's LogEntry "
-            "are plain text, too.",
+            f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, "
+            f"beside the codec {path}.",
+            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; "
+            "else silence this check. "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
+            "and Django's LogEntry are plain text, too.",
             id="temporalex_django.W008",
         )
         for cls in workflow.concrete_classes()
@@ -271,10 +287,12 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
     ]
     messages += [
         Warning(
-            f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, beside the codec {path}.",
-            hint="If the codec encrypts, declare none that nobody may read in the database; else silence this check. "
-            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, and Django's LogEntry "
-            "are plain text, too.",
+            f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, "
+            f"beside the codec {path}.",
+            hint="If the codec encrypts, declare none that nobody may read in the database; "
+            "else silence this check. "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
+            "and Django's LogEntry are plain text, too.",
             id="temporalex_django.W009",
         )
         for cls in workflow.concrete_classes()
@@ -285,9 +303,9 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 @register(TAG)
 def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Workflow modules that call what the guard refuses, forget an await, or use what differs by process.
+    """Warn about workflow code that calls what the guard refuses, forgets an await, or differs by process.
 
-    Found by reading them, never an Error.
+    The check reads the source and runs none of it, so it can be wrong: it never reports an Error.
     """
     del app_configs
     return [
@@ -304,20 +322,22 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 @register(TAG)
 def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Workflow code that iterates sets, in a process that has a hash seed of its own.
+    """Warn about workflow code that iterates sets, in a process that has a random hash seed.
 
-    ``temporalex worker`` takes that of the project by itself.
+    ``temporalex worker`` sets the seed of the project by itself.
     """
     del app_configs
     from temporalex_django.workers import hash_seed  # noqa: PLC0415 - it needs the settings
 
+    # With one seed in every process, sets iterate in one order, and a replay sees the order of the first execution.
     if hash_seed.is_set():
         return []
     return [
         Warning(
-            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): its order differs from one process to the next.",
-            hint=f"Sort it; or start web processes that answer updates, and clusters of django-q2, with {hash_seed.VARIABLE}={hash_seed.project_seed()}, "
-            "as temporalex worker does by itself.",
+            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): "
+            "its order differs from one process to the next.",
+            hint="Sort it; or start web processes that answer updates, and clusters of django-q2, "
+            f"with {hash_seed.VARIABLE}={hash_seed.project_seed()}, as temporalex worker does by itself.",
             id="temporalex_django.W012",
         )
         for path, classes in _workflow_files().items()
@@ -328,8 +348,9 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
 
 @register(Tags.urls)
 def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """View sets with routes of runs behind a router that takes regular expressions for plain text."""
+    """Check that no view set with routes of runs is behind a router that takes regular expressions for plain text."""
     del app_configs
+    # Without the module loaded, no view of the project uses the mixin; importing it would need REST framework.
     mixin = getattr(sys.modules.get("temporalex_django.rest.mixin"), "WorkflowViewMixin", None)
     if mixin is None or not getattr(settings, "ROOT_URLCONF", None):
         return []
@@ -349,7 +370,7 @@ def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 
 def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
-    """Each route that leads to a class of views, with it."""
+    """Yield each route that leads to a view class, with the class."""
     for pattern in patterns:
         if hasattr(pattern, "url_patterns"):
             yield from _view_routes(pattern.url_patterns)
@@ -358,11 +379,12 @@ def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
 
 
 def _workflow_files() -> dict[str, set[str]]:
-    """Files of autodiscovered modules and of workflows in installed apps, with the classes registered there."""
+    """Return the files with workflows of installed apps, each with the names of the classes registered there."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     installed = [app.name for app in apps.get_app_configs()]
     modules: dict[str, set[str]] = {f"{name}.workflows": set() for name in installed}
+    # A class may be defined outside `workflows`. The dot keeps the app "shop" from matching the module "shopping".
     for cls in workflow.concrete_classes():
         if any(f"{cls.__module__}.".startswith(f"{name}.") for name in installed):
             modules.setdefault(cls.__module__, set()).add(cls.__name__)

@@ -1,6 +1,6 @@
 """The pure engine: each function takes an instance and gives a new one. No storage, no clock, no I/O.
 
-    instance = engine.activation(Instance.new(id="orderid::42", workflow=OrderFlow, initial={"order": 42}), now=now)
+    instance = engine.advance(Instance.new(id="orderid::42", workflow=OrderFlow, initial={"order": 42}), now=now)
     result = engine.execute_step(instance, ValidateOrder)            # Event("valid", {"total": 12})
     instance = engine.complete_step(instance, ValidateOrder, "valid", {"total": 12}, now=now)
     instance = engine.activate_transitions(instance, ValidateOrder, "valid")

@@ -109,7 +109,7 @@ def test_an_open_activity_is_scheduled_anew_with_its_old_key_and_its_late_end_ch
     env.hold(work)
     h = env.start(once(lambda: keyed_behind_work()))
     old = h.run_id
-    (held,) = env._held
+    (held,) = env._held_tasks
     env._held_activities.clear()
     h.reset(1)  # work is open there
     assert env.engine.tasks.finish_tasks([env._completed(held, "late")]) == []
@@ -124,7 +124,7 @@ def test_an_open_activity_is_scheduled_anew_with_its_old_key_and_its_late_end_ch
     h.reset(1)  # work is open there, scheduled by the first
     env.hold(work)
     h.reset(1)
-    assert idempotency_key(env._held[-1]) == f"{old}:1"
+    assert idempotency_key(env._held_tasks[-1]) == f"{old}:1"
 
 
 async def keyed_behind_work():

@@ -124,16 +124,16 @@ def test_a_claim_takes_what_there_is_room_for(asyncs: set[str]) -> None:
         return len(storage.claim_tasks(capacity=Capacity(async_names=named, **capacity), queues=["default"], owner=1))
 
     assert claimed(**({"threads": 3} if asyncs else {"tasks": 3})) == 0
-    assert claimed(ahead={"other": 5}) == 0
+    assert claimed(prefetch={"other": 5}) == 0
     assert claimed(**({"tasks": 1} if asyncs else {"threads": 1})) == 1
-    assert claimed(ahead={UNMEASURED: 5}, measured={name}) == 0
+    assert claimed(prefetch={UNMEASURED: 5}, measured_names={name}) == 0
     if asyncs:
-        assert claimed(ahead={UNMEASURED: 5}) == 0
-        assert claimed(ahead={name: 1}) == 1
+        assert claimed(prefetch={UNMEASURED: 5}) == 0
+        assert claimed(prefetch={name: 1}) == 1
     else:
-        assert claimed(ahead={UNMEASURED: 1}, measured={"other"}) == 1
-    assert claimed(ahead={name: 1}) == 1
-    assert claimed(threads=5, tasks=5, ahead={name: 2}) == 1
+        assert claimed(prefetch={UNMEASURED: 1}, measured_names={"other"}) == 1
+    assert claimed(prefetch={name: 1}) == 1
+    assert claimed(threads=5, tasks=5, prefetch={name: 2}) == 1
 
 
 @pytest.mark.postgres

@@ -102,6 +102,6 @@ def test_a_quarter_of_the_activities_that_are_taken_are_the_newest() -> None:
 
     assert taken(threads=8) == [*range(8)]
     assert taken(threads=8) == [*range(8, 14), 38, 39]
-    assert taken(tasks=8, asyncs={"slow"}) == []  # says nothing of the others
-    assert taken(ahead={"quick": 4}) == [14, 15, 16, 37]
+    assert taken(tasks=8, async_names={"slow"}) == []  # says nothing of the others
+    assert taken(prefetch={"quick": 4}) == [14, 15, 16, 37]
     assert [seq for _ in range(4) for seq in taken(threads=1)] == [17, 18, 19, 36]

@@ -232,7 +232,7 @@ def test_an_activity_that_fails(env):
 def test_a_silent_activity(env):
     env.hold(import_file)
     handle = env.start(SaysLittle, "import")
-    task = env._held[0]
+    task = env._held_tasks[0]
     env.storage.mark_tasks_started([task])
     env.clock += timedelta(minutes=2)
 
@@ -406,8 +406,8 @@ def test_blocked_because_it_kills_who_runs_it(env):
 def test_an_activity_that_no_worker_takes(env):
     env.hold(charge_card)
     handle = env.start(SaysLittle, "charge")
-    (task,) = env._held
-    env.storage.give_back([(task.id, task.attempt, task.owner)])
+    (task,) = env._held_tasks
+    env.storage.release_tasks([(task.id, task.attempt, task.owner)])
     last = WorkerRow(kind="worker", queues=["default"], workflows={})
     last.register(env.storage)
     env.clock += timedelta(hours=1)

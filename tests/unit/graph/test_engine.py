@@ -573,7 +573,7 @@ class Flow(GraphWorkflow):
     unique = Unique(key="a")
     initial = A
     transitions = {(A, "ok"): Done}
-i = engine.activation(Instance.new(id="a::1", workflow=Flow))
+i = engine.advance(Instance.new(id="a::1", workflow=Flow))
 i = engine.activate_transitions(engine.complete_step(i, A, "ok"), A, "ok")
 assert i.active_steps == {Done}
 """

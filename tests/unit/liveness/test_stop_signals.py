@@ -25,7 +25,7 @@ print(stop.wait(30))
     ("name", "listen"),
     [
         ("StopSignals", "StopSignals(stop)"),
-        ("EventSetter", "signal.signal(signal.SIGTERM, EventSetter(stop).tell)"),
+        ("EventSetter", "signal.signal(signal.SIGTERM, EventSetter(stop).trigger)"),
     ],
     ids=["a worker", "a worker of a cluster"],
 )

@@ -112,7 +112,7 @@ def test_an_open_activity_is_scheduled_anew_with_its_old_key_and_its_late_end_ch
     (held,) = env._held_tasks
     env._held_activities.clear()
     h.reset(1)  # work is open there
-    assert env.engine.tasks.finish_tasks([env._completed(held, "late")]) == []
+    assert env.engine.tasks.finish_tasks([env._complete_task(held, "late")]) == []
     env._drive()
     assert h.result() == [None, [f"{h.run_id}:2", None]]
 

@@ -306,7 +306,7 @@ def test_a_worker_that_stops_waits_as_long_as_the_settings_say(loop: Any, monkey
     made, waited = loop(), []
     monkeypatch.setattr(made.pool, "drain", lambda seconds: waited.append(seconds) or [])
     with override_settings(TEMPORALEX={"DRAIN_SECONDS": 7.0}):
-        made._leave(None, hurried=False)
+        made._shut_down(None, hurried=False)
 
     assert waited == [7.0]
 
@@ -320,15 +320,15 @@ def test_an_idle_worker_looks_as_often_as_the_settings_say(loop: Any, monkeypatc
 
     monkeypatch.setattr(made.wake, "wait", wait)
     with override_settings(TEMPORALEX={"POLL_INTERVAL": 0.75}):
-        made._loop(stop, until_idle=False, timeout=None)
+        made._run_loop(stop, until_idle=False, timeout=None)
         for listens in (True, False):
             stop.clear()
             made.listener = SimpleNamespace(locked=listens)
-            made._loop(stop, until_idle=False, timeout=None)
+            made._run_loop(stop, until_idle=False, timeout=None)
         made.listener, made._pause = None, 0.2  # it has done something, and nobody rings
         for _ in range(3):
             stop.clear()
-            made._loop(stop, until_idle=False, timeout=None)
+            made._run_loop(stop, until_idle=False, timeout=None)
 
     assert waited == [0.75, 3.75, 0.75, 0.2, 0.4, 0.75]
 

@@ -317,7 +317,7 @@ def test_the_instance_of_a_graph_is_redacted() -> None:
 
     instance = handle.instance(by=ann)
 
-    assert instance.context.steps.pick_columns == {"card": "[redacted]", "shelf": PLAIN}
+    assert instance.context.steps.pick == {"card": "[redacted]", "shelf": PLAIN}
     assert instance.initial == {"card": "[redacted]", "who": PLAIN}
     assert handle.instance().initial == {"card": CARD, "who": PLAIN}
     with pytest.raises(errors.ActionNotPermitted, match="view_payload"):

@@ -276,7 +276,7 @@ OPERATIONS |= {
 def switched_off() -> dict[str, str]:
     """A switch that is off."""
     off, _ = SwitchedOff.objects.get_or_create(kind="queue", name="default", defaults={"since": timezone.now()})
-    return {"kind": off.kind, "thing": off.name}
+    return {"kind": off.kind, "switch_name": off.name}
 
 
 def bulk_job(by: Actor, state: str) -> Any:
@@ -394,7 +394,7 @@ REST = {
     ),
     "POST switch_on": Row(
         ("use_switches",),
-        lambda send: send({"kind": "queue", "name": switched_off()["thing"]}),
+        lambda send: send({"kind": "queue", "name": switched_off()["switch_name"]}),
         of_run=False,
         of_all=True,
     ),
@@ -641,7 +641,7 @@ def test_admin(name: str, asking: str) -> None:
     by = Actor(user=user if user.is_authenticated else None)
     there = {**objects(), "job": bulk_job(by, "running"), "stopped job": bulk_job(by, "stopped")}
     there["drained worker"] = worker(drained=True).pk
-    there["switch"] = SwitchedOff.objects.get(name=switched_off()["thing"]).pk
+    there["switch"] = SwitchedOff.objects.get(name=switched_off()["switch_name"]).pk
     client, before = browser(user), standing()
 
     def page(what: str | None = None, data: Any = None, *, query: Any = "", keys: Any = there) -> Any:

@@ -26,6 +26,23 @@ def test_the_description_is_the_one_that_is_kept() -> None:
     assert now == GOLDEN.read_text(), "it has changed: look at the difference with UPDATE_OPENAPI=1 and git diff"
 
 
+def without_prose(node: Any) -> Any:
+    """Remove what is written for people alone: ``description``, ``summary`` and ``title`` of the document's parts."""
+    if isinstance(node, list):
+        return [without_prose(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    prose = {key for key in ("description", "summary", "title") if isinstance(node.get(key), str)}
+    return {key: without_prose(part) for key, part in node.items() if key not in prose}
+
+
+def test_the_contract_changes_only_where_somebody_means_it() -> None:
+    """Paths, methods, names, types and codes, apart from the prose, which may be improved at any time."""
+    stored = without_prose(json.loads(GOLDEN.read_text()))
+
+    assert without_prose(described()) == stored, "clients will notice: the contract itself has changed"
+
+
 def test_what_a_project_has_set_for_its_own_description_does_not_count(settings: Any) -> None:
     settings.SPECTACULAR_SETTINGS = {"TITLE": "Theirs", "OAS_VERSION": "3.0.3"}
 

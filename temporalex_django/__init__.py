@@ -1,4 +1,4 @@
-"""Durable workflows in a Django project. The public names, loaded when first used (PEP 562)."""
+"""Durable workflows in a Django project: the public names, imported at first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
     from temporalex_django.graph.workflow import GraphWorkflow
 
+#: The module of each public name. Importing all of them here would load models before Django's apps are ready, and make
+#: every management command slower.
 _HOME = {
     "errors": "temporalex_django.errors",
     "api": "temporalex_django.authoring.api",
@@ -58,6 +60,7 @@ _HOME = {
         "temporalex_django.core.results",
     ),
 }
+#: Public names that are modules themselves, and no attributes of one.
 _MODULES = frozenset({"errors", "api"})
 
 __version__ = "0.1.0.dev0"

@@ -1,7 +1,7 @@
-"""Who may see and do what: one policy, which every look-up, list, count, page, command and operation asks.
+"""One access policy, which every look-up, list, count, page, command and operation asks.
 
-``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of ``AccessPolicy``. Code (``user`` None) is not asked about: it may do
-everything. What a policy raises is an error for whoever asked; nothing is shown or done then.
+``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of ``AccessPolicy``. The policy is not asked about code (``user``
+None), which may do everything. An exception that the policy raises goes to the caller; nothing is shown or done then.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What somebody wants to do.
+    """An operation that a user wants to perform, as the access policy is asked about it.
 
-    ``action`` is its name (``view``, ``view_payload``, ``start``, ``signal``, ``update``, ``query``, ``resume``,
-    ``cancel`` …), ``permission`` the Django permission that it takes (None for a message that code sends in his name:
-    its handler says who may send it). ``run`` is the run that it is about, None while that is not known: may he do it
-    to any? ``workflow`` is the name of its class, and ``message`` that of the signal, update, query or event, as far as
-    they are known. ``activity`` is the name of the activity that it is about, None before it is looked up; ``edits``:
-    somebody gives the activity another input.
+    ``action`` is its name: ``view``, ``view_payload``, ``start``, ``signal``, ``update``, ``query``, ``resume``,
+    ``cancel`` and so on. ``permission`` is the Django permission that it requires. It is None for a message that code
+    sends in the name of a user, because the handler says who may send that.
+
+    ``run`` is the run that the operation is about. None means that the run is not known yet, and the question is
+    whether the user may perform the operation on any run. ``workflow`` is the name of its class, and ``message`` the
+    name of the signal, update, query or event, as far as they are known. ``activity`` is the name of the activity, None
+    before it is looked up. ``edits`` is True if the user gives the activity another input.
     """
 
     action: str
@@ -46,7 +48,7 @@ class Operation:
     edits: bool = False
 
     def of(self, run: Instance) -> Operation:
-        """The same about one run."""
+        """Return a copy of the operation that is about this run."""
         return replace(self, run=run, workflow=run.workflow)
 
 
@@ -56,28 +58,38 @@ EDIT = Operation(action="edit_activity_input", permission=f"{APP}.edit_activity_
 
 
 class AccessPolicy:
-    """Subclass it, override what is to differ, and name the subclass in ``TEMPORALEX["ACCESS_POLICY"]``.
+    """The access policy of a project.
 
-    One object a process serves all requests, so it keeps nothing.
+    Subclass it, override the methods that should differ, and name the subclass in ``TEMPORALEX["ACCESS_POLICY"]``. One
+    object per process serves all requests, so it must keep no state.
     """
 
     def narrow(self, user: Person, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Those of ``runs`` that there are for this user: a tenant's, say. For him the others do not exist."""
+        """Return the runs that exist for this user, such as those of their tenant.
+
+        To this user, all other runs of ``runs`` do not exist.
+        """
         del user
         return runs
 
     def permits(self, user: Person, permission: str) -> bool:
-        """Whether he has a Django permission (``app.codename``), be it a model's or a handler's."""
+        """Return True if the user has a Django permission.
+
+        ``permission`` is written ``app.codename``. It is one of a model, or one that a handler asks for.
+        """
         return authorization.has_permission(user, permission)
 
     def allows(self, user: Person, operation: Operation) -> bool:
-        """Whether he may do that. Asked without a run before one is looked up, and with it afterwards."""
+        """Return True if the user may perform the operation.
+
+        It is called without a run before one is looked up, and with the run afterwards.
+        """
         return operation.permission is None or self.permits(user, operation.permission)
 
     def startable(self, user: Person, workflow: type[Workflow]) -> bool:
-        """Whether runs of this class may be started from REST, the admin and commands.
+        """Return True if runs of this class may be started from REST, the admin and commands.
 
-        Not of internal classes and of old versions.
+        By default this excludes internal classes and old versions.
         """
         del user
         dispatcher = cast("type[VersionedWorkflow] | None", workflow.dispatched_by)
@@ -86,58 +98,79 @@ class AccessPolicy:
         return not workflow.internal
 
     def permissions(self, user: Person) -> Collection[str]:
-        """All that ``permits`` says yes to: the inbox looks for what is asked of those who have one of them."""
+        """Return all permissions for which ``permits`` returns True.
+
+        The inbox of a person uses them to find the human tasks that ask for one of these permissions.
+        """
         get_permissions = getattr(user, "get_all_permissions", None)
         return get_permissions() if callable(get_permissions) else ()
 
     def stands_in_for(self, user: Person) -> Iterable[Person]:
-        """Those in whose place he may decide human tasks as well: colleagues on leave, say."""
+        """Return the people on whose behalf the user may also decide human tasks.
+
+        Colleagues on leave are an example.
+        """
         del user
         return ()
 
     def may_delegate(self, user: Person, task: HumanTask, to: Person) -> bool:
-        """Whether he, who may decide it himself, may hand a human task on to somebody, who then may."""
+        """Return True if the user may delegate a human task to ``to``, who may decide it from then on.
+
+        It is asked only about users who may decide the task themselves.
+        """
         del task, to
         return self.permits(user, f"{APP}.delegate_humantask")
 
     def mask(self, user: Person, run: Instance, value: Any) -> Any:
-        """A payload as this user sees it; what its class redacts is gone already."""
+        """Return a payload as this user sees it.
+
+        The fields that the class of the run redacts are removed before.
+        """
         del user, run
         return value
 
 
 def policy() -> AccessPolicy:
-    """The one that the settings name. Raises ``NotConfigured`` when it cannot be had."""
+    """Return the access policy that the settings name.
+
+    Raises ``NotConfigured`` when it cannot be loaded.
+    """
     return cast("AccessPolicy", conf.object_from_setting("ACCESS_POLICY"))
 
 
 def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
-    """The runs that there are for somebody; None: all of them."""
+    """Return the runs that exist for a user, or None if there is no restriction.
+
+    Raises ``NotConfigured`` when ``AccessPolicy.narrow`` returns anything but a queryset of runs.
+    """
     if user is None:
         return None
     all_runs = Instance.objects.using(alias)
     runs = policy().narrow(user, all_runs)
     if not isinstance(runs, QuerySet) or runs.model is not Instance:
         raise NotConfigured(f"narrow() of the access policy must give a queryset of runs, not {type(runs).__name__}")
+    # A policy that restricts nothing counts as no restriction, so queries get no subselect and keep their plans.
     return None if is_unfiltered(runs) else runs.using(alias)
 
 
 def is_unfiltered(runs: QuerySet[Any]) -> bool:
-    """Whether a queryset leaves nothing out."""
+    """Return True if a queryset excludes no rows."""
     query = runs.query
     return not (query.where or query.is_sliced or query.combinator or query.distinct_fields)
 
 
 def require_access(user: Person | None, operation: Operation, *, alias: str, run: Instance | None = None) -> None:
-    """Raises ``ActionNotPermitted``.
+    """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
 
-    ``WorkflowNotFound`` for a run that there is not for this user, who is told nothing else about it.
+    Raises ``WorkflowNotFound`` for a run that does not exist for this user. The error says nothing else about the run.
     """
     if user is None:
         return
+    # Ask without the run first: users who may do this to no run must not learn which runs exist.
     _require_allowed(user, operation)
     if run is None:
         return
+    # A run outside of the restriction must look like one that was never started: not found, instead of not permitted.
     visible_runs = runs_for(user, alias=alias)
     if visible_runs is not None and not visible_runs.filter(pk=run.pk).exists():
         raise WorkflowNotFound("there is no such run")
@@ -145,9 +178,10 @@ def require_access(user: Person | None, operation: Operation, *, alias: str, run
 
 
 def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: Person | None, *, alias: str) -> T:
-    """What ``find`` gives (among the runs that there are for him) if he may look at it.
+    """Return the result of ``find``, if the user may look at its run.
 
-    Asked before anything is read, and after.
+    ``find`` searches only among the runs that exist for the user. The policy is asked before anything is read and again
+    about the run that was found.
     """
     require_access(user, VIEW, alias=alias)
     result = find()
@@ -156,7 +190,7 @@ def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: P
 
 
 def redactor_for(user: Person | None, run: Instance) -> Redactor:
-    """What he sees of a run that he may look at."""
+    """Return the redactor that decides which payloads of a run the user sees."""
     if user is None:
         return UNREDACTED
     access_policy = policy()

@@ -62,7 +62,6 @@ class TemporalexConfig(AppConfig):
             *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
         ]
         background_hooks.bind_run_due(_run_burst)
-        # Last, because the modules of the apps use the backend that is bound above.
         checks.definition_errors[:] = _import_app_modules()
         _start_local_runner()
 
@@ -158,7 +157,7 @@ def _start_local_runner() -> None:
 
     Setting ``LOCAL_RUNNER``; without it, the value of ``DEBUG``.
     """
-    # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child runs a worker.
+    # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child starts one.
     is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
     local_runner = get_settings().LOCAL_RUNNER
     if not is_runserver or not (settings.DEBUG if local_runner is None else local_runner):
@@ -171,7 +170,8 @@ def _start_local_runner() -> None:
         # The thread starts inside ready(), when the apps after this one are not ready yet.
         apps.ready_event.wait()
         DevelopmentWorker().start()
-        print(  # noqa: T201 - beside what runserver says of itself, whatever the logging of the project
+        # Printed like the lines of runserver itself, because the logging of the project may show nothing.
+        print(  # noqa: T201 - see above
             f"Workflows are advanced by this process: {len(registry)} classes "
             "(TEMPORALEX['LOCAL_RUNNER'] = False leaves them to `manage.py temporalex worker`).",
             flush=True,

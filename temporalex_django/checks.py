@@ -87,7 +87,7 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 def _is_migrating() -> bool:
     """Return True if ``migrate`` runs these checks, from the command line or by ``call_command``."""
-    # The check is not told which command runs it, and sys.argv does not show call_command(): look up the stack.
+    # A check does not know which command runs it, and sys.argv does not show call_command(): look up the stack.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
     while frame is not None:
         if type(frame.f_locals.get("self")).__module__ == "django.core.management.commands.migrate":
@@ -206,7 +206,7 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
     messages: list[CheckMessage] = []
     discovered = {f"{app.name}.{module}" for app in apps.get_app_configs() for module in ("activities", "workflows")}
-    # Definitions outside these modules (a test, a shell) may replace another of the same name on purpose.
+    # Elsewhere, in a test or a shell, to define a name again replaces the first definition and is no mistake.
     for kind, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
         for name, modules in defined_in.items():
             duplicate_modules = [module for module in modules if module in discovered]
@@ -224,7 +224,7 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 @register(TAG)
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Report definitions that were refused when their module was imported, and graphs that are not valid."""
+    """Report definitions that were refused when their module was imported, and graphs that became invalid since."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
     from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
@@ -234,6 +234,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         Error(f"{module} is not loaded: {exc.message}", hint=exc.next_step, id="temporalex_django.E008")
         for module, exc in definition_errors
     ]
+    # A graph is validated when its class is defined; its steps can be changed after that.
     for cls in workflow.concrete_classes():
         if issubclass(cls, GraphWorkflow):
             problems = validation.build(cls)[1]
@@ -397,6 +398,7 @@ def _workflow_files() -> dict[str, set[str]]:
 
 
 def _lint_findings(path: str, classes: set[str]) -> list[Finding]:
+    # Without source there is nothing to report: the guard still checks the code when it runs.
     try:
         return lint(Path(path).read_text(encoding="utf-8"), workflows=classes)
     except (OSError, ValueError, SyntaxError):  # no source: compiled, in an archive, or changed since it was imported

@@ -1,7 +1,7 @@
-"""Handles: how code outside of workflows starts, messages, asks and ends runs.
+"""Handles with which code outside of workflows starts, messages, queries and ends runs.
 
-Everything here is a thin way to ``actions``; the ``a``-prefixed twins run the same code in Django's thread for it, and
-those that wait hold no thread while they do.
+Everything here is a thin layer over ``actions``. The ``a``-prefixed methods run the same code in the thread that
+asgiref keeps for Django. Those that wait hold no thread while they wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from temporalex_django.graph.steps import StepRef
 
 
 class DatabaseHandle(WorkflowHandle[Result_co]):
-    """A ``WorkflowHandle`` of a run on the tables."""
+    """A ``WorkflowHandle`` of a run in the database."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DatabaseHandle):
@@ -53,7 +53,10 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         return hash((self.id, self.chain_id))
 
     def _visible_target(self, by: Person | None) -> tuple[RunTarget, Redactor]:
-        """The run, and what ``by`` sees of it. Raises ``ActionNotPermitted`` when he may not look at it."""
+        """Return the target and the redactor with which ``by`` sees it.
+
+        Raises ``ActionNotPermitted`` when this user may not look at the run.
+        """
         user = check_person(by)
         target = access.find_visible(
             lambda: self._target(user), lambda run_target: run_target.row, user, alias=storage().alias
@@ -61,7 +64,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         return target, access.redactor_for(user, target.row) if user is not None else UNREDACTED
 
     def _target(self, by: Person | None = None) -> RunTarget:
-        """The run, among those that there are for ``by``."""
+        """Find the run among those that exist for ``by``."""
         refuse_inside_workflow("an operation on a run")
         store = storage()
         visible_runs = access.runs_for(by, alias=store.alias)
@@ -139,6 +142,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         target = self._target(actor.user)
         rows = inbox.all_tasks_of_run(target.selected_run_id)
         tasks = [inbox.to_open_human_task(row) for row in rows]
+        # Closed tasks are searched too, so that the error can say who decided them and when.
         task_row = rows[tasks.index(select_task(tasks, task, run=f"{target.workflow} {target.workflow_id}"))]
         return Decide(task_row, outcome=outcome, data=data, comment=comment, timeout=timeout, by=actor)
 
@@ -179,7 +183,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         actor = _actor(by)
         Terminate(self._target(actor.user), reason=reason, by=actor).execute()
 
-    # -- again ---------------------------------------------------------------------------------------------------------
+    # -- reset and fork ------------------------------------------------------------------------------------------------
 
     def reset(
         self,
@@ -206,11 +210,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> DatabaseHandle[Result_co]:
         actor, options = _actor(by), _reset_options(to, messages, edited)
+        # Leave the id out instead of passing None: an input that is present must be of its kind.
         id_option: dict[str, Any] = {} if id is None else {"id": id}
         target = Fork(self._target(actor.user), reason=reason, by=actor, **options, **id_option).execute()
         return DatabaseHandle(target.workflow_id, workflow=self._workflow, chain_id=target.chain_id)
 
-    # -- steering ------------------------------------------------------------------------------------------------------
+    # -- operating -----------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
         self._operate("pause", by, reason=reason)
@@ -248,7 +253,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         actor = _actor(by)
         STEERING[name](self._target(actor.user), by=actor, **inputs).execute()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def describe(self, *, by: Person | None = None) -> Description:
         target, redactor = self._visible_target(by)
@@ -309,24 +314,30 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
 
 def _actor(by: object) -> Actor:
-    """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
+    """Return the actor for code that acts in the name of ``by``, or ``CODE`` for None.
+
+    Raises ``ActionNotPermitted`` for anything that is not a user.
+    """
     return CODE if by is None else Actor(user=check_person(by))
 
 
 def _fit_result(target: RunTarget, result: Any, redactor: Redactor) -> Any:
-    """A result as ``run`` is annotated, where its class is here; to whom something is hidden, plain data."""
+    """Convert a result to the annotation of ``run`` where the class is available in this process.
+
+    A reader whose view is redacted gets plain data, because a redacted value may no longer fit the annotation.
+    """
     code = target.workflow_class if redactor is UNREDACTED else None
     return result if code is None else decode_result(code, result)
 
 
 def _reset_options(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Where and how a run is taken up, as far as it is said."""
+    """Collect the options of a reset or fork, without those that were not given."""
     options = {"to": to, "messages": messages, "edited": edited}
     return {name: value for name, value in options.items() if value is not None}
 
 
 class DatabaseBackend:
-    """``backend.BoundBackend`` on the tables."""
+    """The ``backend.BoundBackend`` that keeps runs in the database."""
 
     handle_class = DatabaseHandle
 
@@ -458,5 +469,5 @@ _database = DatabaseBackend()
 
 
 def backend() -> DatabaseBackend:
-    """What ``AppConfig.ready`` binds."""
+    """Return the backend that ``AppConfig.ready`` binds."""
     return _database

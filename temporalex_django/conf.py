@@ -1,11 +1,11 @@
-"""Settings: one typed, frozen value read from the dict ``TEMPORALEX`` of the Django settings.
+"""Settings: one typed, frozen object read from the dict ``TEMPORALEX`` of the Django settings.
 
-``get_settings()`` reads it anew whenever Django's setting is another object, so ``override_settings`` works and there
-is no cache to invalidate. Without Django, or before it is configured, the defaults hold: the in-memory environment
-needs no settings.
+``get_settings()`` reads the dict again whenever Django's setting is another object, so ``override_settings`` works and
+no cache has to be invalidated. Without Django, or before it is configured, the defaults apply: the in-memory
+environment needs no settings.
 
-A name that is unknown, or a value of a wrong type, raises ``NotConfigured``: when Django starts, and at every use. A
-misspelt ``PAYLOAD_CODEC`` must not mean that payloads are stored as plain JSON.
+An unknown name or a value of a wrong type raises ``NotConfigured``, when Django starts and at every use. A misspelt
+``PAYLOAD_CODEC`` must not store payloads as plain JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SETTING = "TEMPORALEX"
 _JSON_CODEC = "temporalex_django.core.payloads.JsonCodec"
-#: What an object that a setting names by its path must have.
+#: Methods that the object behind a dotted path must have, by setting.
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),
     "ACCESS_POLICY": (
@@ -36,16 +36,16 @@ _METHODS = {
         *("permissions", "stands_in_for", "may_delegate"),
     ),
 }
-#: In ``TRUSTED_PROXIES``: a proxy that comes over a socket of this machine, which has no address.
+#: Item of ``TRUSTED_PROXIES`` for a proxy that connects over a Unix socket, which has no address.
 UNIX = "unix"
-#: What a worker with one thread for activities needs.
+#: Fewest database connections with which a worker with one activity thread can run.
 FEWEST_CONNECTIONS = 6
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
-    """A field whose documentation travels with it: ``docs/reference/settings.md`` is made of these.
+    """Return a dataclass field with the description that ``docs/reference/settings.md`` shows.
 
-    ``refuse`` knows values of the right type that are wrong; ``kind`` says then what is wanted.
+    ``refuse`` is True for values of the right type that are wrong; ``kind`` describes the values that are right.
     """
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (
@@ -54,7 +54,7 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
 
 
 def _has_invalid_proxy(value: Any) -> bool:
-    """Whether some of these are neither addresses nor networks."""
+    """True if an item is neither an address, a network nor ``UNIX``."""
     try:
         for proxy in value:
             if proxy != UNIX:
@@ -65,13 +65,13 @@ def _has_invalid_proxy(value: Any) -> bool:
 
 
 def _is_invalid_header(value: Any) -> bool:
-    """Whether that can be no name of a header."""
+    """True if the value cannot be the name of a header."""
     return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set; each setting is a key of ``TEMPORALEX`` and has a default."""
+    """All settings; each is a key of ``TEMPORALEX`` and has a default."""
 
     DATABASE: str = _setting(
         "default",
@@ -85,8 +85,8 @@ class Settings:
     )
     ACCESS_POLICY: str = _setting(
         "temporalex_django.access.AccessPolicy",
-        "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`: which runs there are for a user, what he may do and start, "
-        "and how payloads look to him. REST, the admin, commands and `by=` all ask it.",
+        "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`: which runs a user can see, what they may do and start, "
+        "and how payloads look to them. REST, the admin, commands and `by=` all use it.",
     )
     MAX_PAYLOAD_BYTES: int = _setting(
         2_000_000,
@@ -222,14 +222,14 @@ class Settings:
     )
     TRUSTED_PROXIES: tuple[str, ...] = _setting(
         (),
-        "The proxies in front of the web server: what they say in `X-Forwarded-For` is noted as the address of whoever acted. "
+        "The proxies in front of the web server: what they say in `X-Forwarded-For` is recorded as the address of the person who acted. "
         "`'unix'` is one that comes over a socket of the machine. Of everybody else `REMOTE_ADDR` is noted.",
         refuse=_has_invalid_proxy,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
     )
     REQUEST_ID_HEADER: str | None = _setting(
         "X-Request-ID",
-        "The header in which the web server, or a proxy, says the id of a request, for the audit. It is a claim of whoever sent it: 64 "
+        "The header in which the web server, or a proxy, says the id of a request, for the audit. It is a claim of its sender: 64 "
         "letters, digits and `-_.:/+=@` of it are noted. None: none.",
         refuse=_is_invalid_header,
         kind="the name of a header",
@@ -243,7 +243,7 @@ _cached_settings: tuple[Any, Settings, list[str]] | None = None
 
 
 def get_settings() -> Settings:
-    """The settings as they are now. Raises ``NotConfigured`` with all that is unknown or of a wrong type."""
+    """Return the present settings. Raises ``NotConfigured`` with everything that is unknown or of a wrong type."""
     settings, errors = read()
     if errors:
         raise NotConfigured(" ".join(errors))
@@ -251,11 +251,12 @@ def get_settings() -> Settings:
 
 
 def read() -> tuple[Settings, list[str]]:
-    """The settings with the default in place of what is wrong, and what that is.
+    """Return the settings, with defaults in place of wrong values, and one sentence for each error.
 
-    For the system checks, which report all of it.
+    The system checks use it to report all errors.
     """
-    global _cached_settings  # noqa: PLW0603 - a memo of one entry, compared by identity
+    # By identity, not equality: `override_settings` replaces the object, and comparing dicts would cost at every use.
+    global _cached_settings  # noqa: PLW0603 - a memo of one entry
     raw_settings = _raw_settings()
     if _cached_settings is None or _cached_settings[0] is not raw_settings:
         values = raw_settings if isinstance(raw_settings, Mapping) else _NO_SETTINGS
@@ -268,8 +269,12 @@ def read() -> tuple[Settings, list[str]]:
 
 
 def problems() -> list[str]:
-    """What is wrong with ``TEMPORALEX``, one sentence each; what it names by path is imported for it."""
+    """Return one sentence for each problem of ``TEMPORALEX``.
+
+    The classes that settings name by path are imported for it.
+    """
     _, errors = read()
+    # Paths are imported only if the rest is right: `object_from_setting` would raise the errors above again.
     if all_errors := [*errors, *_misspelling_errors()]:
         return all_errors
     return [problem for name in _METHODS if (problem := _object_error(name))]
@@ -302,8 +307,11 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _misspelling_errors() -> Iterator[str]:
-    """There is no ``TEMPORALEX``: a name that looks like it, with a dict that looks like ours, is meant for it."""
-    from django.conf import settings  # noqa: PLC0415 - see _raw
+    """Yield the settings that were probably meant as ``TEMPORALEX``, if it is missing.
+
+    Their names are similar, and they hold a dict with one of our keys.
+    """
+    from django.conf import settings  # noqa: PLC0415 - see `_django_settings`
 
     if hasattr(settings, SETTING):
         return
@@ -315,7 +323,7 @@ def _misspelling_errors() -> Iterator[str]:
 
 
 def documentation() -> list[tuple[str, str, str, str]]:
-    """``(name, type, default, text)`` of every setting, for the reference page."""
+    """Return ``(name, type, default, text)`` of every setting, for the reference page."""
     hints = _hints()
     return [
         (
@@ -332,7 +340,7 @@ _cached_limits: tuple[Any, dict[str, Limits]] | None = None
 
 
 def queue_limits() -> Mapping[str, Limits]:
-    """Those of the queues that have some."""
+    """Return the limits by queue; queues without limits are left out."""
     global _cached_limits  # noqa: PLW0603 - as above
     settings = get_settings()
     if _cached_limits is None or _cached_limits[0] is not settings:
@@ -341,7 +349,7 @@ def queue_limits() -> Mapping[str, Limits]:
 
 
 def weight_of(queue: str) -> int:
-    """How often it comes first."""
+    """Return the weight of a queue: its share in the order in which a worker looks for work."""
     return queue_limits().get(queue, NO_LIMITS).weight
 
 
@@ -349,15 +357,15 @@ _objects: dict[tuple[str, str], Any] = {}
 
 
 def codec() -> PayloadCodec:
-    """The payload codec that the settings name. Raises ``NotConfigured`` when it cannot be had."""
+    """Return the payload codec that the settings name. Raises ``NotConfigured`` if it cannot be loaded."""
     payload_codec: PayloadCodec = object_from_setting("PAYLOAD_CODEC")
     return payload_codec
 
 
 def object_from_setting(setting: str) -> Any:
-    """Return an instance of the class that a setting names; one for each process and path.
+    """Return an instance of the class that a setting names; there is one for each process and path.
 
-    Raises ``NotConfigured`` when it cannot be had.
+    Raises ``NotConfigured`` if it cannot be loaded.
     """
     path = getattr(get_settings(), setting)
     loaded_object = _objects.get((setting, path))
@@ -375,13 +383,14 @@ def _load_object(setting: str, path: str) -> Any:
     for method in _METHODS[setting]:
         if not callable(getattr(loaded_object, method, None)):
             raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: it has no method {method}().")
+    # Our own codec is not wrapped: it raises the right errors, and encodes many payloads in each turn.
     return _ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
 
 
 class _ProjectCodec:
-    """A codec of the project's.
+    """A codec of the project.
 
-    Whatever it raises becomes a ``PayloadError``, which callers and faces know how to take.
+    Its exceptions become ``PayloadError``, which callers and interfaces can handle. Errors of the package pass.
     """
 
     def __init__(self, path: str, codec: PayloadCodec) -> None:
@@ -405,13 +414,13 @@ class _ProjectCodec:
             raise self._error("decode a stored payload", exc) from exc
 
     def _error(self, operation: str, exc: Exception) -> PayloadError:
-        # its type alone: what a codec says may hold the payload
+        # Only the type: the message of a codec's exception may quote the payload.
         return PayloadError(f"the codec {self._path} cannot {operation}: {type(exc).__name__}")
 
 
 @cache
 def _django_settings() -> Any:
-    """The settings object of Django; None where there is no Django."""
+    """Return the settings object of Django, or None without Django."""
     try:
         from django.conf import settings  # noqa: PLC0415 - the in-memory environment runs without Django
     except ImportError:
@@ -421,19 +430,22 @@ def _django_settings() -> Any:
 
 def _raw_settings() -> Any:
     settings = _django_settings()
+    # Always the same object without settings: `read` compares by identity.
     if settings is None:
         return _NO_SETTINGS
-    # what it was asked for once is in its ``__dict__`` until something is overridden; asking again takes longer
+    # LazySettings keeps values that were read in its `__dict__` until they are overridden. Reading there is faster than
+    # an attribute access, and settings are read in every turn.
     cached_settings = object.__getattribute__(settings, "__dict__").get(SETTING)
     if cached_settings is not None:
         return cached_settings
+    # An attribute access would raise ImproperlyConfigured; tests in memory may have Django installed and not use it.
     if not settings.configured and not _has_settings_module():
         return _NO_SETTINGS
     return getattr(settings, SETTING, _NO_SETTINGS)
 
 
 def _has_settings_module() -> bool:
-    import os  # noqa: PLC0415 - see above
+    import os  # noqa: PLC0415 - needed once, before Django is configured
 
     return bool(os.environ.get("DJANGO_SETTINGS_MODULE"))
 
@@ -446,7 +458,7 @@ def _hints() -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union, or the annotation alone."""
+    """Return the members of a union, or the annotation alone."""
     return get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
 
 
@@ -466,6 +478,7 @@ def _is_instance_of(value: Any, annotation: Any) -> bool:
             if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
                 return True
         elif choice is float:
+            # True is an int in Python: `LEASE_SECONDS = True` must not mean one second.
             if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
                 return True
         elif choice is int:

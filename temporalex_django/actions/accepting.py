@@ -1,4 +1,4 @@
-"""Which messages a run takes now, what goes with each, and why somebody may not send one."""
+"""Messages that a run accepts now, the payload of each, and the reason why a user may not send one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ _MAX_MESSAGES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailableMessage:
-    """A signal, an update, or an event that a step of a graph waits for (``resume``, with the key of the ``step``).
+    """A message that can be sent to a run now.
 
-    ``args_type`` is the annotation of what goes with it, Any where its code is not here or does not say.
+    It is a signal, an update, or an event that a step of a graph waits for (``resume``, with the key of the ``step``).
+    ``args_type`` is the annotation of its payload. It is Any where this process lacks the code or the code has no
+    annotation.
     """
 
     kind: Literal["signal", "update", "resume"]
@@ -41,7 +43,10 @@ class AvailableMessage:
     about: str = ""
 
     def why_not(self, user: Person, run: Instance) -> str | None:
-        """Why this person may not send it; None: he may. Asks the policy, and no database."""
+        """Return the reason why this user may not send the message, or None if they may.
+
+        Asks the access policy and reads nothing from the database.
+        """
         permission = f"{APP}.{_PERMISSIONS[self.kind]}"
         operation = Operation(action=self.kind, permission=permission, message=self.name).of(run)
         if self.role is not None and not _has_role(user, self.role):
@@ -53,6 +58,7 @@ class AvailableMessage:
                 if is_permitted
                 else _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
             )
+        # The role of a step is the only requirement; people who have it need no permission to signal runs.
         if self.role is not None:
             return None
         if not policy().allows(user, operation):
@@ -63,11 +69,15 @@ class AvailableMessage:
 
 
 def available_messages(run: Instance) -> list[AvailableMessage]:
-    """What an open run takes now, from its row; nothing is read but that. Updates first."""
+    """Return the messages that an open run accepts, updates first.
+
+    They come from the row of the run; nothing else is read.
+    """
     if not run.is_open:
         return []
     code = _workflow_class(run)
     declarations = messages_of(code) if code is not None else {}
+    # A dict keeps the order and drops a signal that is both accepted by a phase and waited for.
     names: dict[tuple[MessageKind, str], None] = {}
     for kind, accepts_key in (("update", "updates"), ("signal", "signals")):
         names |= dict.fromkeys((kind, str(name)) for name in (run.accepts or {}).get(accepts_key) or ())  # type: ignore[misc]
@@ -96,7 +106,10 @@ def available_messages(run: Instance) -> list[AvailableMessage]:
 
 
 def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
-    """What the waiting steps of a graph can be resumed with; a timer comes by itself."""
+    """Return the events with which the waiting steps of a graph can be resumed.
+
+    Events of timers are left out, because they fire by themselves.
+    """
     published = run.published_state
     waiting = published.get("waiting") if isinstance(published, dict) else None
     keys = {str(key) for key in waiting or ()}
@@ -128,7 +141,10 @@ def _has_role(user: Person, role: str) -> bool:
 
 
 def available_queries(run: Instance) -> dict[str, Any]:
-    """The queries that its class answers, each with the annotation of its argument; None: it takes none."""
+    """Return the queries that the class of a run answers, with the annotation of the argument of each.
+
+    The annotation is None for a query without an argument.
+    """
     code = _workflow_class(run)
     queries = {} if code is None else code._queries  # noqa: SLF001 - of our own class
     return {name: _argument_type(fn) for name, fn in queries.items()}

@@ -1,8 +1,10 @@
-"""What remains of what people did, tried and read: rows of ``OperatorAction``, and Django's own log of the admin.
+"""The audit: rows of ``OperatorAction``, and the log of Django's admin.
 
-Code is not audited here: what it does is in the histories. Nobody fills the audit: attempts of those who are not logged
-in are only logged, the same attempt or read of the same person is one row a minute, and of different attempts the first
-hundred of that minute have rows.
+It records what people did, tried and read. Ordinary operations of code are not recorded here, because the histories
+have them.
+
+Nobody can flood the audit. Attempts of users who are not logged in go only to the log. The same attempt or read of the
+same person is one row per minute. Of different attempts, the first hundred within that minute have rows.
 """
 
 from __future__ import annotations
@@ -28,22 +30,22 @@ from temporalex_django.models import Instance, OperatorAction
 
 logger = logging.getLogger("temporalex_django.actions")
 
-#: So long an attempt, or a read, is the same one.
+#: Period within which a repeated attempt or read counts as the same one.
 _REPEAT_PERIOD = timedelta(minutes=1)
-#: Rows of one person's attempts in that time; the log has all of them.
+#: Most rows for the attempts of one person in that period; the log has all attempts.
 _MAX_ROWS = 100
-#: What the audit calls the reading of payloads.
+#: Name of the action under which the audit records that payloads were read.
 READ = "view_payload"
-#: The face of code; what goes through it is no person at a keyboard.
+#: Source of operations of code; no person at a keyboard is behind them.
 _CODE_SOURCE = "code"
 _MAX_REASON_LENGTH = 1000
 _MAX_NAME_LENGTH = 200
-#: What was denied in a transaction that may be rolled back, to be noted behind it.
+#: Denials in a transaction that may be rolled back, to be recorded after it has ended.
 _deferred_denials: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
 
 
 class AuditActor(Protocol):
-    """``actions.base.Actor``."""
+    """The part of ``actions.base.Actor`` that the audit reads."""
 
     @property
     def user(self) -> Person | None: ...
@@ -63,8 +65,12 @@ class AuditActor(Protocol):
 
 @contextmanager
 def defer_denials() -> Iterator[None]:
-    """What is denied inside is noted behind the block, of which the transaction may be rolled back by then."""
-    if _deferred_denials.get() is not None:  # the outermost one does
+    """Record the denials inside the block after it has ended.
+
+    The transaction of the block may be rolled back by then, and the rows of denials must survive that.
+    """
+    # Only the outermost block is certain to be outside of the transaction, so it records the denials of inner ones.
+    if _deferred_denials.get() is not None:
         yield
         return
     denials: list[Callable[[], None]] = []
@@ -87,13 +93,15 @@ def record_denial(
     message: str = "",
     ref: str = "",
 ) -> None:
-    """Note that somebody may not do that; ``reason`` names no payload.
+    """Record that a user may not perform an operation.
 
-    ``message`` is the name of the signal, update, query or event that it was about, ``ref`` how a run was named that
-    was not looked up. An attempt is the same one with the same action, run, class and message.
+    ``reason`` contains no payload. ``message`` is the name of the signal, update, query or event of the attempt.
+    ``ref`` is the text with which the user named a run that was not looked up. Two attempts are the same if they have
+    the same action, run, class and message.
 
-    A row outside of the transaction of what was refused, if it is rolled back already or ``defer_denials`` stands
-    around it; inside of one that the caller has open it lives or dies with that, and only the log is sure.
+    The row is written outside of the refused transaction, if that is rolled back already or ``defer_denials`` is
+    active. Inside a transaction that the caller has open, the row is rolled back with it, and only the log entry is
+    certain.
     """
     user = by.user
     if user is None:
@@ -117,12 +125,14 @@ def record_denial(
     )
     alias = get_settings().DATABASE
     connection = connections[alias]
+    # A transaction that is marked for rollback accepts no statement; the log entry above is all that remains.
     if user_id is None or (connection.in_atomic_block and connection.needs_rollback):
         return
     details = {name: _strip_unprintable(text) for name, text in (("message", message), ("run", ref)) if text}
     rows = OperatorAction.objects.using(alias).filter(
         denied=True, actor_id=user_id, at__gt=timezone.now() - _REPEAT_PERIOD
     )
+    # Read at most as many rows as may be written: this bounds the read for somebody who tries very often.
     earlier_rows = [*rows.values_list("action", "run_id", "workflow", "details")[:_MAX_ROWS]]
     attempt_key = (action, None, workflow) if run is None else (action, run.pk, run.workflow)
     recorded_keys = ((tuple(row[:3]), row[3].get("message")) for row in earlier_rows)
@@ -140,20 +150,27 @@ def record_denial(
 
 
 def _strip_unprintable(text: str) -> str:
-    """What somebody wrote into an address, as JSON of any database takes it."""
+    """Remove characters that the JSON columns of some databases reject.
+
+    The text comes from a URL or a request, so it can contain anything.
+    """
     return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
 
 
 def record_read(by: AuditActor, run: Instance) -> None:
-    """Note that a person was shown payloads of a run. Not for code and programs.
+    """Record that a person was shown payloads of a run.
 
-    One INSERT a minute: the default cache knows what was noted, and what it forgets is noted again.
+    Code and programs are not recorded. This is one INSERT per minute and run: the default cache remembers what was
+    recorded. A read that the cache has lost is recorded again.
     """
     _record_read(by, run.pk, lambda alias: _create_row(by, READ, run, alias=alias))
 
 
 def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
-    """The same of a Django task, which belongs to no run: its id and its function stand in the details."""
+    """Record that a person was shown payloads of a Django task.
+
+    The task belongs to no run, so the details of the row contain its id and its function. See ``record_read``.
+    """
     details = {"task": path, "id": str(task_id)}
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
 
@@ -165,7 +182,7 @@ def _record_read(by: AuditActor, object_id: UUID, create_row: Callable[[str], No
     alias, cache_key = get_settings().DATABASE, f"temporalex:read:{user_id}:{object_id}"
     if cache.get(cache_key) is None:
         create_row(alias)
-        # a row that is not written, or rolled back, is no reason to note nothing for a minute
+        # Set the cache only after the commit: a row that is rolled back must not suppress the next one for a minute.
         transaction.on_commit(lambda: cache.set(cache_key, 1, _REPEAT_PERIOD.total_seconds()), using=alias)
 
 
@@ -193,12 +210,12 @@ def _create_row(
 
 
 def job_details(by: AuditActor) -> dict[str, Any]:
-    """What the details of a row say of the bulk job that it is part of."""
+    """Return the part of a row's details that names the bulk job it belongs to."""
     return {"job": by.job} if by.job else {}
 
 
 def actor_columns(by: AuditActor) -> dict[str, Any]:
-    """What a row says of who acts, and from where."""
+    """Return the columns of a row that say who acts, and from where."""
     user = by.user
     return {
         "actor_id": getattr(user, "pk", None),
@@ -210,15 +227,19 @@ def actor_columns(by: AuditActor) -> dict[str, Any]:
 
 
 def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
-    """In the log that Django's admin shows of an object and of a user, where the admin is installed."""
+    """Add an entry to the log that Django's admin shows for an object and a user.
+
+    Does nothing where the admin is not installed.
+    """
     if not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry  # noqa: PLC0415 - a model of that app
 
+    # The admin log belongs to the project and may be routed to another database than ours.
     alias = router.db_for_write(LogEntry)
     content_type = ContentType.objects.db_manager(alias).get_for_model(Instance)
     LogEntry.objects.using(alias).create(
-        user_id=by.user.pk,  # type: ignore[union-attr] # whoever is stored has one
+        user_id=by.user.pk,  # type: ignore[union-attr] # the caller checked that the user is stored
         content_type=content_type,
         object_id=run_id,
         object_repr=object_text[:200],

@@ -1,9 +1,11 @@
-"""What every operation on runs has in common: who acts, may he, the audit row, the Django signal and the log line.
+"""Base of all operations: access checks, the audit row, the Django signal and the log line.
 
-One operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these, so they
-cannot disagree. ``user=None`` means code, which may do everything; about a person the access policy is asked, with the
-model permission that the class names. Only messages that code sends in somebody's name (``handle.update(...,
-by=user)``) do without it: the handler says who may send them.
+Each operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these
+classes, so they cannot differ (see decision 36).
+
+``user=None`` means code, which may do everything. For a person the access policy is asked, with the model permission
+that the class names. Messages that code sends in the name of a user (``handle.update(..., by=user)``) are the one
+exception: their handler says who may send them.
 """
 
 from __future__ import annotations
@@ -34,16 +36,18 @@ logger = logging.getLogger("temporalex_django.actions")
 
 T = TypeVar("T")
 
-#: Operations by name, as far as their modules were imported; ``actions.registry`` has all of them.
+#: Operations by name, as far as their modules have been imported; ``actions.registry`` contains all of them.
 registry: dict[str, type[Action[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code.
+    """The user, program or code that performs an operation, and the interface that it uses.
 
-    ``program``: a machine speaks for the user, with a token, say. ``account``: of the operating system, whoever ran a
-    command; what code does under one is audited, too. ``job``: the id of the bulk job as part of which it is done.
+    ``user`` is None for code. ``source`` is the interface: admin, rest, pages, command or code. ``program`` is True if
+    a machine acts for the user, for example with a token. ``account`` is the account of the operating system that ran a
+    command; operations of code under an account are audited too. ``job`` is the id of the bulk job that the operation
+    is part of.
     """
 
     user: Person | None = None
@@ -56,7 +60,7 @@ class Actor:
 
     @property
     def sender(self) -> Sender | None:
-        """What travels with a message."""
+        """The sender that is stored with a message."""
         return authorization.sender_of(self.user)
 
 
@@ -65,7 +69,10 @@ CODE = Actor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSubject:
-    """The run that an action was about, for audit, signal and log; no run: none of them in particular."""
+    """The run that an action was about, for audit, signal and log.
+
+    ``run_id`` is None for an action that was about no particular run.
+    """
 
     run_id: str | None
     workflow: str
@@ -73,16 +80,18 @@ class AuditSubject:
 
 
 def storage() -> DjangoStorage:
-    """The tables, on the connection of the calling thread."""
+    """Return the storage on the database connection of the calling thread."""
     return DjangoStorage()
 
 
 class Action(ABC, Generic[T]):
-    """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
+    """Base class of all operations.
 
-    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``authorized_by_run``:
-    it sends a message, of which the run itself says who may send it. ``is_routine``: programs do it all day, so that
-    the audit keeps theirs apart from what people did.
+    ``execute()`` checks, acts and records. ``perform()`` is the part that a subclass implements.
+
+    ``name`` is the name of the operation in the audit. ``forced`` actions are audited even when code performs them.
+    ``authorized_by_run`` is True for messages of which the run itself says who may send them. ``is_routine`` is True
+    for operations that programs perform all day, so that the audit can separate them from actions of people.
     """
 
     name: ClassVar[str]
@@ -93,7 +102,9 @@ class Action(ABC, Generic[T]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "name" in vars(cls):  # the second way to cancel is found under the name of the first
+        # Only classes with a name of their own: a subclass that inherits one must not replace the class that declares
+        # it.
+        if "name" in vars(cls):
             registry.setdefault(cls.name, cls)
 
     def __init__(self, *, by: Actor = CODE) -> None:
@@ -101,16 +112,19 @@ class Action(ABC, Generic[T]):
         self.storage = storage()
 
     def execute(self) -> T:
-        """Raises ``ActionNotPermitted`` before anything is read or written, and what ``perform`` raises."""
+        """Check access and perform the operation.
+
+        Raises ``ActionNotPermitted`` before anything is read or written, and whatever ``perform`` raises.
+        """
         with self.audit_denials():
             self.check()
             return self.perform()
 
     @contextmanager
     def translate_busy(self, label: str) -> Iterator[None]:
-        """Raise ``UpdateTimeout`` (code ``busy``) where the database had no lock to give in time: nothing was done.
+        """Raise ``UpdateTimeout`` (code ``busy``) if the database provides no lock in time; nothing is done then.
 
-        Inside the caller's own transaction the error of the database goes through: that transaction is broken.
+        Inside the caller's own transaction the database error propagates, because that transaction is broken.
         """
         try:
             yield
@@ -123,7 +137,7 @@ class Action(ABC, Generic[T]):
 
     @contextmanager
     def audit_denials(self) -> Iterator[None]:
-        """What a person may not do is audited, when it is rolled back."""
+        """Record ``ActionNotPermitted`` in the audit, after the transaction of the block was rolled back."""
         try:
             yield
         except ActionNotPermitted as exc:
@@ -135,9 +149,10 @@ class Action(ABC, Generic[T]):
     def perform(self) -> T: ...
 
     def check(self) -> None:
-        """Raises ``ActionNotPermitted``, ``WorkflowNotFound`` for a run that there is not for him.
+        """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
 
-        And ``NestingError`` inside workflow code.
+        Raises ``WorkflowNotFound`` for a run that does not exist for this user, and ``NestingError`` inside workflow
+        code.
         """
         refuse_inside_workflow(self.name)
         for operation in self.permission_requests if self.by.user is not None else ():
@@ -145,12 +160,13 @@ class Action(ABC, Generic[T]):
 
     @property
     def permission_requests(self) -> Sequence[access.Operation]:
-        """Everything that the access policy is asked about; it has to allow each."""
+        """All operations that the access policy is asked about; it has to allow each of them."""
         return (self.permission_request,)
 
     @property
     def permission_request(self) -> access.Operation:
-        """What the access policy is asked about."""
+        """The operation that the access policy is asked about."""
+        # Who may send a message is judged when it is delivered, not when it is sent (see decision 37).
         is_exempt = self.authorized_by_run and self.by.source == CODE.source
         permission = None if is_exempt else f"{APP}.{self.permission}"
         return access.Operation(
@@ -159,20 +175,20 @@ class Action(ABC, Generic[T]):
 
     @property
     def row(self) -> Instance | None:
-        """The run that it is about; None for a start."""
+        """The run that the operation is about; None for a start."""
         return None
 
     @property
     def workflow_name(self) -> str | None:
-        """The name of the class."""
+        """The name of the workflow class, or None if the operation is about no class."""
         return None if self.row is None else self.row.workflow
 
     @property
     def message_name(self) -> str | None:
-        """The name of the message."""
+        """The name of the message, or None if the operation sends none."""
         return None
 
-    # -- what happened ------------------------------------------------------------------------------------------------
+    # -- the audit ----------------------------------------------------------------------------------------------------
 
     @property
     def is_audited(self) -> bool:
@@ -185,19 +201,19 @@ class Action(ABC, Generic[T]):
         return self.is_routine and self.by.program
 
     def audit_transaction(self) -> AbstractContextManager[None]:
-        """A transaction when there is an audit row to write beside the message; one INSERT alone needs none.
+        """Open a transaction when an audit row has to commit together with the message.
 
-        Unless it waits for a writer lock, which a transaction of the storage gets sooner.
+        A single INSERT needs no transaction. The exception is a database with a writer lock, because a transaction of
+        the storage gets that lock sooner.
         """
         needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
         return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
-        """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log.
+        """Write the audit row in the open transaction; after the commit, send ``operator_acted`` and log.
 
-        Never payloads.
-
-        An ordinary message from code leaves a log line alone: it is in the history.
+        None of them contains payloads. An ordinary message from code leaves only a log line, because it is in the
+        history.
         """
         if self.is_audited or logger.isEnabledFor(logging.DEBUG):
             self.storage.on_commit(lambda: self._announce(subject, reason))
@@ -215,7 +231,8 @@ class Action(ABC, Generic[T]):
             details={**details, **audit.job_details(self.by)},
             **audit.actor_columns(self.by),
         )
-        # what applications send all day in the names of their users is no administration
+        # Messages that applications send all day in the names of their users are not administration, so the admin's log
+        # leaves them out. The audit row above is written in any case.
         is_stored_user = getattr(self.by.user, "pk", None) is not None
         if subject.run_id is not None and is_stored_user and not (self.is_routine and self.by.source == CODE.source):
             audit.add_admin_log_entry(
@@ -240,7 +257,10 @@ class Action(ABC, Generic[T]):
 
 
 def refuse_inside_workflow(operation: str) -> None:
-    """Raises ``NestingError``: workflow code has primitives of its own for all this, which replay."""
+    """Raise ``NestingError`` inside workflow code.
+
+    Workflow code has primitives of its own for these operations, and only those can be replayed.
+    """
     if current.is_inside_workflow():
         raise NestingError(
             f"{operation} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
@@ -249,8 +269,8 @@ def refuse_inside_workflow(operation: str) -> None:
 
 
 def to_plain_payload(value: Any, *, label: str) -> Any:
-    """``value`` as it will be stored.
+    """Return ``value`` as it will be stored.
 
-    Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large.
+    Raises ``PayloadError`` with the path of the part that cannot be encoded, or for a payload that is too large.
     """
     return payloads.to_plain(value, label=label, limit=get_settings().MAX_PAYLOAD_BYTES)

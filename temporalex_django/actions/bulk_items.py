@@ -1,4 +1,4 @@
-"""What somebody is told of the runs of a bulk job."""
+"""The items of a bulk job as a user may see them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import BulkItem, Instance
 
-#: Of runs that are judged, and not shown.
+#: Columns that are not read of runs which are only checked and not shown.
 DEFERRED_COLUMNS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
-#: Codes of errors whose words may be of code or payloads of the project.
+#: Codes of errors whose text may come from the code or the payloads of the project.
 _PAYLOAD_QUOTING_CODES = frozenset(
     {
         *("payload", "update_rejected", "update_failed", "query_failed", "resume_refused", "judging_failed"),
@@ -29,11 +29,14 @@ def redact_items(
     visible_runs: QuerySet[Instance] | None = None,
     is_admitted: Callable[[Instance], bool] | None = None,
 ) -> list[BulkItem]:
-    """They, without the messages about runs at which he may not look: ``code`` says what became of those.
+    """Return the items, without the messages that this user may not see.
 
-    Of a run whose payloads he does not see those that may quote some are hidden, as the words of an exception are.
-    ``visible_runs`` and ``is_admitted`` are those of ``StartBulk``, as far as a face asks more than the access policy.
-    One read, if there is a message; none for code (``user`` None). The items are not to be saved.
+    The messages about runs that the user may not look at are removed; ``code`` still says what happened to those runs.
+    If the user does not see the payloads of a run, messages that may quote payloads are hidden, as the text of an
+    exception is. ``visible_runs`` and ``is_admitted`` are those of ``StartBulk``: they restrict the user further than
+    the policy does.
+
+    This is one read if an item has a message, and none for code (``user`` None). Do not save the items.
     """
     bulk_items = [*items]
     run_ids = [item.run_id for item in bulk_items if item.message]
@@ -45,9 +48,8 @@ def redact_items(
     can_view_any = access.policy().allows(user, access.VIEW)
     rows = runs.defer(*DEFERRED_COLUMNS) if can_view_any else ()
     redactors = {run.pk: access.redactor_for(user, run) if can_view(run) else None for run in rows}
-    shows_deleted = can_view_any and (
-        allowed_runs is None or access.is_unfiltered(allowed_runs)
-    )  # nobody's: who sees all runs saw it, too
+    # A deleted run belongs to nobody any more. Users who see all runs could see it too, so they keep its message.
+    shows_deleted = can_view_any and (allowed_runs is None or access.is_unfiltered(allowed_runs))
     for item in bulk_items:
         redactor = redactors.get(item.run_id)
         if redactor is not None:

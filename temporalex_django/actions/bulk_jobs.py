@@ -1,4 +1,4 @@
-"""How workers go through bulk jobs: run after run, each in a transaction that says what became of it."""
+"""The workers' side of bulk jobs: each run of a job is a transaction, which also stores the outcome for that run."""
 
 from __future__ import annotations
 
@@ -34,35 +34,36 @@ from temporalex_django.models import BulkItem, BulkJob
 
 logger = logging.getLogger("temporalex_django.actions")
 
-#: What a worker takes for jobs before it goes on with other things, in seconds; runs of a job at most in that time.
+#: Seconds that a worker spends on bulk jobs before it continues with other work.
 _BUDGET_SECONDS = 0.2
 _JOBS_PER_ROUND = 50
-#: A run that is busy is tried so often, behind the others.
+#: Number of times that a busy run is tried, each time after the other runs of the job.
 _MAX_TRIES = 5
 _MAX_MESSAGE_LENGTH = 500
-#: Leases for which a worker has a job to itself while it replays: a replay takes one at most, and somewhat more where
-#: nothing can interrupt it. So long nobody goes on with the job when the worker dies.
+#: Number of leases for which a worker holds a job while it replays. A replay takes at most one lease, and somewhat more
+#: where nothing can interrupt it. If the worker dies, nobody continues with the job before the hold has expired.
 _HOLD_LEASES = 2
-#: By database, the job to which this process came last.
+#: By database alias, the job that this process served last.
 _last_job: dict[str, UUID] = {}
 
 
 def has_running_jobs(alias: str) -> bool:
-    """Whether there is a job to go on with."""
+    """Return True if there is a bulk job to work on."""
     return BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).exists()
 
 
 def run_jobs(alias: str) -> bool:
-    """Go on with jobs for a moment: a run of each, in turn. Whether anything was done.
+    """Work on bulk jobs for a short time, one run of each in turn. Return True if anything was done.
 
-    Each run is a transaction of its own. The next moment begins behind the job that had the last turn: of one whose
-    runs are slow there is time for one run, and the others come to theirs.
+    Each run is a transaction of its own. The next call starts after the job that was served last. A job whose runs are
+    slow gets time for one run, and the other jobs are served after it.
     """
     deadline, did_run = time.monotonic() + _BUDGET_SECONDS, False
     jobs = deque(_rotated_jobs(alias))
     while jobs:
         job = _last_job[alias] = jobs.popleft()
-        if _run_next_item(job, DjangoStorage(alias)):  # of one at least, however long it took to come here
+        # Check the time only after an item, so that each call makes progress however long the queries above took.
+        if _run_next_item(job, DjangoStorage(alias)):
             did_run = True
             if time.monotonic() >= deadline:
                 return True
@@ -71,7 +72,7 @@ def run_jobs(alias: str) -> bool:
 
 
 def _rotated_jobs(alias: str) -> list[UUID]:
-    """Jobs to go on with, oldest first, beginning behind that of the last turn."""
+    """Return the running jobs, oldest first, starting after the job that was served last."""
     running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
     jobs, last_job = running.values_list("pk", flat=True), _last_job.get(alias)
     if last_job is None:
@@ -80,7 +81,10 @@ def _rotated_jobs(alias: str) -> list[UUID]:
 
 
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
-    """A job is his who started it. Code (``user`` None) has all of them, and superusers for whom there are all runs."""
+    """Return the jobs that belong to a user: those that they started.
+
+    Code (``user`` None) gets all jobs, and so do superusers for whom all runs exist.
+    """
     jobs = BulkJob.objects.using(alias)
     if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
         return jobs.all()
@@ -89,19 +93,19 @@ def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
 
 
 def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
-    """The action of operators with this name; None if there is none."""
-    from temporalex_django.actions.registry import STEERING  # noqa: PLC0415 - which imports this module, like all others
+    """Return the operator action with this name, or None if there is none."""
+    from temporalex_django.actions.registry import STEERING  # noqa: PLC0415 - that module imports this one
 
     return STEERING.get(name)
 
 
 def count_text(action: str, count: int) -> str:
-    """The items of a job of that action in words, such as ``5 activities``."""
+    """Return the number of items of a job of that action as text, such as ``5 activities``."""
     return (operator_action(action) or OperatorRunAction).count_text(count)
 
 
 def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
-    """The action on one run, or on one activity or timer of it."""
+    """Build the action on one run, or on one activity or timer of it."""
     inputs = codec().decode(bytes(job.given))
     if job.action == SendSignal.name:
         return SendSignal(target, **inputs, id=f"bulk-{job.pk}-{item.pk}", by=by)
@@ -112,7 +116,10 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
 
 
 def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
-    """One run. False when there is none left, or another worker has the job, or it was stopped."""
+    """Process one run of a job.
+
+    Returns False when no run is left, when another worker has the job, or when the job was stopped.
+    """
     alias, is_replay = storage.alias, False
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
     with storage.transaction("bulk"):
@@ -120,17 +127,23 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
         job = jobs.filter(pk=pk, state=BulkJob.State.RUNNING).first()
         if job is None or (job.held_until is not None and job.held_until > storage.now()):
             return False
+        # Busy runs have more tries, so they come after all runs that have not been tried as often.
         item = BulkItem.objects.using(alias).filter(job_id=pk, outcome="").order_by("tries", "pk").first()
         if item is None:
             job.state, job.finished_at = BulkJob.State.DONE, storage.now()
+        # Too many workers ended in the replay of this run: that is its outcome, and the job continues (see decision
+        # 42).
         elif item.crashes >= MOST_CRASHES:
             _mark_failed(item, "crash", f"{item.crashes} workers ended while they replayed its code for it")
         elif is_replay := _is_replay_job(job):
+            # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The
+            # worker that comes back takes it off again.
             item.crashes += 1
             job.held_until = storage.now() + timedelta(seconds=_HOLD_LEASES * get_settings().LEASE_SECONDS)
         else:
             _run_item(job, item, lambda: _action_for(job, item, storage).execute(), storage)
         _save_progress(job, item, storage)
+    # The lock of the job is released here, so that a slow replay does not keep others from stopping the job.
     if is_replay:
         assert item is not None
         _check_and_run(job, item, storage)
@@ -138,15 +151,16 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
 
 
 def _is_replay_job(job: BulkJob) -> bool:
-    """Whether code of the runs is replayed for it."""
+    """Return True if the action of the job replays the code of the runs."""
     action = operator_action(job.action)
     return action is not None and issubclass(action, ReplayFromAction)
 
 
 def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """The code of the run first, without a lock: it may take a while, and it may be the end of this process.
+    """Replay the code of the run without a lock, then perform the action.
 
-    Whoever finds the job held for too long goes on with it: then what came of this here does not count.
+    The replay may take a while, and it may end this process. Another worker that finds the hold of the job expired
+    continues with it. In that case the outcome of this call does not count.
     """
     run_action: Callable[[], object]
     try:
@@ -156,10 +170,11 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
             action.check()
             action.check_replay()
         run_action = action.execute
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is noted there
+    except Exception as exc:  # noqa: BLE001 - any error becomes the outcome of the item
         run_action = partial(_reraise, exc)
     try:
         _finish_item(job, item, run_action, storage)
+    # The database failed, and not the code of the run. Release the item, as far as the database still answers.
     except DatabaseError:
         with suppress(DatabaseError):
             _release_item(job, item, storage)
@@ -167,9 +182,10 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
 
 
 def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """What comes behind the replay, if nobody else has gone on with the job, and it was not stopped."""
+    """Perform the action after the replay, unless the job was stopped or another worker has continued with it."""
     with storage.transaction("bulk end"):
         current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
+        # ``crashes`` works as a fence: it differs if another worker has started the replay of this item meanwhile.
         current_item = (
             BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes).first()
         )
@@ -182,7 +198,10 @@ def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object],
 
 
 def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """It is to be done again, by anybody: nobody has died of it."""
+    """Release the item, so that any worker may process it again.
+
+    The attempt is not counted as a crash, because no process ended.
+    """
     with storage.transaction("bulk let go"):
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
         if items.update(crashes=item.crashes - 1):
@@ -194,7 +213,7 @@ def _reraise(error: Exception) -> None:
 
 
 def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
-    """Where both stand, in the open transaction."""
+    """Save the item and the counters of the job in the open transaction."""
     if item is not None:
         item.save(using=storage.alias)
         job.done += item.outcome == "done"
@@ -209,7 +228,10 @@ def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[
 
 
 def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """What is written with it, or the reason why nothing was. Raises what the database raises when it is in trouble."""
+    """Perform the action in a savepoint, and store on the item that it is done, or why it failed.
+
+    Raises the error of the database when a connection is lost or an error is transient. The item is tried again then.
+    """
     try:
         with audit.defer_denials(), storage.savepoint():
             run_action()
@@ -233,7 +255,10 @@ def _mark_failed(item: BulkItem, code: str, message: str) -> None:
 
 
 def _actor_of(job: BulkJob) -> Actor:
-    """Who asked for it, as he stands now. Raises ``ActionNotPermitted`` for who is no more."""
+    """Return the actor who started the job, with the user as they are now.
+
+    Raises ``ActionNotPermitted`` for a user who no longer exists.
+    """
     make_actor = partial(
         Actor,
         source=job.source,
@@ -244,9 +269,11 @@ def _actor_of(job: BulkJob) -> Actor:
     )
     if job.by_code:
         return make_actor(account=job.actor_name)
+    # Read the user anew: they may have been deactivated or deleted since the job was started.
     try:
         user = job.actor
-    except ObjectDoesNotExist:  # deleted without Django, which would have emptied the column
+    # The user was deleted by other means than Django, which would have set the column to NULL.
+    except ObjectDoesNotExist:
         user = None
     if user is None:
         raise ActionNotPermitted(f"{job.actor_name} is no user any more")

@@ -1,4 +1,4 @@
-"""Ask a run to cancel."""
+"""Request that a run cancels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from temporalex_django.models import Instance
 
 
 class Cancel(OperatorRunAction[None]):
-    """One INSERT into the inbox, as with a signal: the workflow decides what it does about it.
+    """Operation that asks a run to cancel.
 
-    A second request is dropped. A graph is closed as cancelled at once, in the caller's transaction; one whose class
-    this process lacks is asked to. A paused run hears of it when it is unpaused.
+    It is one INSERT into the inbox, as for a signal; the workflow decides how it reacts. A second request is dropped. A
+    graph is closed as cancelled at once, in the caller's transaction. A graph whose class this process lacks gets a
+    request like other runs. A paused run receives the request when it is unpaused.
     """
 
     name: ClassVar[str] = "cancel"
@@ -39,7 +40,7 @@ class Cancel(OperatorRunAction[None]):
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """That the request waits where the code of the run cannot run now."""
+        """Return a notice that the request waits, if the code of the run cannot run now."""
         code = workflows.find_version(run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):
             return ""
@@ -56,7 +57,7 @@ class Cancel(OperatorRunAction[None]):
 
     @property
     def is_held_by_pause(self) -> bool:
-        """Whether a pause keeps the request from the run."""
+        """True if a pause keeps the request from reaching the run."""
         return self.target.paused and not self.closes_at_once
 
     @property
@@ -65,11 +66,13 @@ class Cancel(OperatorRunAction[None]):
 
     def perform(self) -> None:
         target = self.target
+        # A function is asked to cancel, but a graph is closed at once (see decision 27). This locks the chain.
         if self.closes_at_once:
             close_run(self, "cancelled")
             return
         if target.closed:
             self.refuse(_("the run is closed already"), closed=True)
+        # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
             insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
             self.record(target.audit_subject, reason=self.reason)

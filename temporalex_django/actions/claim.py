@@ -18,7 +18,10 @@ from temporalex_django.models import HumanTask
 
 
 class Claim(HumanTaskAction[datetime]):
-    """Gives until when: for ``CLAIM_SECONDS`` by the clock of the database. Again by the same person prolongs it."""
+    """Operation that claims a human task and returns when the claim ends.
+
+    A claim lasts ``CLAIM_SECONDS`` by the clock of the database. Claiming again extends the person's own claim.
+    """
 
     name: ClassVar[str] = "claim"
     label: ClassVar[Promise] = _("Claim")

@@ -1,4 +1,4 @@
-"""Compare the inputs that the history of a run has with those that today's code gives: both values, side by side."""
+"""Compare the recorded inputs of a run with those that today's code produces, both values side by side."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, NondeterminismError, TemporalexError
 from temporalex_django.models import Instance
 
-#: A replay gets one second more for each so many events.
+#: Number of events for which a replay gets one more second.
 REPLAYED_PER_SECOND = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputComparison:
-    """A difference between a history and the code. The two values are as the user may see them."""
+    """A difference between a history and the code.
+
+    The two values are redacted to what the user may see.
+    """
 
     difference: ReplayDifference
     recorded: Any
@@ -38,11 +41,11 @@ class InputComparison:
 
 
 class CompareInputs(RunAction[Sequence[InputComparison]]):
-    """Replay the history of a run with the code of this process, and return the inputs and durations that differ.
+    """Operation that replays a run with the code of this process and returns the inputs and durations that differ.
 
-    Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for each ten thousand
-    events; ``LEASE_SECONDS`` is the most. Raises ``ActionNotPossible`` where the code is not here, runs in workers
-    alone (``updates_in``), or does not fit the history.
+    Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for every ten thousand
+    events, but at most ``LEASE_SECONDS``. Raises ``ActionNotPossible`` where the code is not available in this process,
+    runs only in workers (``updates_in``), or does not fit the history.
     """
 
     name: ClassVar[str] = "compare"
@@ -76,13 +79,15 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
         limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
         run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:
+            # The replay runs code of users, which may end this process: the marker says which run did (see decision
+            # 22).
             with inline.crash_marker(self.storage).record_work("run", run_id):
                 differences = replay.replay(code.definition, events, run=run_with_limit)
         except NondeterminismError as exc:
             raise ActionNotPossible(f"the history does not fit the code: {redactor.redact_text(exc.message)}") from exc
         except TemporalexError as exc:
             raise ActionNotPossible(f"the replay broke off: {redactor.redact_text(exc.message)}") from exc
-        except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the answer
+        except Exception as exc:  # noqa: BLE001 - the code of the run may raise anything
             error = type(exc).__name__
             raise ActionNotPossible(
                 f"the code raised {error} in the replay ({redactor.redact_text(str(exc))})"
@@ -91,7 +96,10 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
 
 
 def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
-    """Return the seconds that the replay of so many events may take; None where no deadlock is looked for."""
+    """Return the seconds that the replay of this many events may take.
+
+    Returns ``maximum`` where ``DEADLOCK_TIMEOUT`` is off.
+    """
     limit = get_settings().DEADLOCK_TIMEOUT
     if limit is None:
         return maximum
@@ -100,7 +108,7 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
-    """Show both values as the history shows them: redacted by where in the input they stand."""
+    """Build a comparison whose values are redacted as the history redacts them, by their place in the input."""
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
     recorded, produced = (
@@ -111,6 +119,7 @@ def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redacto
 
 
 def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent, redactor: Redactor) -> Any:
+    # Redaction goes by paths of names. Rebuild the path around the value, redact it, and take the value out again.
     names = [key for key in keys if isinstance(key, str)]
     for name in reversed(names):
         payload = {name: payload}
@@ -118,6 +127,7 @@ def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent
     redacted_payload = redactor.redact_attributes(attributes, kind=event.kind)["args"]
     for name in names:
         if not isinstance(redacted_payload, Mapping) or name not in redacted_payload:
-            break  # hidden, or redacted further up
+            # A parent of the value was hidden or redacted: show its replacement.
+            break
         redacted_payload = redacted_payload[name]
     return redacted_payload

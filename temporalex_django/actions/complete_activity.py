@@ -1,4 +1,4 @@
-"""End an activity with a result, by hand."""
+"""End an activity with a value, by hand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from temporalex_django.engine.operator_overrides import operator_completion
 
 
 class CompleteActivity(ActivityAction):
-    """An ordinary ``ActivityCompleted`` with ``by``. What an attempt that is under way comes to changes nothing.
+    """Operation that completes an activity with a value, by hand.
 
-    Raises ``PayloadError`` for a result that does not fit the annotation of the activity; of a step of a graph it is
-    ``{"event": name, "data": …}``. In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
+    The history gets an ordinary ``ActivityCompleted`` with ``by``. If an attempt is under way, its result changes
+    nothing.
+
+    Raises ``PayloadError`` for a result that does not fit the annotation of the activity. For a step of a graph the
+    result is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain; see
+    ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "complete_activity"
@@ -41,6 +45,7 @@ class CompleteActivity(ActivityAction):
         with self.storage.transaction():
             run = self.lock_run()
             task = self.load_task(run)
+            # Check the value here, where the operator can correct it; later it would block or fail the run.
             result = self.find_activity(task).encode_manual_result(
                 self.input_values.get("result"), task.args, TaskSource(task)
             )

@@ -27,12 +27,17 @@ from temporalex_django.models import HumanTask
 
 
 class Decide(RequestAction):
-    """``outcome`` is one of the task's, ``data`` what its form wants.
+    """Operation with which a person decides a human task.
 
-    Judged in a turn of the run, where an update would be (see ``RequestAction``): of two who decide at once one wins,
-    the other is told by ``HumanTaskClosed`` who did. ``form``: the digest of the form that was filled in, where it is
-    known. Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``,
-    ``ActionNotPermitted``, ``FourEyes``, ``RunPaused``, ``UpdateTimeout``.
+    ``outcome`` is one of the outcomes of the task, and ``data`` is what its form asks for. ``form`` is the digest of
+    the form that was filled in, where it is known.
+
+    The decision is judged in a turn of the run, in the same process in which an update would be (see
+    ``RequestAction``). If two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``,
+    which says who decided.
+
+    Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``, ``ActionNotPermitted``,
+    ``FourEyes``, ``RunPaused`` and ``UpdateTimeout``.
     """
 
     name: ClassVar[str] = "decide"
@@ -68,7 +73,8 @@ class Decide(RequestAction):
             "run": str(self.task.run_id),
             "data": data,
             "comment": self.comment,
-            "question": question_of(self.task),  # as it was shown: the turn compares it with what the code asks
+            # The question as the person saw it: the turn compares it with the one that the code asks (see decision 47).
+            "question": question_of(self.task),
         }
         super().__init__(
             target, message=outcome, payload=payload, id=id, timeout=timeout, mode="auto", by=by, exact=True
@@ -76,10 +82,15 @@ class Decide(RequestAction):
         if id is not None and (earlier_payload := self._earlier_payload()) is not None:
             self._is_resend = True
             if isinstance(earlier_payload, dict) and self._is_same_decision(earlier_payload):
-                self.payload = earlier_payload  # with who decided, as it was found then
+                # Send the stored payload again: it contains the decider as determined then, who may not qualify any
+                # more.
+                self.payload = earlier_payload
 
     def _earlier_payload(self) -> Any:
-        """The body of what he has sent before under this id, unless it was refused: that is judged anew."""
+        """Return the payload of an earlier decision of this sender under this id, or None.
+
+        A decision that was refused does not count; it is judged anew.
+        """
         chain, sender = self.target.chain_id, self.by.sender
         earlier_message = find_message(chain, self.message_id, storage=self.storage)
         if (
@@ -96,8 +107,9 @@ class Decide(RequestAction):
         return None if is_refused else earlier_message[1].payload
 
     def _is_same_decision(self, earlier_payload: dict[str, Any]) -> bool:
-        """Whether that was said before by a decision of the same id."""
+        """Return True if an earlier decision of this id said the same."""
         data = self.payload["data"]
+        # The stored data went through the form, which normalizes them. Compare data that went through it, too.
         if "judged" in earlier_payload:
             data = clean_form_data(self.task.form, data, title=self.task.title)["data"]
         own_payload = {name: value for name, value in self.payload.items() if name != "question"} | {"data": data}
@@ -105,7 +117,10 @@ class Decide(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The policy may still refuse it; whoever is asked needs no permission."""
+        """The operation without a permission: candidates of the task need none.
+
+        The access policy may still refuse it.
+        """
         return replace(super().permission_request, permission=None)
 
     @property
@@ -115,10 +130,14 @@ class Decide(RequestAction):
         return self.by.user
 
     def check(self) -> None:
-        """Also whether he may decide, and whether there is still something to decide."""
+        """Check also that the user may decide the task, and that the task is still open.
+
+        Raises ``FormChanged`` if the form differs from the one that was filled in.
+        """
         super().check()
         if self._is_resend:
-            return  # it counted once: he is told what became of it
+            # The decision counted once already. Checks that may fail by now must not keep its outcome from the sender.
+            return
         task = self.task
         self.payload |= admit_decider(self.user, task, storage=self.storage)
         if self.form is not None and self.form != (task.form or {}).get("digest"):
@@ -126,7 +145,11 @@ class Decide(RequestAction):
         self.payload |= clean_form_data(task.form, self.payload["data"], title=task.title)
 
     def _insert(self) -> InsertedMessage:
-        """Under the lock of its run, or where a worker is to judge it: what stood in its way then stands there now."""
+        """Insert the decision, after checking that nobody else has claimed the task.
+
+        This runs under the lock of the run, or where the message is left to a worker. The row of the task is read again
+        under its lock, so a claim that was made since ``check`` counts.
+        """
         if not self._is_resend:
             require_unclaimed(self.user, lock_task(self.task, storage=self.storage), storage=self.storage)
         return super()._insert()
@@ -135,12 +158,16 @@ class Decide(RequestAction):
         try:
             return super()._status_in_closed_run()
         except WorkflowClosed as exc:
+            # The row says what happened: this raises ``HumanTaskClosed`` with the outcome, if there is one.
             with self.storage.transaction():
                 lock_task(self.task, storage=self.storage)
             raise HumanTaskClosed(f"{task_label(self.task)} is not open any more: the run ended") from exc
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
-        """With the task, and the person in whose place it was decided. The comment is a payload: the history has it."""
+        """Write the audit row with the task and the person on whose behalf it was decided.
+
+        The comment is a payload, so only the history has it.
+        """
         substitute = {"for": self.payload["for"]["name"]} if "for" in self.payload else {}
         super().record(subject, reason=reason, task=str(self.task.pk), **substitute, **details)
 

@@ -1,4 +1,4 @@
-"""What faces ask about human tasks: why somebody may not decide, what they say, whose there are besides."""
+"""Reads about human tasks for interfaces: why a user may not decide, sentences, and tasks of visible runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from temporalex_django.present.human_tasks import TaskView, describe_task
 
 
 def why_not(task: HumanTask, user: Person) -> str | None:
-    """Why this person may not decide it now, in a sentence; None: he may. No lock: somebody may be quicker."""
+    """Return the reason why this user may not decide the task now, as a sentence, or None if they may.
+
+    Locks nothing, so somebody else may decide before them.
+    """
     try:
         admit_decider(user, task, storage=storage())
     except TemporalexError as exc:
@@ -30,12 +33,15 @@ def why_not(task: HumanTask, user: Person) -> str | None:
 
 
 def is_claimed(task: HumanTask) -> bool:
-    """Whether somebody has it, by the clock of the database."""
+    """Return True if somebody has claimed the task, by the clock of the database."""
     return task.claimed_until is not None and task.claimed_until > storage().now()
 
 
 def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
-    """Those of the runs that he may look at, open and closed, whoever decides them. Raises ``ActionNotPermitted``."""
+    """Return the human tasks of the runs that the user may look at, open and closed, regardless of who decides them.
+
+    Raises ``ActionNotPermitted``.
+    """
     alias = storage().alias
     access.require_access(user, access.VIEW, alias=alias)
     runs = access.runs_for(user, alias=alias)
@@ -44,9 +50,10 @@ def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
 
 
 def subject_text(run: Instance) -> str:
-    """What the object that a run is about calls itself; its kind and key where it is gone, nothing where there is none.
+    """Return the text of the object that a run is about.
 
-    One query, where Django has not read it before.
+    If the object was deleted, this is its kind and key. It is empty for a run without a subject. One query, unless
+    Django has loaded the subject before.
     """
     if run.subject_type is None:
         return ""
@@ -54,7 +61,10 @@ def subject_text(run: Instance) -> str:
 
 
 def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
-    """The tasks, each with whether nobody is left who may decide it; see ``db.deciders`` for what that reads."""
+    """Set ``nobody_left`` on each task: True if nobody is left who may decide it.
+
+    See ``db.deciders`` for what this reads.
+    """
     undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)
     for task in tasks:
         task.nobody_left = task.pk in undecidable_ids
@@ -62,7 +72,10 @@ def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
 
 
 def task_sentence(task: HumanTask, *, subject: str = "") -> str:
-    """What is asked, in a sentence or two; ``subject`` as ``subject_text`` gives it. No query."""
+    """Return the question of a task in a sentence or two.
+
+    ``subject`` is the result of ``subject_text``. No query.
+    """
     task_view = TaskView(
         title=task.title,
         about=subject,
@@ -82,18 +95,25 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
 
 
 def value_as_json(task: HumanTask) -> str:
-    """Write the value that people decide about as JSON for a page; "" for nothing."""
+    """Return the value that people decide about as JSON for a page.
+
+    The text is empty if there is no value.
+    """
     value = task.shown_value
     return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
 def count_inbox(user: Person, *, limit: int) -> int:
-    """How many human tasks are in his inbox, counted up to ``limit``. One query."""
+    """Return the number of human tasks in the user's inbox, counted up to ``limit``. One query."""
+    # A slice and no order let the database stop at ``limit`` instead of sorting and counting all tasks.
     return int(inbox(user).order_by()[:limit].count())
 
 
 def find_user(name: str) -> Person | str:
-    """The user who signs in with that name, or the name itself: ``Delegate`` refuses it as one who may not decide."""
+    """Return the user with that login name, or the name itself if there is none.
+
+    ``Delegate`` refuses a name in the same words as a user who may not decide.
+    """
     users: Any = get_user_model()
     user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
     return name if user is None else cast("Person", user)

@@ -1,4 +1,4 @@
-"""Hand a human task on to somebody else."""
+"""Delegate a human task to somebody else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, FourEyes
 from temporalex_django.models import Candidate, HumanTask
 
-#: How often a task is handed on at most: each time is kept in its row.
+#: Most delegations of one task; each of them is stored in its row.
 _MAX_DELEGATIONS = 20
 
 
 class Delegate(HumanTaskAction[None]):
-    """``to`` (a stored user) may decide it from then on, too; the claim ends. The access policy says who may do that.
+    """Operation that delegates a human task.
 
-    Whoever it may not go to is refused with ``ActionNotPermitted`` in the same words, also a name that nobody has (a
-    text as ``to``): so nobody learns who there is. Raises ``FourEyes`` for somebody who may not decide it whatever he
-    is.
+    The user ``to`` may decide the task from then on as well, and a claim of it ends. ``to`` must be a stored user. The
+    access policy decides to whom a task may be delegated.
+
+    Raises ``ActionNotPermitted`` if the task may not be delegated to this user. A name that no user has (a string as
+    ``to``) gets the same message, so that nobody can find out which users exist. Raises ``FourEyes`` for an excluded
+    user, who may not decide the task whatever their permissions.
     """
 
     name: ClassVar[str] = "delegate"
@@ -62,13 +65,18 @@ class Delegate(HumanTaskAction[None]):
             claim = ["claimed_by_key", "claimed_by_name", "claimed_until"]
             task.save(using=self.storage.alias, update_fields=["delegated", *claim])
             rows = Candidate.objects.using(self.storage.alias)
+            # The row makes the task appear in the recipient's inbox, which looks for candidates by an index.
             rows.get_or_create(task=task, who=f"user:{recipient.name}", defaults={"barred": False})
             self.record(self.audit_subject, reason=self.reason, task=str(task.pk), to=recipient.name)
 
     def _permitted_recipient(self, task: HumanTask) -> Sender:
-        """Who it goes to, if the policy lets it."""
+        """Return the recipient, if the access policy allows them.
+
+        Raises ``ActionNotPermitted`` and ``FourEyes``.
+        """
         to = self.to
         recipient = None if to is None or isinstance(to, str) else authorization.sender_of(to)
+        # All of these raise one message: different ones would say which names exist and who may see the run.
         if (
             to is None
             or isinstance(to, str)

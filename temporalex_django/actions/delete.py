@@ -13,9 +13,10 @@ from temporalex_django.models import Instance
 
 
 class Delete(OperatorRunAction[None]):
-    """All runs of its chain go, with histories, activities and messages; the audit stays. Always audited.
+    """Operation that deletes all runs of a chain, with their histories, activities and messages.
 
-    In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
+    The audit stays. Always audited. Runs in the caller's transaction and locks the chain; see
+    ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "delete"

@@ -1,4 +1,4 @@
-"""Read a run: as it stands, its history, its result. No locks, nothing is written."""
+"""Read a run: its state, its history and its result. Takes no locks and writes nothing."""
 
 from __future__ import annotations
 
@@ -43,15 +43,18 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 def describe(
     target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, redactor: Redactor = UNREDACTED
 ) -> Description:
-    """The run as it stands. What has been due for a while and no live worker can take, or may, ``waiting_for`` says.
+    """Describe the current state of a run.
 
-    Four reads, seven when something is due (and one more of what is switched off), two when it is closed; one less when
-    ``run``, its row, is there already.
+    ``waiting_for`` also names work that has been due for a while and that no live worker can take, or may take.
+
+    Four reads; seven when something is due, and one more for names that are switched off. Two reads for a closed run.
+    One less when ``run``, its row, is passed.
     """
     now, parameters = storage.sql.now_expression(storage.clock)
     run = run or _load_run(target, storage=storage)
     waiting = list(run.waiting_for or [])
     if run.status not in CLOSED_STATUSES and not run.blocked:
+        # One statement for everything that can be due, with the database's time: the clock of this process may differ.
         rows = storage.sql.select(
             "select c.due_at,"  # noqa: S608
             " (select min(m.created_at) from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh),"
@@ -64,6 +67,7 @@ def describe(
             since = min(
                 (moment for moment in (due_at, unread_since) if moment is not None and moment <= at), default=None
             )
+            # Nothing is due, so no worker can be missing; this saves the reads below for most runs.
             if since is None and not has_queued_tasks:
                 continue
             workers = live_workers(alias=storage.alias)
@@ -83,7 +87,7 @@ def describe(
 
 
 def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
-    """The first failed messages of a chain, oldest first."""
+    """Return the first failed messages of a chain, oldest first."""
     rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
     return [
         FailedMessage(id=str(row.request_id), name=row.name, failed_at=row.answered_at, **row.failure)
@@ -92,7 +96,10 @@ def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMes
 
 
 def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, storage: DjangoStorage) -> list[str]:
-    """Name the code or key that activities lack which are due since ``due_before`` and nobody takes."""
+    """Name the code or the key that due activities need and that no live worker has.
+
+    An activity counts as due since ``due_before``, or when its row says what it waits for.
+    """
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
         " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",
@@ -108,7 +115,7 @@ def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, 
 
 
 def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
-    """What is switched off, of what it waits for."""
+    """Name the things that the run waits for and that are switched off."""
     switches = read_switches(storage.sql)
     if not (switches.queues or switches.activities or switches.workflows):
         return []
@@ -128,7 +135,10 @@ def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
 def build_description(
     run: Instance, *, waiting_for: Iterable[str] | None = None, redactor: Redactor = UNREDACTED
 ) -> Description:
-    """The description of a row that was read already; a blocked one says what no worker has that it needs, or may."""
+    """Build the description from a row that was read already.
+
+    For a blocked run it also says what no worker has that the run needs, or that its class is switched off.
+    """
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (missing_worker := run.blocked.get("waits_for")):
         waiting.append(f"a worker with {missing_worker}")
@@ -160,17 +170,19 @@ def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
 
 
 def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> list[HistoryEvent]:
-    """Of the newest run, or of the one that was asked for by its run id."""
+    """Return the history of the newest run, or of the run that was asked for by its run id."""
     return [
         redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
     ]
 
 
 class ResultWaiter:
-    """The result of a chain: follows continue-as-new. Waits with no transaction open; inside one it looks once.
+    """A wait for the result of a chain, which follows continue-as-new.
 
-    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open. What
-    ``redactor`` hides is hidden in all of them.
+    It waits with no transaction open. Inside a transaction it looks once and does not wait.
+
+    Raises ``WorkflowFailed`` or a subclass, ``WorkflowCancelled``, and ``ResultTimeout`` for a chain that is still
+    open. Whatever ``redactor`` hides is hidden in all of them.
     """
 
     def __init__(
@@ -189,6 +201,7 @@ class ResultWaiter:
         self.deadline = Deadline(check_wait(timeout))
 
     def get(self) -> Any:
+        # Inside a transaction a worker cannot see what the caller wrote, so a wait could only time out.
         if inside_transaction(self.storage.alias):
             return self.resolve(self.poll())
         listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
@@ -199,7 +212,7 @@ class ResultWaiter:
         return await sync_to_async(self.resolve)(outcome)
 
     def poll(self) -> tuple[str, Any] | None:
-        """Status and closing attributes of a chain that is closed."""
+        """Return the status and the closing attributes of the chain, or None while it is open."""
         rows = self.storage.sql.select(
             "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
             " where c.id = %s and c.closed",
@@ -237,19 +250,26 @@ class ResultWaiter:
 
 
 def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
-    """Of the run that is shown: an older one of the chain may have had another (it was moved since)."""
+    """Return the version of the run that is shown.
+
+    An older run of the chain may have had another version, if the chain was moved since.
+    """
     return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
 
 
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
-    """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
+    """Return a graph as an instance of the pure engine.
+
+    Raises ``UnknownWorkflow`` if the class is not a graph of this process.
+    """
     version = selected_version(target, storage=storage)
+    # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
     with inline.crash_marker(storage).record_work("run", target.selected_run_id):
         graph_instance = instance_of(target.selected_run_id, name=target.workflow, version=version)
     return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
-    """Of all runs of the chain, oldest first."""
+    """Return the run ids of the chain, oldest first."""
     runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
     return list(runs.values_list("pk", flat=True))

@@ -13,9 +13,10 @@ from temporalex_django.db.failed_messages import HandledMessage, discard
 
 
 class Discard(FailedMessageAction):
-    """Nobody delivers the signal again, also when it is sent again under its id. Its row stays.
+    """Operation that discards a failed message, so that its signal is never delivered again.
 
-    Of a closed run, too. See ``FailedMessageAction``.
+    A signal that is sent again under the same id is not delivered either. The row of the message stays. This also works
+    for a closed run. See ``FailedMessageAction``.
     """
 
     name: ClassVar[str] = "discard"

@@ -1,4 +1,4 @@
-"""Have a worker take nothing new, from wherever."""
+"""Make a worker take no new work, from any process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from temporalex_django.models import Worker
 
 
 class DrainWorker(Action[Worker]):
-    """It finishes what it has in hand and stays, until it is ended or takes work again. Gives the worker.
+    """Operation that drains a worker and returns it.
 
-    It hears of it when it beats: within a third of ``LEASE_SECONDS``. Raises ``WorkerNotFound``, and
-    ``ActionNotPossible`` when that is so already. Locks the row of the worker, in the caller's transaction. Audited.
+    The worker finishes the work that it has and stays idle until it is ended or takes work again. It notices the change
+    at its next heartbeat, within a third of ``LEASE_SECONDS``.
+
+    Raises ``WorkerNotFound``, and ``ActionNotPossible`` if the worker is drained already. Locks the row of the worker,
+    in the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "drain_worker"
@@ -44,7 +47,10 @@ class DrainWorker(Action[Worker]):
 
 
 def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
-    """Locked. Raises ``WorkerNotFound``."""
+    """Return the row of a live worker, locked.
+
+    Raises ``WorkerNotFound``.
+    """
     try:
         pk = UUID(str(worker_ref))
     except ValueError:

@@ -1,4 +1,4 @@
-"""End an activity as failed, by hand."""
+"""Fail an activity by hand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from temporalex_django.engine.operator_overrides import operator_failure
 
 
 class FailActivity(ActivityAction):
-    """An ordinary ``ActivityFailed`` with ``by``, whatever its retries. What an attempt comes to changes nothing.
+    """Operation that fails an activity by hand, regardless of its remaining retries.
 
-    In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
+    The history gets an ordinary ``ActivityFailed`` with ``by``. If an attempt is under way, its result changes nothing.
+    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "fail_activity"

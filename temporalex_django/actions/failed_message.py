@@ -1,4 +1,4 @@
-"""Actions on failed messages: signals whose handler failed."""
+"""Operations on failed messages: signals whose handler failed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from temporalex_django.models import Instance
 
 
 class FailedMessageAction(OperatorRunAction[None]):
-    """Base of the two.
+    """Base class of ``Redeliver`` and ``Discard``.
 
-    In the caller's transaction. Locks the chain, see ``OperatorRunAction.lock_run``, and the rows of the messages.
-    Raises ``ActionNotPossible`` where the run has no failed message of that id, or none at all. The audit has the id
-    and the digest of each payload.
+    Runs in the caller's transaction. Locks the chain (see ``OperatorRunAction.lock_run``) and the rows of the messages.
+    Raises ``ActionNotPossible`` if the run has no failed message of that id, or none at all. The audit contains the id
+    of each message and the digest of its payload.
     """
 
     permission: ClassVar[str] = "redeliver_message"
@@ -39,7 +39,7 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     @abstractmethod
     def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        """Act on one failed message; None where it is gone."""
+        """Act on one failed message. Return None if it does not exist any more."""
 
     def perform(self) -> None:
         alias = self.storage.alias
@@ -68,4 +68,7 @@ class FailedMessageAction(OperatorRunAction[None]):
             self.finish(run.queue)
 
     def finish(self, queue: str) -> None:
-        """Do what follows once all of them are done; ``queue`` is that of the run."""
+        """Do what follows after all messages were handled.
+
+        ``queue`` is the queue of the run.
+        """

@@ -1,4 +1,4 @@
-"""Failures by what caused them: five runs that failed at one line are one thing to repair."""
+"""Failures grouped by cause: five runs that failed at one line are one problem to repair."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from django.db.models.functions import Coalesce
 from temporalex_django.models import ActivityTask, Instance, Status
 from temporalex_django.present.diagnosis import FailureGroup
 
-#: Groups of each kind at most, the largest first.
+#: Most groups of each kind, the largest first.
 _MAX_GROUPS = 20
-#: Failed runs that are grouped: those of this time, and so many of them at most, the newest first.
+#: Failed runs that are grouped: those of this period, and at most this number of them, newest first.
 _RECENT_PERIOD, _MAX_RUNS = timedelta(days=1), 1000
 
 
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
-    """Activities that fail and are tried again, then runs that failed within a day, by class and cause.
+    """Return activities that fail and are retried, and then runs that failed within a day, grouped by class and cause.
 
-    ``runs`` narrows them; None: of all. Three reads, by indexes that hold nothing but failures. The filter ``cause`` of
-    runs takes the cause of a group.
+    ``runs`` restricts both; None means all runs. Three reads, by indexes that contain nothing but failures. The filter
+    ``cause`` of runs takes the cause of a group.
     """
     tasks: Any = ActivityTask.objects.using(alias).filter(cause__isnull=False, chain__isnull=False)
     if runs is not None:
@@ -31,6 +31,8 @@ def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime
         count=Count("pk"), since=Min(Coalesce("failing_since", "failed_at")), example=Max("workflow_id")
     )
     visible_runs = Instance.objects.using(alias) if runs is None else runs
+    # Take the newest ids first, from an index of failed runs, and compare times only for those. Run ids sort by time,
+    # so the bound costs no scan however many runs have failed over the years.
     newest_ids = (
         visible_runs.filter(ended=Status.FAILED, cause__isnull=False).order_by("-id").values_list("pk", flat=True)
     )

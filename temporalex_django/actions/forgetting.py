@@ -1,6 +1,6 @@
-"""What workers forget once it was kept long enough: answers to requests, bulk jobs that are done, ends of Django tasks.
+"""Rows that workers delete after a while: answers to requests, finished bulk jobs and results of Django tasks.
 
-The audit stays.
+The audit is kept.
 """
 
 from __future__ import annotations
@@ -15,42 +15,49 @@ from django.utils import timezone
 
 from temporalex_django.models import BulkItem, BulkJob, EndedTask, KeptAnswer
 
-#: How long an answer is kept, and how long a bulk job that is done: one that was stopped may be resumed, and stays.
+#: Retention of answers and of finished bulk jobs. A job that was stopped may be resumed, so it is kept.
 ANSWER_RETENTION = timedelta(hours=24)
 JOB_RETENTION = timedelta(days=90)
-#: How often a worker looks for each kind, in seconds, and how many rows it deletes at once.
+#: Seconds between two checks of a worker for each kind, and the rows that it deletes at a time.
 _CHECK_INTERVAL = 60.0
 _BATCH_SIZE = 500
 
 
 class CleanupJob:
-    """One kind of rows. ``old(alias)`` are those that were kept long enough, the oldest first."""
+    """The cleanup of one kind of rows.
+
+    ``expired_rows(alias)`` returns the rows that were kept long enough, oldest first.
+    """
 
     def __init__(self, expired_rows: Callable[[str], QuerySet[Any]]) -> None:
         self._expired_rows = expired_rows
         self._checked_at: dict[str, float] = {}
 
     def has_rows(self, alias: str) -> bool:
-        """Whether there are some; a read, once a minute."""
+        """Return True if there are expired rows. Reads at most once a minute."""
         if time.monotonic() - self._checked_at.get(alias, -_CHECK_INTERVAL) < _CHECK_INTERVAL:
             return False
         self._checked_at[alias] = time.monotonic()
         return self._expired_rows(alias).exists()
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete some of them. Whether there may be more."""
+        """Delete some expired rows. Return True if there may be more."""
         rows = self._expired_rows(alias)
         row_ids = [*rows.values_list("pk", flat=True)[:_BATCH_SIZE]]
+        # Delete by key, without the order: a DELETE has none, and a small batch holds its locks only for a moment.
         if row_ids:
             rows.order_by().filter(pk__in=row_ids).delete()
         return len(row_ids) == _BATCH_SIZE
 
 
 class BulkJobCleanup(CleanupJob):
-    """Bulk jobs: one has up to a million items, which go first."""
+    """The cleanup of bulk jobs; a job has up to a million items, which are deleted first."""
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete items of the oldest of them, or the job when it has no more. Whether there may be more."""
+        """Delete items of the oldest expired job, or the job itself when it has no more items.
+
+        Returns True if there may be more.
+        """
         job = self._expired_rows(alias).first()
         if job is None:
             return False
@@ -59,6 +66,7 @@ class BulkJobCleanup(CleanupJob):
         if item_ids:
             items.filter(pk__in=item_ids).delete()
         else:
+            # No item is left, so the cascade of this delete finds nothing to collect.
             job.delete()
         return True
 

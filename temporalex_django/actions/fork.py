@@ -1,4 +1,4 @@
-"""Start a run that takes up another one, which stays as it is."""
+"""Start a run from the history of another run, which stays as it is."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from temporalex_django.models import Instance
 
 
 class Fork(ReplayFromAction[RunTarget]):
-    """A new chain, with the id that is given or one made of that of the run; its run has the history up to a point.
+    """Operation that starts a new chain from the history of a run, up to a point, and returns its target.
 
-    The point is chosen, and what was open there is treated, as for a reset, see ``Reset``; without ``to`` it is behind
-    the last activation that the code goes through. Nobody waits for the new run. It has the subject and the tags of the
-    other one, the search attributes that it had there, and what its class says now. A person who forks it is shut out
-    of its decisions under four eyes. Gives its target.
+    The id of the new run is the given one, or it is derived from the id of the old run. The point is chosen, and open
+    work is treated, as for a reset; see ``Reset``. Without ``to``, the point is after the last activation that the code
+    replays. Nothing waits for the result of the new run.
 
-    In the caller's transaction, under the lock of the chain that it is made from: see ``OperatorRunAction.lock_run``.
-    Raises ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError``, ``UpdateTimeout``. Always
-    audited.
+    The new run has the subject and the tags of the old one, and the search attributes that it had at the point.
+    Everything else comes from its class as it is now. The person who forks a run becomes an excluded user for its
+    decisions under four eyes.
+
+    Runs in the caller's transaction, under the lock of the source chain; see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
     """
 
     name: ClassVar[str] = "fork"
@@ -56,13 +58,13 @@ class Fork(ReplayFromAction[RunTarget]):
 
     @classmethod
     def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
-        """Also asks for what a start of its class takes."""
+        """Return the first operation that this user may not perform, with those that a start requires."""
         refused = super().refused_operation(user, run)
         code = None if refused is not None or run is None else local_class(run.workflow, run.version)
         return refused if code is None else refused_start_operation(user, code)
 
     def check(self) -> None:
-        """Also asks for what a start of its class takes."""
+        """Check also the access that a start of the class requires."""
         super().check()
         code = local_class(self.target.workflow, self.target.version)
         if code is not None:
@@ -78,6 +80,8 @@ class Fork(ReplayFromAction[RunTarget]):
             workflow_id = fork_id(
                 target.workflow_id, self.input_values.get("id"), code.unique, suffix=lambda: os.urandom(4).hex()
             )
+            # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
+            # one.
             seed = run_record.seed if plan.prefix.activation else plan.seed
             options = fork_options(code, tags=self._tags_of(run_record.run_id))
             snapshot = fork_snapshot(run_record.snapshot, self.by.sender)
@@ -91,13 +95,15 @@ class Fork(ReplayFromAction[RunTarget]):
             )
             try:
                 inserted_run = insert_start(new_start, storage=storage)
-            except AlreadyRunning:  # of whom is told to who sees that run
+            # Only users who see the run that has the id learn of it; for others this raises ``ActionNotPermitted``.
+            except AlreadyRunning:
                 require_visible_run(
                     self.by, workflow_class=code, alias=storage.alias, workflow_id=workflow_id, closed_at=None
                 )
                 raise
             copy_subject(inserted_run.run_id, run_record.run_id, alias=storage.alias)
             require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
+            # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
             claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]
             writes = anew.fork(
                 storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=snapshot

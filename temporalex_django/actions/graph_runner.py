@@ -1,4 +1,4 @@
-"""The durable runtime as a ``graph.contracts.Runner``: what it is told becomes rows, and workers do the rest."""
+"""The durable runtime as a ``graph.contracts.Runner``: calls become rows, and workers do the rest."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from temporalex_django.graph.steps import StepRef
 
 
 class DjangoRunner:
-    """``contracts.Runner`` on the actions, in the transaction of the caller; ``storage`` is a ``TableStorage``.
+    """The ``contracts.Runner`` that uses the actions, in the transaction of the caller.
 
-    It executes nothing itself and recovers nothing: runs that are open are taken up by whatever worker is there.
+    ``storage`` is a ``TableStorage``. The runner executes and recovers nothing itself. Any worker may continue the open
+    runs.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -37,7 +38,7 @@ class DjangoRunner:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """See ``Start``."""
+        """Start a run and return its business id; see ``Start``."""
         cls = workflow.resolve_version(version)[1]
         return Start(cls, args=context, id=id, telemetry=telemetry).execute().workflow_id
 
@@ -52,7 +53,10 @@ class DjangoRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """See ``Resume``; ``by`` is a user, or a name, which has no role."""
+        """Resume a waiting step; see ``Resume``.
+
+        ``by`` is a user, or a name, which has no role.
+        """
         user, name = split_decider(by)
         target = _find_target(id, workflow, version)
         Resume(target, event=event, step=step, data=data, by=Actor(user=user), decided_by=name).execute()
@@ -60,7 +64,10 @@ class DjangoRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Refused: a timer that is not in the history would be lost, or fire twice."""
+        """Raise ``NotConfigured``, because timers of durable graphs belong to their steps.
+
+        A timer that is not in the history would be lost, or fire twice.
+        """
         del step, delay
         _find_target(id, workflow, version).require_open("schedule_resume")
         raise NotConfigured(
@@ -69,13 +76,16 @@ class DjangoRunner:
         )
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """See ``actions.cancel``."""
+        """Cancel a run; see ``actions.cancel``."""
         Cancel(_find_target(id, workflow, version)).execute()
 
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
-        """Looks again and again, with growing pauses. Raises ``ResultTimeout``."""
+        """Wait until the run is closed, and return its instance.
+
+        Polls with growing pauses. Raises ``ResultTimeout``.
+        """
 
         def poll() -> Instance | None:
             instance = self.storage.get(id, workflow=workflow, version=version)
@@ -87,14 +97,14 @@ class DjangoRunner:
         return closed_instance
 
     def recover(self) -> int:
-        """None: workers do."""
+        """Return 0, because workers recover runs."""
         return 0
 
     def forget(self, id: str) -> None:
-        """Nothing of it is in this process."""
+        """Do nothing, because this process keeps no state of a run."""
 
     def stop(self) -> None:
-        """Nothing runs here."""
+        """Do nothing, because nothing runs in this process."""
 
 
 def _find_target(id: str, workflow: str | None, version: int | None) -> RunTarget:

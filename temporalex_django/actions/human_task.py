@@ -1,4 +1,4 @@
-"""What operations on a human task have in common."""
+"""Base of the operations on a human task, and the checks that they share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ T = TypeVar("T")
 
 
 class HumanTaskAction(Action[T]):
-    """Base of what people do with a human task: who may decide it may do it, and needs no permission besides.
+    """Base class of operations on a human task.
 
-    ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened. In the
-    caller's transaction; locks the row of the task. Raises ``HumanTaskNotFound``, ``HumanTaskClosed``,
-    ``HumanTaskClaimed``, ``ActionNotPermitted``, ``UpdateTimeout`` (code ``busy``); nothing is done then.
+    People who may decide the task may perform them, and need no further permission. ``label`` is the text of the
+    button. ``effect`` says in a sentence what will happen, and ``done`` what has happened.
+
+    Runs in the caller's transaction and locks the row of the task. Raises ``HumanTaskNotFound``, ``HumanTaskClosed``,
+    ``HumanTaskClaimed``, ``ActionNotPermitted`` and ``UpdateTimeout`` (code ``busy``); nothing is done then.
     """
 
     permission: ClassVar[str] = "view_humantask"
@@ -48,7 +50,10 @@ class HumanTaskAction(Action[T]):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The policy may still refuse it; no permission is asked for."""
+        """The operation without a permission.
+
+        The access policy may still refuse it.
+        """
         return replace(super().permission_request, permission=None)
 
     @property
@@ -67,7 +72,10 @@ class HumanTaskAction(Action[T]):
 
     @property
     def user(self) -> Person:
-        """Raises ``ActionNotPermitted`` for code: it takes a person."""
+        """The user who acts.
+
+        Raises ``ActionNotPermitted`` for code, because the operation requires a person.
+        """
         if self.by.user is None:
             raise ActionNotPermitted(f"{self.name} of {task_label(self.task)}: it takes a user (by=user)")
         return self.by.user
@@ -77,21 +85,31 @@ class HumanTaskAction(Action[T]):
             return super().execute()
 
     def lock_task(self) -> HumanTask:
-        """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
+        """Lock the task in the open transaction and return its current row.
+
+        Raises ``HumanTaskClosed``.
+        """
         self.task = lock_task(self.task, storage=self.storage)
         return self.task
 
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
-        """By which word, and whose, he may decide it. Raises ``ActionNotPermitted``, ``FourEyes``."""
+        """Return the candidate that lets the user decide the task, and the person it applies to.
+
+        Raises ``ActionNotPermitted`` and ``FourEyes``.
+        """
         return require_candidate(self.user, task)
 
     def require_unclaimed(self, task: HumanTask) -> None:
-        """Raises ``HumanTaskClaimed``."""
+        """Raise ``HumanTaskClaimed`` if somebody else has claimed the task."""
         require_unclaimed(self.user, task, storage=self.storage)
 
 
 def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
-    """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
+    """Lock the task in the open transaction and return its current row.
+
+    Raises ``HumanTaskNotFound`` if the row was deleted, and ``HumanTaskClosed``.
+    """
+    # Lock the row of the task alone, and none that the query may join.
     locked_task = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
     if locked_task is None:
         raise HumanTaskNotFound(f"{task_label(task)} is gone: somebody has deleted its run")
@@ -100,7 +118,7 @@ def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
 
 
 def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
-    """Raises ``HumanTaskClaimed``: somebody else has it, by the clock of the database."""
+    """Raise ``HumanTaskClaimed`` if somebody else has claimed the task, by the clock of the database."""
     until = task.claimed_until
     if until is None or task.claimed_by_key == authorization.sender_key(user) or until <= storage.now():
         return
@@ -110,21 +128,25 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
 def require_claims_respected(
     user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage
 ) -> None:
-    """Raises ``HumanTaskClaimed`` where that event of a chain is the decision of what somebody else has claimed."""
+    """Raise ``HumanTaskClaimed`` if the event would decide a task that somebody else has claimed.
+
+    ``step`` is the key of the step or task that the event is for, or None if the sender named none.
+    """
     for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
         if event in task.outcomes and step in (None, task.key, base_key(task.key)):
             require_unclaimed(user, task, storage=storage)
 
 
 def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
-    """What a decision says of who decides, if he may: see ``HumanTasks.judge``.
+    """Return the part of a decision that says who decides it, if they may; see ``HumanTasks.judge``.
 
-    Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed``, ``HumanTaskClaimed``.
+    Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed`` and ``HumanTaskClaimed``.
     """
     require_open(task)
     candidate, person = require_candidate(user, task)
     require_unclaimed(user, task, storage=storage)
     decider: dict[str, Any] = {"by": str(user), "by_key": authorization.sender_key(user)}
+    # The task was delegated to this person: the code does not know that candidate, so the decision names it.
     if candidate not in task.asked:
         decider["word"] = candidate
     if person is not user:
@@ -133,11 +155,15 @@ def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> d
 
 
 def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
-    """By which word, and whose, he may decide it. Raises ``ActionNotPermitted``, ``FourEyes``."""
+    """Return the candidate that lets the user decide the task, and the person it applies to.
+
+    The person is the user, or somebody on whose behalf they decide. Raises ``ActionNotPermitted`` and ``FourEyes``.
+    """
     candidacy = matching_candidate(user, task)
     if candidacy is None:
         candidates = ", ".join(task.asked)
         raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: that is asked of {candidates}")
+    # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
     for person in {authorization.sender_key(user): user, authorization.sender_key(candidacy[1]): candidacy[1]}.values():
         if is_excluded(person, task):
             raise FourEyes(
@@ -148,11 +174,14 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
 
 
 def require_open(task: HumanTask) -> None:
-    """Raises ``HumanTaskClosed`` with what happened."""
+    """Raise ``HumanTaskClosed`` with the outcome, if the task is closed."""
     if task.closed_at is not None:
         raise HumanTaskClosed(f"{task_label(task)} is not open any more: {outcome_text(task)}")
 
 
 def task_label(task: HumanTask) -> str:
-    """The name of a task in errors, which people read who may not see its title."""
+    """Return the name of a task for error messages.
+
+    It contains the key and not the title, because people who may not see the title read these messages.
+    """
     return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"

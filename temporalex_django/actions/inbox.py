@@ -1,4 +1,4 @@
-"""The inbox of a person: the human tasks that he may decide now. And the look-up of one of them."""
+"""The inbox of a person: the human tasks that they may decide now. Also looks up single tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
 from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
 
-#: Kinds of waits behind which people are asked.
+#: Kinds of waits that may have a human task.
 _HUMAN_WAIT_KINDS = ("human_task", "step")
 Order = Literal["due", "opened"]
 _ORDERS: dict[str, tuple[Any, ...]] = {
@@ -28,12 +28,15 @@ _ORDERS: dict[str, tuple[Any, ...]] = {
 
 
 def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) -> HumanTaskQuerySet:
-    """The open human tasks that he may decide now: one query, of the open ones alone, whatever runs there are.
+    """Return the open human tasks that the user may decide now.
 
-    By his name, groups and permissions, by those of whom he stands in for, and handed on to him; not those that
-    somebody else has claimed, nor those that take another pair of eyes; of runs that there are for him. ``order``:
-    what is due first, or what was opened first; filter it like any queryset. ``now`` stands for the clock of the
-    database. Raises what the access policy raises.
+    A user may decide by their name, groups and permissions, by those of people on whose behalf they act, and by
+    delegation. Tasks that somebody else has claimed are left out. So are tasks for which the user is excluded, and
+    tasks of runs that do not exist for them.
+
+    ``order`` puts the tasks that are due first, or those that were opened first. ``now`` replaces the clock of the
+    database. The result is an ordinary queryset: one query, which reads only open tasks, however many runs there are.
+    Raises whatever the access policy raises.
     """
     alias = storage().alias
     user_key = authorization.sender_key(user)
@@ -46,25 +49,31 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
 
 
 def open_tasks_of_run(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
-    """The open human tasks of a run, oldest first; for a person those that he may see. One query for code."""
+    """Return the open human tasks of a run, oldest first.
+
+    For a user, only those that they may see. One query for code.
+    """
     tasks = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
     return [task for task in tasks if user is None or may_view(user, task)]
 
 
 def awaited_tasks(run: Instance, *, limit: int) -> list[HumanTask]:
-    """What a run asks people now, oldest first, for whoever may look at it; no query where it waits for nobody."""
+    """Return the human tasks that a run waits for, oldest first, for a reader who may look at the run.
+
+    No query where the run waits for nobody.
+    """
     if not run.is_open or not any(wait.get("kind") in _HUMAN_WAIT_KINDS for wait in run.waits or ()):
         return []
     return [*HumanTask.objects.using(storage().alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:limit]]
 
 
 def all_tasks_of_run(run: UUID) -> list[HumanTask]:
-    """The human tasks of a run, those that are not open any more too, oldest first."""
+    """Return the human tasks of a run, open and closed, oldest first."""
     return list(HumanTask.objects.using(storage().alias).filter(run_id=run).order_by("opened_at", "key"))
 
 
 def to_open_human_task(task: HumanTask) -> OpenHumanTask:
-    """A row as handles give it."""
+    """Convert a row to the value that handles return."""
     return OpenHumanTask(
         id=str(task.pk),
         key=task.key,
@@ -85,7 +94,7 @@ def to_open_human_task(task: HumanTask) -> OpenHumanTask:
 
 
 def outcome_text(task: HumanTask) -> str:
-    """What became of a closed one."""
+    """Return in words how a closed task ended."""
     at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
     match task.ending:
         case Ending.DECIDED:
@@ -98,10 +107,10 @@ def outcome_text(task: HumanTask) -> str:
 
 
 def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
-    """The human task of that id, open or not.
+    """Return the human task with that id, open or closed.
 
-    Raises ``HumanTaskNotFound``, also for one that he may not see: those who may decide it (or might while it was
-    open) do, and those who may look at its run.
+    Raises ``HumanTaskNotFound``, also for a task that the user may not see. People see a task if they may decide it, or
+    could have decided it while it was open, or may look at its run.
     """
     try:
         task_id = pk if isinstance(pk, UUID) else UUID(pk)
@@ -114,7 +123,7 @@ def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
 
 
 def may_view(user: Person, task: HumanTask) -> bool:
-    """Whether there is that human task for him."""
+    """Return True if the human task exists for the user."""
     alias = storage().alias
     runs = access.runs_for(user, alias=alias)
     if runs is not None and not runs.filter(pk=task.run_id).exists():
@@ -129,15 +138,18 @@ def may_view(user: Person, task: HumanTask) -> bool:
 
 
 def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | None:
-    """By which word he may decide it, and whose word that is: his own, or of somebody for whom he stands in.
+    """Return the candidate that lets the user decide the task, and the person it applies to, or None.
 
-    Of those who may not, since it takes another pair of eyes, only where there is nobody else.
+    The person is the user, or somebody on whose behalf they decide. A person excluded by four eyes is returned only if
+    nobody else matches.
     """
     candidates = candidates_of(task)
     excluded_match = None
     for person in (user, *principals(user)):
         for candidate in candidates:
             if authorization.matches_candidate(person, candidate, permits=access.policy().permits):
+                # An excluded match is kept: it makes the error say that four eyes are the reason, instead of a lack of
+                # rights.
                 if not task.four_eyes or not is_excluded(person, task):
                     return candidate, person
                 excluded_match = excluded_match or (candidate, person)
@@ -146,17 +158,21 @@ def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | No
 
 
 def candidates_of(task: HumanTask) -> list[str]:
-    """List who may decide a task, as words (see ``HumanTask.asked``): people asked, and people it was handed on to."""
+    """Return the candidates who may decide a task, as text (see ``HumanTask.asked``).
+
+    These are the people who were asked, and the people to whom the task was delegated.
+    """
     return [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
 
 
 def is_excluded(user: Person, task: HumanTask) -> bool:
-    """Whether it takes another pair of eyes than his."""
+    """Return True if the user is excluded because a different person must decide."""
     return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
 
 
 def _decidable_condition(user: Person) -> Q:
     excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
+    # Subqueries on ids instead of joins: a task with several matching candidates must appear once.
     decidable = Q(pk__in=_candidate_task_ids(user))
     for person in principals(user):
         decidable |= Q(pk__in=_candidate_task_ids(person)) & ~Q(
@@ -166,7 +182,8 @@ def _decidable_condition(user: Person) -> Q:
 
 
 def principals(user: Person) -> Collection[Person]:
-    """The people in whose place this one may decide as well."""
+    """Return the people on whose behalf this user may decide as well."""
+    # A deactivated account must not act on behalf of others either.
     if not getattr(user, "is_active", True):
         return ()
     return [
@@ -181,7 +198,10 @@ def _excluded_task_ids(key: str) -> Any:
 
 
 def _candidate_task_ids(user: Person) -> Any:
-    """Ids of the open human tasks that ask for him; a superuser is in each group, and has each permission."""
+    """Return the ids of the open human tasks that ask for the user.
+
+    A superuser is a member of each group, and has each permission.
+    """
     candidates = Candidate.objects.using(storage().alias).filter(barred=False)
     if not getattr(user, "is_active", True):
         return candidates.none().values("task")

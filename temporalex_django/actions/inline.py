@@ -1,7 +1,7 @@
-"""Turns in the caller's process: one engine a database alias, for all threads.
+"""Turns in the caller's process, with one engine per database alias for all threads.
 
-An executor that was advanced in a transaction which rolled back stays in the cache and is never used: its token is not
-the one on the row. So a caller may roll back whatever happened here.
+A transaction may roll back after it has advanced an executor. The executor then stays in the cache and is never used
+again, because its token differs from the one on the row (see decision 5). So a caller may roll back anything here.
 """
 
 from __future__ import annotations
@@ -38,17 +38,22 @@ _lock = threading.Lock()
 
 
 def engine(alias: str) -> WorkflowEngine:
-    """The engine of this process.
+    """Return the engine of this process.
 
-    Outside of a caller's transaction only its first phase is used: atomic activities are left to workers, due at once.
+    Outside of a caller's transaction only its first phase is used. Atomic activities are left to workers, and are due
+    at once.
     """
     settings = get_settings()
     sizes = settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES
+    # Settings are part of the key, so tests that override them get another engine. The pid is part of it because a
+    # forked process must not use the executors of its parent.
     key = (os.getpid(), alias, *sizes, settings.UNEXPECTED_ERROR, settings.STRICT_REPLAY)
     with _lock:
         if key not in _engines:
             storage = DjangoStorage(alias)
-            if not connections[alias].in_atomic_block:  # else a worker, or another process like this one, does it
+            # In a caller's transaction this would be rolled back with it. A worker or another process judges the
+            # markers then.
+            if not connections[alias].in_atomic_block:
                 judge_abandoned_markers(storage)
             _engines[key] = WorkflowEngine(
                 storage,
@@ -67,7 +72,10 @@ def engine(alias: str) -> WorkflowEngine:
 
 
 def crash_marker(storage: DjangoStorage) -> CrashMarker:
-    """Where this process notes what it runs of a database: held until the process ends."""
+    """Return the crash marker in which this process records what it runs for a database.
+
+    The marker is held until the process ends.
+    """
     key = (os.getpid(), storage.alias)
     if key not in _markers:
         _markers[key] = open_marker(storage.domain)
@@ -75,16 +83,19 @@ def crash_marker(storage: DjangoStorage) -> CrashMarker:
 
 
 def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yields: bool = False) -> RunState | None:
-    """The chain under the lock of the open transaction, or None.
+    """Lock the chain in the open transaction and return its state, or None.
 
-    Not free within ``wait`` seconds, or only for workers to take, or of a class that is switched off.
+    It is None if the lock was not free within ``wait`` seconds, if only workers may claim the run, or if its class is
+    switched off. For ``yields`` see ``DjangoStorage.lock_chain``.
 
-    ``yields``: see ``DjangoStorage.lock_chain``. Leaves the transaction whole. SQLite has the lock already.
+    The transaction stays usable in any case. On SQLite, the transaction has the lock already.
     """
     if target.off:
-        return None  # none of its code runs, here neither
+        # The class is switched off, so its code runs in no process.
+        return None
     chains = [target.chain_id]
     runs = storage.claim(limit=1, queues=(), chains=chains)
+    # Try without waiting first: most locks are free, and the wait costs a savepoint and a setting.
     can_wait = not runs and wait > 0 and not storage.sql.writer_lock
     if can_wait and storage.lock_chain(target.chain_id, wait=wait, yields=yields):
         runs = storage.claim(limit=1, queues=(), chains=chains)
@@ -94,13 +105,14 @@ def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yiel
 def advance(
     target: RunTarget, *, storage: DjangoStorage, run: RunState | None = None, now: datetime | None = None
 ) -> TurnReport:
-    """One activation of a run that ``try_lock_run`` gave, in the open transaction.
+    """Activate once a run that ``try_lock_run`` returned, in the open transaction.
 
-    After its commit signals go out and workers ring. ``run`` is what it gave, for the first activation, and ``now`` the
-    database's time after that: two statements less.
+    After the commit, Django signals are sent and workers are notified. ``run`` is the state that ``try_lock_run``
+    returned, for the first activation. ``now`` is the time of the database after that. Together they save two
+    statements.
 
-    Tries a blocked run too. Never for a process without the class (``RunTarget.workflow_class``): that would block the
-    run.
+    A blocked run is tried as well. Never call this in a process without the class (``RunTarget.workflow_class``),
+    because that would block the run.
     """
     report = engine(storage.alias).advance(
         limit=1, queues=(), chains=[target.chain_id], force=True, locked_runs=() if run is None else [run], now=now
@@ -110,14 +122,17 @@ def advance(
 
 
 def runs_atomic(storage: DjangoStorage) -> bool:
-    """Whether ``advance_atomic`` is for this process: not under an environment, which runs activities itself."""
+    """Return True if this process may call ``advance_atomic``.
+
+    It may not under a test environment, which runs activities itself.
+    """
     return engine(storage.alias).runs_atomic
 
 
 def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
-    """Run the atomic activities of a run that are due, and what it does next, in the open transaction.
+    """Run the due atomic activities of a run, and what the run does next, in the open transaction.
 
-    Writes nothing where something that they lock is not free, or the code of one is not here.
+    Writes nothing if a row that they lock is not free, or if this process lacks the code of one of them.
     """
     report = engine(storage.alias).advance_atomic(target.chain_id, queues=())
     _follow_up(report, storage=storage)
@@ -125,14 +140,17 @@ def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
 
 
 def evict_run(run_id: UUID, *, storage: DjangoStorage) -> None:
-    """What this process has in memory of a run is out of date."""
+    """Evict the executor of a run from memory, because it is out of date."""
     entry = engine(storage.alias).cache.take(run_id)
     if entry is not None:
         entry.executor.evict()
 
 
 def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
-    """The same follow-up for a run that an action closed."""
+    """Evict a run that an action has closed.
+
+    After the commit, Django signals are sent and workers are notified, as after a turn.
+    """
     run_record = RunRecord(
         run_id=write.run.run_id,
         workflow_id=target.workflow_id,
@@ -146,7 +164,11 @@ def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoSto
 
 
 def notify_after_reset(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
-    """The same for a run that another one takes up, or that takes up another one: what was copied is no news."""
+    """Evict the runs of a reset or fork.
+
+    After the commit, Django signals are sent and workers are notified. Events that were copied from the other run are
+    not announced again.
+    """
     for write in writes:
         evict_run(write.run.run_id, storage=storage)
     _follow_up(TurnReport(run_count=len(writes), writes=list(writes)), storage=storage)
@@ -164,9 +186,9 @@ def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
 
 
 def _is_due_now(write: RunWrite) -> bool:
-    """Whether a worker has something to do now.
+    """Return True if a worker has something to do now.
 
-    The next run of the chain, an atomic activity, a message to another run.
+    This is the next run of the chain, an atomic activity, or a message to another run.
     """
     run = write.run
     is_due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
@@ -174,9 +196,9 @@ def _is_due_now(write: RunWrite) -> bool:
 
 
 def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage) -> None:
-    """Raises ``NestingError`` inside an atomic activity of this very run.
+    """Raise ``NestingError`` inside an atomic activity of this very run.
 
-    Its transaction has the run locked, in the middle of a turn.
+    Its transaction holds the lock of the run, in the middle of a turn.
     """
     try:
         context = activity_context()
@@ -186,7 +208,8 @@ def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage)
         return
     seq = context._seq  # noqa: SLF001 - the host's own
     tasks = ActivityTask.objects.using(storage.alias).filter(run_id=target.run_id, seq=seq)
-    # one that runs in the transaction that scheduled it has no row; an external one always has
+    # An external activity always has a row, and its transaction is its own. An atomic activity that runs in the
+    # transaction which scheduled it has no row.
     if tasks.filter(atomic=False).exists():
         return
     raise NestingError(

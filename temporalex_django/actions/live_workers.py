@@ -1,4 +1,4 @@
-"""Live workers and the work that they can take."""
+"""Live workers and the work that they can claim."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveWorkers:
-    """The work that live workers can take: pairs of queues, and versions by class.
+    """The work that live workers can claim.
 
-    One read serves a whole list of runs.
+    ``workflow_versions`` has a pair for each worker: its queues, and the versions that it has of each class.
+    ``activities`` pairs its queues with its activities. One read serves a whole list of runs.
     """
 
     workflow_versions: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
@@ -40,7 +41,7 @@ class LiveWorkers:
         )
 
     def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
-        """Why none of them can take a run, in words; None when one can."""
+        """Return in words why no live worker can claim a run, or None if one can."""
         pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
         if not pollers:
             return f"a worker: {no_poller_text(queue)}"
@@ -49,39 +50,46 @@ class LiveWorkers:
         return None
 
     def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
-        """Why none of them can take a run that is due since then, in words.
+        """Return in words why no live worker can claim a run that is due since ``since``, or None.
 
-        None: one can, or it is too early to say: a worker that lives takes what is due within seconds.
+        It is None if a worker can, or if it is too early to say. A live worker claims due work within seconds.
         """
         if since is None or now - since < DUE_GRACE_PERIOD:
             return None
         return self.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def unpolled_tasks(self) -> Q:
-        """Select the activities that none of them takes from its queue."""
+        """Return a condition for the activities that no live worker claims from their queue."""
         polled = Q(pk__in=[])
         for queues, names in {*self.activities}:
             polled |= Q(queue__in=sorted(queues), activity__in=sorted(names))
         return ~polled
 
     def count_pollers(self, queue: str) -> int:
-        """How many of them poll that queue, whatever code they have."""
+        """Return the number of live workers that poll a queue, whatever code they have."""
         return sum(queue in queues for queues, _ in self.workflow_versions)
 
     def can_run_activity(self, activity: str, *, queue: str) -> bool:
-        """Whether one of them takes that activity from that queue."""
-        is_django_task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
+        """Return True if a live worker claims that activity from that queue."""
+        # A worker imports the module of a Django task when it gets one, so its row need not name the task.
+        is_django_task = activity.startswith(f"{django_tasks.KIND}:")
         return any(queue in queues and (is_django_task or activity in names) for queues, names in self.activities)
 
 
 def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
-    """Select the rows whose lease has not run out, which nobody found dead and nobody drains."""
+    """Build the overview from rows that were read already.
+
+    It contains workers with a valid lease that nobody has declared dead and that are not drained.
+    """
     active_workers = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
     leased_workers = [worker for worker in active_workers if worker.expires_at > now]
     return LiveWorkers.from_rows((worker.queues, worker.workflows, worker.activity_names) for worker in leased_workers)
 
 
 def live_workers(*, alias: str) -> LiveWorkers:
-    """Workers whose lease has not run out, that nobody found dead and nobody drains. One read."""
+    """Read the workers that have a valid lease, that nobody has declared dead and that are not drained.
+
+    One read.
+    """
     leased_workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     return LiveWorkers.from_rows(leased_workers.values_list("queues", "workflows", "activity_names"))

@@ -1,4 +1,4 @@
-"""Django tasks: enqueue one, and find what became of it."""
+"""Background tasks: enqueue a Django task, and find its state or result."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import NestingError
 from temporalex_django.models import EndedTask, EnqueuedTask
 
-#: In the order in which a task has them.
+#: The statuses of a task, in the order in which it passes through them.
 STATUSES: tuple[Status, ...] = ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
 
 
 def named_queues() -> list[str]:
-    """Queues that the project's backends for tasks name, and the usual one."""
+    """Return the queues that the project's task backends name, and the default queue."""
     return sorted({"default", *(backend_queues() or ())})
 
 
@@ -40,10 +40,10 @@ def enqueue(
     priority: int,
     run_after: datetime | None,
 ) -> tuple[UUID, datetime]:
-    """Store a task in whatever transaction is open, one INSERT; its id, and when that was.
+    """Store a task in the open transaction, if there is one; return its id and the time at which it was enqueued.
 
-    ``options``: see ``engine.background_task``. Raises ``PayloadError`` for arguments that are too large,
-    ``NestingError`` inside workflow code.
+    This is one INSERT. For ``options`` see ``engine.background_task``. Raises ``PayloadError`` for arguments that are
+    too large, and ``NestingError`` inside workflow code.
     """
     if current.is_inside_workflow():
         raise NestingError(
@@ -68,26 +68,26 @@ def enqueue(
 
 
 def started_task(state: TaskState) -> BackgroundTask:
-    """Of one whose attempt begins."""
+    """Build the background task of a state whose attempt starts."""
     return background_task.started_task(state)
 
 
 def finished_task(result: TaskResult) -> BackgroundTask:
-    """Of one that has ended just now."""
+    """Build the background task of a result that was just reported."""
     return background_task.finished_task(result, timezone.now())
 
 
 def find_background_task(id: str) -> BackgroundTask | None:
-    """The task with that id as it stands; None when there is none (any more). Two reads at most, no lock.
+    """Return the current state of the task with that id, or None if it does not exist or was deleted.
 
-    Raises ``PayloadError`` and ``KeyMissing`` for what cannot be read here.
+    At most two reads, and no lock. Raises ``PayloadError`` and ``KeyMissing`` for data that cannot be read here.
     """
     try:
         task_id = UUID(str(id))
     except ValueError:
         return None
     alias = storage().alias
-    # in this order: it ends by going from the first table to the second
+    # Read in this order: a task that ends moves from the first table to the second, so the other order could miss it.
     if (row := EnqueuedTask.objects.using(alias).filter(run_id=task_id).first()) is not None:
         return from_enqueued_row(row)
     finished_row = EndedTask.objects.using(alias).filter(pk=task_id).first()
@@ -95,7 +95,7 @@ def find_background_task(id: str) -> BackgroundTask | None:
 
 
 def from_enqueued_row(row: Any) -> BackgroundTask:
-    """Of the row of one that has not ended."""
+    """Build the background task from the row of a task that has not ended."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     log, is_running = background_task.attempt_log(options), row.owner is not None
     if is_running:
@@ -117,7 +117,7 @@ def from_enqueued_row(row: Any) -> BackgroundTask:
 
 
 def from_finished_row(row: EndedTask) -> BackgroundTask:
-    """Of the row of one that has ended."""
+    """Build the background task from the row of an ended task."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     return BackgroundTask(
         id=row.pk,

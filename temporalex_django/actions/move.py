@@ -31,7 +31,10 @@ from temporalex_django.models import ActivityTask, Chain, Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOutcome:
-    """Whether the run was moved (in a rehearsal: could be), and why not."""
+    """The outcome of a move for one run.
+
+    ``moves`` is True if the run was moved, or could be moved in a rehearsal. ``why`` is the reason if not.
+    """
 
     workflow_id: str
     run_id: str
@@ -40,15 +43,15 @@ class MoveOutcome:
 
 
 class Move(RunAction[MoveOutcome]):
-    """A graph closes as continued as new, and its next run begins with the snapshot of this one.
+    """Operation that moves an open run to another version of its class.
 
-    Under the steps' names in ``names``.
+    A graph closes as continued as new, and its next run starts with the snapshot of this one. ``names`` maps the names
+    of steps that are called differently in the other version.
 
-    ``names`` has the steps that are called otherwise there.
+    A function workflow continues as it is with the other class, if its history replays there without differences.
 
-    A function workflow goes on as it is with the other class, if its history replays clean there. One transaction; it
-    locks the chain if that is free now. Nothing is moved while a step or an activity is being tried: it would be done
-    twice. Always audited.
+    One transaction. It locks the chain if the lock is free now, and does not wait for it. Nothing is moved while a step
+    or an activity is being tried, because that would be done twice. Always audited.
     """
 
     name: ClassVar[str] = "move"
@@ -71,11 +74,15 @@ class Move(RunAction[MoveOutcome]):
         self.rehearse = rehearse
 
     def perform(self) -> MoveOutcome:
-        """Raises ``UnknownWorkflow`` when the class of the run is not here."""
+        """Move the run, or try whether it could be moved.
+
+        Raises ``UnknownWorkflow`` if this process lacks the class of the run.
+        """
         target = self.target
         with self.storage.transaction():
             reason = self._move()
             if reason is not None or self.rehearse:
+                # A rehearsal does everything and rolls it back: that is the only complete check.
                 transaction.set_rollback(True, using=self.storage.alias)
             else:
                 self.record(target.audit_subject, reason=f"version {target.version} to {self.new_class.version}")
@@ -84,7 +91,10 @@ class Move(RunAction[MoveOutcome]):
         )
 
     def _move(self) -> str | None:
-        """Do it; or why not: then what was begun is to be rolled back."""
+        """Move the run, or return why that is impossible.
+
+        In that case the caller rolls back what was started.
+        """
         target = self.target
         run = inline.try_lock_run(target, storage=self.storage, wait=0)
         if run is None:
@@ -107,7 +117,10 @@ class Move(RunAction[MoveOutcome]):
         return None
 
     def _key_conflict(self, run: RunState) -> str | None:
-        """With scope ``version`` the id must be free in the other version."""
+        """Claim the open key of the other version, or return why that is impossible.
+
+        With the scope ``version``, the id must be free in the other version.
+        """
         unique = self.new_class.unique
         if unique is None or unique.scope != "version":
             return None
@@ -145,18 +158,24 @@ class Move(RunAction[MoveOutcome]):
         Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(
             version=self.new_class.version, **self._class_columns()
         )
-        if run.failed_tries:  # it may have been blocked for want of its class
+        # The run may be blocked because no worker has its old class; with the new one it can be tried at once.
+        if run.failed_tries:
             Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
+        # The executor in memory was built from the old class.
         inline.evict_run(run.run_id, storage=self.storage)
         self._notify_new_queue(run)
 
     def _class_columns(self) -> dict[str, Any]:
-        """What a run's row has of its class; tags that it was started with stay."""
+        """Return the columns of a run that come from its class.
+
+        Tags that the run was started with are kept.
+        """
         cls, old_class = self.new_class, self.target.workflow_class
         own_tags = [tag for tag in self.target.row.tags or () if old_class is None or tag not in old_class.tags]
         tags = list(dict.fromkeys([*cls.tags, *own_tags]))
         return {"queue": cls.task_queue, "tags": tags or None, "metadata": dict(cls.metadata) or None}
 
     def _notify_new_queue(self, run: RunState) -> None:
+        # Workers claim chains by their queue, and the new version may have another one.
         Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.new_class.task_queue)
         notify_on_commit(alias=self.storage.alias, queues=[self.new_class.task_queue])

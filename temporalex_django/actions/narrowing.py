@@ -1,8 +1,8 @@
-"""What narrows runs to those that somebody means: the same in code, over REST and in the admin.
+"""Filters of runs, shared by code, REST and the admin.
 
-Each function takes a queryset of runs and gives a narrower one; nothing is read but, by ``stuck_runs``, the workers.
-What turns rewrite has no index, so open runs are told apart by looking at them; all else is found by an index or by
-where a run's id is among the others.
+Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
+``stuck_runs`` reads the workers. Columns that turns rewrite have no index, so open runs are distinguished by reading
+their rows. Everything else is found by an index, or by the position of a run's id among the others.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ from temporalex_django.present.view_models import LATE_PERIOD
 Runs = QuerySet[Instance]
 
 _MANY_ATTEMPTS = 5
-#: The clock of who starts a run makes its id, that of the database says when it was: so far apart they never are.
+#: A run's id comes from the clock of the process that starts it, and ``created_at`` from the clock of the database. The
+#: two never differ by more than this.
 _CLOCK_TOLERANCE = timedelta(days=1)
 _MAX_MILLISECONDS = 1 << 48
-#: Code points that no text has.
+#: Code points that cannot occur in text.
 _SURROGATES, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
 def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
-    """Runs of one of these statuses. Those of runs that ended without a result are in an index."""
+    """Return the runs that have one of these statuses.
+
+    Statuses of runs that ended without a result have an index.
+    """
     sorted_statuses = sorted(statuses)
     if UNSUCCESSFUL_STATUSES.issuperset(sorted_statuses):
         return (
@@ -53,6 +57,7 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
         runs.filter(status=sorted_statuses[0]) if len(sorted_statuses) == 1 else runs.filter(status__in=sorted_statuses)
     )
     alias = runs.db
+    # These statuses have no index, because turns rewrite them. Every such run also has a row that an index finds.
     if sorted_statuses == ["running"]:
         return semi_join(
             matching_runs, _stopped_run_ids(alias).union(_run_ids_with_activities(alias), _run_ids_with_children(alias))
@@ -63,10 +68,16 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
 
 
 def stuck_runs(runs: Runs) -> Runs:
-    """Runs that somebody should look at.
+    """Return the runs that need the attention of a person.
 
-    Blocked, with an activity that is tried in vain again and again or that no live worker takes, with a failed message,
-    or due and taken by nobody. What waits for a switch is none of these. One read, of the workers.
+    A run is stuck if:
+
+    - it is blocked;
+    - it has an activity that fails again and again, or that no live worker takes;
+    - it has a failed message;
+    - it is due and no worker takes it.
+
+    Work that waits for a switch does not count. One read, of the workers.
     """
     due_before, alias = timezone.now() - LATE_PERIOD, runs.db
     waiting_tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
@@ -93,7 +104,10 @@ def stuck_runs(runs: Runs) -> Runs:
 
 
 def with_cause(runs: Runs, cause: str) -> Runs:
-    """Runs that failed or are blocked with this cause, or that have an activity that fails with it; by indexes."""
+    """Return the runs that failed or are blocked with this cause, or have an activity that fails with it.
+
+    They are found by indexes.
+    """
     alias = runs.db
     run_ids = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
     return semi_join(
@@ -102,13 +116,17 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Names of what is switched off."""
+    """Return the names that are switched off."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 
 def waiting_for(runs: Runs, kind: str) -> Runs:
-    """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAIT_KINDS``)."""
-    # LIKE would look to PostgreSQL as if hardly a run were left, and a page of many is then sorted instead of read
+    """Return the open runs that wait for something of this kind.
+
+    ``kind`` is one of ``authoring.listing.WAIT_KINDS``.
+    """
+    # PostgreSQL estimates that LIKE matches hardly any run. It would then sort a page of many rows instead of reading
+    # it in order.
     waiting_text = Cast("waiting_for", TextField())
     positions = [StrIndex(waiting_text, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
     matching_runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
@@ -124,76 +142,93 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
 
 
 def _due_run_ids(alias: str) -> QuerySet[Any]:
-    """Runs that go on by themselves, now or at some time; by an index."""
+    """Return the ids of runs that continue by themselves, now or later, by an index."""
     return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
 
 
 def _run_ids_with_activities(alias: str) -> QuerySet[Any]:
-    """Runs that have activities without a result."""
+    """Return the ids of runs that have activities without a result."""
     return ActivityTask.objects.using(alias).order_by().values("run_id")
 
 
 def _run_ids_with_children(alias: str) -> QuerySet[Any]:
-    """Runs that have open children; by an index of those that are children."""
+    """Return the ids of runs that have open children, by an index of child runs."""
     children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
     return children.order_by().values("parent_run_id")
 
 
 def _stopped_run_ids(alias: str) -> QuerySet[Any]:
-    """Runs that are blocked or paused, of which nothing is due and something may have ended; by indexes."""
+    """Return the ids of blocked and paused runs, by indexes.
+
+    Nothing of them is due, although some of what they wait for may have ended.
+    """
     run_ids = Instance.objects.using(alias).order_by().values("pk")
     return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
 
 
 def created_after(runs: Runs, moment: datetime) -> Runs:
-    """Runs that were started then or later: their ids sort by it, so no other is read."""
+    """Return the runs that were started at that time or later.
+
+    Run ids sort by time, so no other runs are read.
+    """
     return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCK_TOLERANCE))
 
 
 def created_before(runs: Runs, moment: datetime) -> Runs:
-    """Runs that were started before."""
+    """Return the runs that were started before that time."""
     return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
 
 
 def closed_before(runs: Runs, moment: datetime) -> Runs:
-    """Runs that were closed before, so that they were started before, too."""
+    """Return the runs that were closed before that time.
+
+    They were started before it too, so a bound on the ids applies.
+    """
     return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
 
 
 def with_tag(runs: Runs, tag: str) -> Runs:
-    """Runs whose class has that tag."""
+    """Return the runs whose ``tags`` contain that tag."""
     if "\0" in tag:
-        return runs.none()  # no database keeps one
-    if connections[runs.db].features.supports_json_field_contains:  # by an index
+        # No database keeps a NUL character, so no tag contains one.
+        return runs.none()
+    # Only PostgreSQL has an index for this condition; the rest of the function matches the stored text.
+    if connections[runs.db].features.supports_json_field_contains:
         return runs.filter(tags__contains=[tag])
     tags_text, condition = Cast("tags", TextField()), Q()
-    # first of the list, or after the end of another: the end of a tag with a quote in it looks like one of its own;
-    # who wrote the row decides about spaces and, in SQLite, about letters that are not of ASCII
+    # A tag is the first of the list, or follows the end of another one. Checking what comes before it is necessary: the
+    # end of a tag that contains a quote looks like a tag of its own. The spaces and, in SQLite, the encoding of letters
+    # outside of ASCII depend on the writer of the row, so all forms are tried.
     for encoded_tag in dict.fromkeys((json.dumps(tag, ensure_ascii=False), json.dumps(tag))):
         for opening in ("[", '", ', '",'):
-            position_alias = f"tag_at_{len(condition)}"  # LIKE of SQLite takes capitals for small letters
+            # A position instead of LIKE, which ignores case in SQLite.
+            position_alias = f"tag_at_{len(condition)}"
             runs = runs.alias(**{position_alias: StrIndex(tags_text, Value(opening + encoded_tag))})
             condition |= Q(**{position_alias: 1}) if opening == "[" else Q(**{f"{position_alias}__gt": 0})
     return runs.filter(condition, tags__isnull=False)
 
 
 def current_runs(runs: Runs) -> Runs:
-    """Of each chain the run that it stands at.
+    """Return the current run of each chain.
 
-    Not a join: two columns that must agree look to PostgreSQL as if next to no run were left, and a page of many is
-    then sorted instead of read.
+    This is not a join. PostgreSQL estimates that two columns that must agree match next to no run. It would then sort a
+    page of many rows instead of reading it in order.
     """
     chains = Chain.objects.using(runs.db).filter(pk=OuterRef("chain_id"), run_id=OuterRef("pk"))
     return runs.filter(Coalesce(Exists(chains), Value(value=False)))
 
 
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
-    """Runs with these search attributes: each condition is a row beside the run, found by an index."""
+    """Return the runs that have these search attributes.
+
+    Each condition matches a row beside the run, which is found by an index.
+    """
     for number, condition in enumerate(conditions):
         rows = Q(workflow=condition.workflow, name=condition.name)
         value = Decimal(condition.value) if condition.column == "number" else condition.value
         comparison = _comparison(condition.column, condition.operator, value, alias=runs.db)
-        if condition.several:  # a join would give a run once for each of its values
+        # An attribute with several values has a row for each, and a join would return the run once per row.
+        if condition.several:
             runs = runs.filter(
                 Exists(SearchAttribute.objects.using(runs.db).filter(rows, comparison, run=OuterRef("pk")))
             )
@@ -210,13 +245,16 @@ def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
         return Q(**{f"{column}__{operator}" if operator else column: value})
     if not connections[alias].features.has_case_insensitive_like:
         return Q(**{f"{column}__startswith": value})
-    # there text is in the order of its code points
+    # The other database is SQLite, which compares text by code points: a prefix is a range there.
     lower_bound, upper_bound = Q(**{f"{column}__gte": value}), _upper_bound(value)
     return lower_bound & Q(**{f"{column}__lt": upper_bound}) if upper_bound else lower_bound
 
 
 def _upper_bound(prefix: str) -> str:
-    """The first text after all that begin so; empty: there is none."""
+    """Return the first text that sorts after all texts with this prefix.
+
+    The result is empty if there is no such text.
+    """
     stem = prefix.rstrip(chr(sys.maxunicode))
     if not stem:
         return ""
@@ -225,20 +263,20 @@ def _upper_bound(prefix: str) -> str:
 
 
 def with_id_prefix(runs: Runs, prefix: str) -> Runs:
-    """Runs whose business id begins so, capitals told from small letters; found by an index."""
+    """Return the runs whose business id starts with the prefix, case-sensitively, by an index."""
     return runs.filter(_comparison("workflow_id", "prefix", prefix, alias=runs.db))
 
 
 def with_version(runs: Runs, version: int) -> Runs:
-    """Runs of that version of their class.
+    """Return the runs of that version of their class.
 
-    Said so that PostgreSQL does not know how many those are: most runs are of a version, those of a tenant may be none
-    of it, and it would walk through all runs in the hope of meeting some soon.
+    The condition hides from PostgreSQL how many runs match. Most runs have a given version, but perhaps none of those
+    that a tenant sees. PostgreSQL would read all runs in order, expecting to meet some soon.
     """
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
 
 
-#: By the names of ``authoring.listing.FILTERS``.
+#: Filters by the names of ``authoring.listing.FILTERS``, and ``attributes``.
 FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "id": lambda runs, value: runs.filter(workflow_id=value),
     "id_prefix": with_id_prefix,
@@ -252,7 +290,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     ),
     "cause": with_cause,
     "waits": waiting_for,
-    "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of its own queryset class
+    "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of the model's queryset class
     "tag": with_tag,
     "attributes": with_attributes,
     "created_after": created_after,
@@ -263,7 +301,10 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 
 
 def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
-    """Those for which all filters hold; names and values are those of ``authoring.listing.check_filters``."""
+    """Return the runs for which all filters hold.
+
+    Names and values are those of ``authoring.listing.check_filters``.
+    """
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)
     return runs
@@ -274,6 +315,6 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Below the ids that are drawn from so much later on; whatever the year."""
+    """Return an id below all ids that are created ``margin`` after the moment, for any year."""
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)

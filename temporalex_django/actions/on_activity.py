@@ -1,4 +1,4 @@
-"""What is done to one activity of a run."""
+"""Base of the operations on one activity of a run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound
 from temporalex_django.models import ActivityTask, Instance
 
-#: Databases bound the parameters of one statement.
+#: Runs in one statement; databases limit the number of its parameters.
 _BATCH_SIZE = 500
 _MAX_OPTIONS = 50
 
 
 def batches(runs: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    """The runs in portions that one statement takes."""
+    """Split run ids into batches whose parameters fit into one statement."""
     for start in range(0, len(runs), _BATCH_SIZE):
         yield runs[start : start + _BATCH_SIZE]
 
 
 class ActivityAction(OperatorRunAction[None]):
-    """Base of these. ``seq`` is the number of the command that scheduled the activity."""
+    """Base class of operations on one activity.
+
+    ``seq`` is the number of the command that scheduled the activity.
+    """
 
     permission: ClassVar[str] = "retry_activity"
     target_kind: ClassVar[Literal["run", "activity", "timer"]] = "activity"
@@ -56,13 +59,16 @@ class ActivityAction(OperatorRunAction[None]):
 
     @classmethod
     def why_not_task(cls, task: ActivityTask) -> str | None:
-        """The same of a row of an open run, for a page that has read it. No query."""
+        """Return why the operation is impossible for an activity of an open run, or None.
+
+        It works on a row that a page has already read, and needs no query.
+        """
         del task
         return None
 
     @classmethod
     def none_possible_text(cls) -> Any:
-        """Why it can be done to none of them."""
+        """Return the reason why the operation is possible for no activity of the run."""
         return _("no activity is under way")
 
     @classmethod
@@ -72,6 +78,7 @@ class ActivityAction(OperatorRunAction[None]):
         parts: list[tuple[UUID, int | None]] = []
         for batch in batches(runs):
             tasks = ActivityTask.objects.using(alias).filter(run__in=batch, **selection).order_by("-run", "seq")
+            # Payloads are large and not needed here; the iterator keeps one chunk in memory, however many rows match.
             rows = tasks.defer("call", "options", "heartbeat", "failure").iterator(chunk_size=_BATCH_SIZE)
             possible_parts = ((task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None)
             parts += islice(possible_parts, limit - len(parts))
@@ -93,7 +100,11 @@ class ActivityAction(OperatorRunAction[None]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def load_task(self, run: RunState) -> TaskState:
-        """The activity, of a locked run."""
+        """Return the activity of a locked run.
+
+        Raises ``ActionNotPossible`` if it has ended, or if its code forbids the operation (``by_hand=False``), and
+        ``ActionNotPermitted``.
+        """
         assert self.seq is not None
         task = self.storage.find_task(run.run_id, self.seq)
         if task is None:
@@ -105,7 +116,10 @@ class ActivityAction(OperatorRunAction[None]):
         return task
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
-        """Its code, which says what it takes and gives."""
+        """Return the code of the activity, which says what input it takes and what value it returns.
+
+        Raises ``ActionNotPossible`` if this process lacks the code.
+        """
         try:
             return activity.find(task.activity)
         except ActivityNotFound:
@@ -113,7 +127,11 @@ class ActivityAction(OperatorRunAction[None]):
             raise
 
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
-        """Store the end of an activity, unless its worker was quicker, and tell, with ``digests`` for the audit."""
+        """Store the result of an activity, write the audit row with ``digests``, and notify workers.
+
+        Raises ``ActionNotPossible`` if the worker of the activity was quicker.
+        """
+        # The fence of the result rejects it if a worker has claimed or finished the activity since it was loaded.
         if not self.storage.finish_tasks([result]):
             self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
         details = {"seq": self.seq, "activity": result.task.activity, **digests}

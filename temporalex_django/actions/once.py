@@ -1,4 +1,4 @@
-"""Requests that come again with the key of an earlier one: they are done once, and the answer is the same."""
+"""Idempotent requests: a request that is sent again with the same key is executed once and gets the same answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from temporalex_django.models import KeptAnswer
 
 
 class DuplicateRequest(Exception):
-    """That request was done before.
+    """Raised for a request that was executed before.
 
-    ``object_id`` is the run or job that its answer showed, ``is_new`` if it made it.
+    ``object_id`` is the run or job that its answer showed. ``is_new`` is True if the request created it.
     """
 
     def __init__(self, object_id: UUID, *, is_new: bool) -> None:
@@ -32,29 +32,36 @@ class DuplicateRequest(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotentRequest:
-    """A request of somebody with a key of his: ``request`` is all that it says, as bytes."""
+    """A request with an idempotency key of its sender.
+
+    ``request`` is the complete content of the request, as bytes.
+    """
 
     by: Actor
     key: str
     request: bytes
 
     def check_duplicate(self) -> None:
-        """Raises ``DuplicateRequest``, and ``IdempotencyKeyReused`` for a key of another request. One read."""
+        """Raise ``DuplicateRequest`` if the request was executed before.
+
+        Raises ``IdempotencyKeyReused`` if the key belongs to another request. One read.
+        """
         stored_answer = KeptAnswer.objects.using(storage().alias).filter(key=self._key_digest).first()
         if stored_answer is not None:
             self._raise_duplicate(stored_answer)
 
     @contextmanager
     def run_once(self) -> Iterator[KeptAnswer]:
-        """What is done inside commits with the answer, of which the block sets ``made`` and ``new``.
+        """Commit the work of the block together with the answer, on which the block sets ``made`` and ``new``.
 
-        Raises as ``check_duplicate`` does. Who comes with the same key at the same time waits, and finds it; what
-        raises leaves no key.
+        Raises what ``check_duplicate`` raises. A concurrent request with the same key waits for this one and then finds
+        its answer. A block that raises leaves no key behind.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
         answer = KeptAnswer(id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now())
         with audit.defer_denials(), store.transaction():
+            # The unique key makes a concurrent request wait here for our commit or rollback.
             answers.bulk_create([answer], ignore_conflicts=True)
             stored_answer = answers.get(key=self._key_digest)
             if stored_answer.pk != answer.pk:
@@ -69,6 +76,7 @@ class IdempotentRequest:
 
     @property
     def _key_digest(self) -> str:
+        # Keys are private to their sender: the same key of another person is another request.
         return hashlib.sha256(f"{authorization.sender_key(self.by.user)}\0{self.key}".encode()).hexdigest()
 
     @property

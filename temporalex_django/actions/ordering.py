@@ -1,6 +1,6 @@
-"""In which order runs are listed, a page after the other: when they were started, closed, or go on by themselves.
+"""Pagination of runs in the order in which they were started, were closed, or continue by themselves.
 
-A page begins behind a place (the value of the column, and the id), so that it costs the same wherever it is.
+A page starts after a place (the value of the column, and the id), so every page costs the same.
 """
 
 from __future__ import annotations
@@ -19,51 +19,60 @@ from temporalex_django.models import Instance
 Runs = QuerySet[Instance]
 Place = tuple[Any, UUID]
 
-#: So many ids are found in one go where they are the order, a quarter of it in another one. For a hundred PostgreSQL
-#: would walk by the order and hope; for all it would read everything.
+#: Ids to fetch at once where ids are the order; in other orders a quarter of this. For a limit of a hundred, PostgreSQL
+#: would read in the order and expect to meet matches soon. Without a limit it would read everything.
 FETCH_SIZE: Final = 1000
-#: Attribute of a row by which it is told where in the order it stands, by the words of ``authoring.listing.ORDERS``.
+#: Column that is the place of a row in an order, by the names of ``authoring.listing.ORDERS``.
 _COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}
-#: When runs closed is known by ranges of pages alone: it is looked for near the place first.
+#: Ranges of time that are searched first for closed runs. In PostgreSQL, the index on ``closed_at`` (BRIN) knows only
+#: ranges of pages.
 _TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
 
 
 def columns(order: str) -> tuple[str, ...]:
-    """For ``order_by`` of runs that are ``order_runs``: the last is the id."""
+    """Return the column names for ``order_by`` on runs from ``order_runs``.
+
+    The last one is the id.
+    """
     sign, column = ("-" if order.startswith("-") else ""), _COLUMNS[order.lstrip("-")]
     return (f"{sign}{column}",) if column == "pk" else (f"{sign}{column}", f"{sign}pk")
 
 
 def order_runs(runs: Runs, order: str) -> Runs:
-    """Those that have a place in that order: only closed runs closed at some time, and so on."""
+    """Sort the runs, and leave out those that have no place in the order.
+
+    For example, only closed runs have a time at which they were closed.
+    """
     match order.lstrip("-"):
         case "closed":
             runs = runs.filter(closed_at__isnull=False)
         case "due":
-            # by the run alone: with a second column that agrees PostgreSQL would expect next to none
+            # Join by the run alone. With a second column that must agree, PostgreSQL estimates next to no rows.
             runs = runs.filter(current_of__due_at__isnull=False).annotate(goes_on_at=F("current_of__due_at"))
     return runs.order_by(*columns(order))
 
 
 def after_place(runs: Runs, order: str, place: Place) -> Runs:
-    """What comes after a place, of runs that are ``order_runs``."""
+    """Return the runs after a place, of runs from ``order_runs``."""
     column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
     value, pk = place
     if column == "pk":
         return runs.filter(**{f"pk__{lookup}": pk})
     condition = Q(**{f"{column}__{lookup}": value}) | Q(**{column: value, f"pk__{lookup}": pk})
+    # The second condition follows from the first, but only this simple one can bound the scan of an index.
     return runs.filter(condition, **{f"{column}__{lookup}e": value})
 
 
 def fetch_size(order: str, size: int) -> int:
-    """How many to ask for in one go where so many are wanted."""
+    """Return the number of rows to request from the database to get ``size`` of them."""
     return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
 
 
 def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
-    """The same as far as its first ``rows`` are asked for; ``at``: where they begin, None: at the beginning.
+    """Restrict the runs to a range of time that contains their first ``rows`` rows.
 
-    At most three statements, where the order is that in which runs closed; none otherwise.
+    ``at`` is the time at which they start; None means the beginning of the order. At most three statements where the
+    order is the time of closing, and none otherwise.
     """
     if order.lstrip("-") != "closed":
         return runs
@@ -77,44 +86,49 @@ def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) ->
             if newest_first
             else runs.filter(closed_at__lte=start + time_range)
         )
+        # Enough rows in the range: those further away cannot come before them.
         if len(near_runs.filter(condition).order_by().values("pk")[:rows]) >= rows:
             return near_runs
     return runs
 
 
 def _first_time(alias: str, *, newest: bool) -> datetime:
-    """No run closed before the first was started."""
+    """Return the time at which the order by closing starts.
+
+    For the oldest first, this is when the first run was started, because no run closed before that.
+    """
     created = Instance.objects.using(alias).order_by("pk").values_list("created_at", flat=True)
     return (None if newest else created.first()) or timezone.now()
 
 
 class IndexOrderedQuerySet:
-    """What a paginator asks runs for (``filter``, ``order_by``, a slice), of which it gets ids and places alone.
+    """The part of a queryset that a paginator needs, which returns only ids and places.
 
-    More are found than a page has: of a limit of fifty PostgreSQL hopes to meet so many soon if it walks by the order,
-    and then reads the whole table where there are few of them.
+    It supports ``filter``, ``order_by`` and a slice. It fetches more rows than a page has. For a limit of fifty,
+    PostgreSQL would read the runs in order, expecting to meet fifty matches soon. It then reads the whole table if few
+    match.
     """
 
     def __init__(self, runs: Runs, order: str) -> None:
         self.runs, self.order = runs, order
 
     def order_by(self, *names: str) -> IndexOrderedQuerySet:
-        """In another direction, say."""
+        """Return a copy with another order, as ``QuerySet.order_by`` does."""
         return IndexOrderedQuerySet(self.runs.order_by(*names), self.order)
 
     def filter(self, *conditions: Any, **lookups: Any) -> IndexOrderedQuerySet:
-        """Narrower."""
+        """Return a copy restricted to the rows that match, as ``QuerySet.filter`` does."""
         return IndexOrderedQuerySet(self.runs.filter(*conditions, **lookups), self.order)
 
     def __getitem__(self, part: slice) -> list[dict[str, Any]]:
-        """Rows of ``pk`` and the column of the order. One read."""
+        """Return the rows of a slice, each with ``pk`` and the column of the order. One read."""
         start, stop = part.start or 0, part.stop
         rows = self.runs.values(*(name.lstrip("-") for name in columns(self.order)))
         return [*rows[start : start + fetch_size(self.order, stop - start)]][: stop - start]
 
 
 def iterate_runs(runs: Runs, order: str = NEWEST_FIRST, *, size: int) -> Iterator[Instance]:
-    """All of them, read in pages of that ``size`` as they are asked for."""
+    """Iterate over all runs in that order, reading pages of ``size`` rows on demand."""
     runs, place = order_runs(runs, order), None
     column = columns(order)[0].lstrip("-")
     while True:

@@ -1,4 +1,4 @@
-"""Stop a run where it stands, until somebody lets it go on."""
+"""Pause a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from temporalex_django.models import Instance
 
 
 class Pause(OperatorRunAction[None]):
-    """None of its code runs until it is unpaused, in the caller's transaction.
+    """Operation that pauses a run: none of its code runs until it is unpaused.
 
-    Signals, cancel requests, results and timers wait for that, and so do its timeouts; updates and resumes are refused
-    (``RunPaused``), queries are answered. Activities that it has scheduled go on, with their retries. Terminating it
-    works. The next run of its chain is paused too. Locks the chain: see ``OperatorRunAction.lock_run``.
+    Signals, cancel requests, results, timers and the run's timeouts wait until then. Updates and resumes are refused
+    (``RunPaused``), and queries are answered. Activities that the run has scheduled continue, with their retries. A
+    paused run can be terminated. If its chain gets a next run, that is paused too.
+
+    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "pause"

@@ -1,4 +1,4 @@
-"""Ask a run, from its published state."""
+"""Query a run, from its published state."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ BUILT_IN = ("__accepts", "__describe")
 
 
 class Query(RunAction[Any]):
-    """Gives the answer, from the row: no worker is asked.
+    """Operation that answers a query from the row of the run; no worker is asked.
 
-    With ``fresh``, messages that no turn has read and a first activation that has not been are driven here first, in a
-    transaction of their own or in the caller's; the wait for the lock is at most ``UPDATE_LOCK_WAIT``, after that the
-    row answers as it is. Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class,
-    ``NestingError``.
+    With ``fresh``, unread messages and a first activation that has not happened are processed here first. This happens
+    in a transaction of its own, or in the caller's. The wait for the lock is at most ``UPDATE_LOCK_WAIT``. After that
+    the query is answered from the row as it is.
+
+    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class, and ``NestingError``.
     """
 
     name: ClassVar[str] = "query"
@@ -59,6 +60,7 @@ class Query(RunAction[Any]):
             if redactor.shows_error_text or cause is None or isinstance(cause, TemporalexError):
                 raise
             label = f"query {self.message_name!r} of {self.target.workflow} raised {type(cause).__name__}"
+            # The text of an exception of the query may quote payloads that this user may not see.
             raise QueryFailed(f"{label} ({redactor.redact_text('')})") from None
 
     def _answer(self) -> Any:
@@ -78,8 +80,10 @@ class Query(RunAction[Any]):
         if isinstance(self.query, str) and self.query.startswith("__"):
             return self._answer_built_in()
         published = None if row[1] is None else codec().decode(row[1])
+        # In the gap after a continue-as-new, the state of the previous run is the best answer (see decision 13).
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._previous_state()
+        # The query runs code of the class too, and may end this process as turns have ended others.
         if crashes >= MOST_CRASHES:
             raise QueryFailed(
                 f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
@@ -89,9 +93,10 @@ class Query(RunAction[Any]):
             return cls.answer(self.query, self.args, published)
 
     def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
-        """Status, published state, blocked or not, unread messages or not, and how many processes its code has ended.
+        """Read the row of the run.
 
-        The last counts those in a row.
+        Returns the status, the published state, whether the run is blocked, and whether it has unread messages. The
+        last value is the number of processes in a row that ended while they ran its code.
         """
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
@@ -108,7 +113,8 @@ class Query(RunAction[Any]):
     def _advance_run(self) -> bool:
         in_transaction = inside_transaction(self.storage.alias)
         if in_transaction and self.storage.sql.fixed_snapshot():
-            return False  # it could not see what it locks: the row answers
+            # The snapshot of the transaction may be older than the row that it would lock. Answer from the row instead.
+            return False
         try:
             with self.storage.savepoint() if in_transaction else self.storage.transaction():
                 run = inline.try_lock_run(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
@@ -121,9 +127,9 @@ class Query(RunAction[Any]):
         return True
 
     def _previous_state(self) -> Any:
-        """The state of the run that went on as this one, while this one has published none; None: there is none.
+        """Return the published state of the previous run, while this one has published none; None if there is none.
 
-        That of a run which was taken back is of what no longer happened.
+        A run that was reset does not count, because its state describes what no longer happened.
         """
         rows = self.storage.sql.select(
             "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
@@ -139,9 +145,8 @@ class Query(RunAction[Any]):
         from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query
 
         user = self.by.user
-        access.require_access(
-            user, access.VIEW, alias=self.storage.alias, run=self.row
-        )  # it is what ``describe`` shows
+        # The answer is that of ``describe``, so it requires the permission to view the run as well.
+        access.require_access(user, access.VIEW, alias=self.storage.alias, run=self.row)
         redactor = UNREDACTED if user is None else access.redactor_for(user, self.row)
         description = describe(self.target, storage=self.storage, redactor=redactor)
         match self.query:

@@ -1,4 +1,4 @@
-"""What waits in each queue, and for how long: for whoever watches, cheap enough to be asked every few seconds."""
+"""Figures about the work that waits in each queue, cheap enough for monitoring every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from temporalex_django.core.limits import NO_LIMITS, Limits
 from temporalex_django.db.switches import read_switches
 from temporalex_django.models import SwitchedOff, Worker
 
-#: What waits is counted up to so many.
+#: Most rows that are counted of one kind in one queue.
 MAX_COUNT = 10_000
 _RUNS = "from temporalex_chain where queue = %s and due_at <= {now}"
 _TASKS = "from temporalex_activity_task where queue = %s and owner is null and not atomic and line is {which} and due_at <= {now}"
@@ -24,12 +24,15 @@ _TASKS = "from temporalex_activity_task where queue = %s and owner is null and n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFigures:
-    """A queue as it stands.
+    """The current figures of a queue.
 
-    ``due_runs`` and ``due_activities`` wait for a worker (``MAX_COUNT`` of each, or more), ``held_activities`` of them
-    in lines of their own; the oldest run and the oldest activity of all are due for ``lag`` seconds (0.0: none is).
-    ``running``: activities that workers have. ``workers``: live ones that poll it, and are not drained. ``off``: it is
-    switched off. ``concurrency`` and ``rate`` are its limits.
+    ``due_runs`` and ``due_activities`` wait for a worker; each is counted up to ``MAX_COUNT``. ``held_activities`` are
+    those of the due activities that wait in partitions of the queue. ``oldest_due`` is the time since which the oldest
+    run or activity is due, and ``lag`` the seconds since then (0.0 if nothing is due).
+
+    ``running`` is the number of activities that workers have claimed. ``workers`` are the live workers that poll the
+    queue and are not drained. ``off`` is True if the queue is switched off. ``concurrency`` and ``rate`` are its
+    limits.
     """
 
     queue: str
@@ -46,9 +49,10 @@ class QueueFigures:
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
-    """Figures of these queues by name, or of all that this process or a worker knows, or in which something waits.
+    """Return the figures of queues, sorted by name.
 
-    At most six reads; locks nothing.
+    By default these are all queues that this process or a worker knows, and those in which something waits. At most six
+    reads; locks nothing.
     """
     store = storage()
     sql, limits = store.sql, queue_limits()
@@ -61,6 +65,8 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
     parts = [_RUNS.format(now=now), _TASKS.format(which="null", now=now), _TASKS.format(which="not null", now=now)]
     columns = [f"(select min(due_at) {part})" for part in parts]
     columns += [f"(select count(*) from (select 1 {part} limit {MAX_COUNT}) x{n})" for n, part in enumerate(parts)]  # noqa: S608 - constants
+    # Count behind a limit, so that a queue with a million waiting rows costs no more than one with ten thousand. All
+    # queues go into one statement, which also returns the time of the database.
     queue_sql = f"select {', '.join(columns)}, {now}"
     rows = sql.select(
         " union all ".join([queue_sql] * len(queue_names)),

@@ -15,9 +15,9 @@ from temporalex_django.models import Instance
 
 
 class Redeliver(FailedMessageAction):
-    """The signal is sent to the run once more, with the same payload and id, behind the messages that wait.
+    """Operation that sends the signal to the run once more, with the same payload and id, after the messages that wait.
 
-    A paused run takes it when it is unpaused. See ``FailedMessageAction``.
+    A paused run receives it when it is unpaused. See ``FailedMessageAction``.
     """
 
     name: ClassVar[str] = "redeliver"

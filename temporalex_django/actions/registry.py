@@ -1,6 +1,6 @@
-"""All operations by name: what filters, permissions and the audit are made of.
+"""All operations by name, from which filters, permissions and the audit are built.
 
-Each module of this package is read for it.
+To collect them, this module imports each module of the package.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from temporalex_django import actions
 from temporalex_django.actions.base import Action, registry
 from temporalex_django.actions.steering import OperatorRunAction
 
+# An operation registers itself when its class is created, so importing the modules is all that is needed.
 for _module in pkgutil.iter_modules(actions.__path__):
     import_module(f"{actions.__name__}.{_module.name}")
 
 ACTIONS: MappingProxyType[str, type[Action[Any]]] = MappingProxyType(dict(sorted(registry.items())))
-#: Those that an operator does to one run.
+#: Operations that an operator performs on one run.
 STEERING: MappingProxyType[str, type[OperatorRunAction[Any]]] = MappingProxyType(
     {name: action for name, action in ACTIONS.items() if issubclass(action, OperatorRunAction)}
 )

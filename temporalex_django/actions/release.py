@@ -1,4 +1,4 @@
-"""Give back a human task that one has claimed."""
+"""Release a human task that a person has claimed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from temporalex_django.models import HumanTask
 
 
 class Release(HumanTaskAction[None]):
-    """Others may decide it again.
+    """Operation that ends the claim of a human task, so that others may decide it again.
 
-    A claim of somebody else takes the permission ``release_humantask``. Raises ``ActionNotPossible`` where there is no
-    claim, ``HumanTaskClaimed``, ``ActionNotPermitted``. The audit says whose claim it was.
+    Ending a claim of somebody else requires the permission ``release_humantask``. Raises ``ActionNotPossible`` if there
+    is no claim, ``HumanTaskClaimed`` and ``ActionNotPermitted``. The audit says whose claim it was.
     """
 
     name: ClassVar[str] = "release"
@@ -32,6 +32,7 @@ class Release(HumanTaskAction[None]):
             task = self.lock_task()
             is_own_claim = task.claimed_until is not None and task.claimed_by_key == authorization.sender_key(self.user)
             if not is_own_claim and not (task.claimed_until is not None and self._may_release(task)):
+                # These raise the error that fits best; without a claim, only the one below is left.
                 self.require_candidate(task)
                 self.require_unclaimed(task)
                 raise ActionNotPossible(
@@ -49,6 +50,6 @@ class Release(HumanTaskAction[None]):
             )
 
     def _may_release(self, task: HumanTask) -> bool:
-        """Whether the access policy lets this person end claims of others."""
+        """Return True if the access policy lets this user end claims of others."""
         operation = access.Operation(action=self.name, permission=f"{APP}.release_humantask")
         return access.policy().allows(self.user, operation.of(task.run))

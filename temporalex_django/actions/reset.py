@@ -1,4 +1,4 @@
-"""Take a run back to one of its activations."""
+"""Reset a run to one of its activations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from temporalex_django.models import Chain
 
 
 class Reset(ReplayFromAction[str]):
-    """The run is closed as terminated (reason ``reset``); a new one of its id and chain has its history up to a point.
+    """Operation that replaces a run with one that continues from a point of its history; returns the new run id.
 
-    That point is behind the activation ``to`` (0: at the start), or behind the last one that the code which is here
-    goes through as it is recorded, and that did not close the run. From there the new run goes on with a new seed:
-    activities that were open are scheduled anew under the idempotency key that they had, timers keep their time,
-    children stay with the old run. What somebody did by hand stays: other inputs, and ends that nobody has read. A
-    closed run is reset as well, if its id is free. Gives the id of the new run.
+    The run is closed as terminated (reason ``reset``). The new run has the same id and chain, and the history up to the
+    point. The point is after the activation ``to`` (0: at the start). By default it is after the last activation that
+    the available code replays as recorded, and that did not close the run.
 
-    In the caller's transaction, under the lock of the chain: see ``OperatorRunAction.lock_run``. Raises
-    ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``. Always audited.
+    From there the new run continues with a new seed. Open activities are scheduled again under the same idempotency
+    key, timers keep their due time, and children stay with the old run. Manual changes are kept: edited inputs, and
+    results that nothing has read yet. A closed run can be reset as well, if its id is free.
+
+    Runs in the caller's transaction, under the lock of the chain; see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
     """
 
     name: ClassVar[str] = "reset"
@@ -42,6 +44,7 @@ class Reset(ReplayFromAction[str]):
 
     def perform(self) -> str:
         target, storage = self.target, self.storage
+        # The replay runs code of users, so it comes before the lock (see decision 42).
         self.check_replay()
         with storage.transaction():
             run = self.lock_run()
@@ -61,7 +64,8 @@ class Reset(ReplayFromAction[str]):
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
             self.refuse(_("the time of all its runs together (execution_timeout) is over: fork it"), closed=False)
-        if run.queue != code.task_queue and run_record.run_id != run.run_id:  # it was moved since
+        # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
+        if run.queue != code.task_queue and run_record.run_id != run.run_id:
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))

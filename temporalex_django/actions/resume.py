@@ -1,4 +1,4 @@
-"""Give a graph the event that one of its steps waits for."""
+"""Resume a step of a graph with the event that it waits for."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 
 class Resume(RequestAction):
-    """Judged like an update, and where an update would be.
+    """Operation that sends an event to a waiting step of a graph.
 
-    The event must be for exactly one waiting step, else nothing changes.
+    It is judged like an update, and in the same process in which an update would be. The event must match exactly one
+    waiting step; otherwise nothing changes.
 
-    ``by`` is who decides. A step with a role (``Approval``) takes nobody else's word, and no code's; a person from a
-    face needs the permission to signal, or such a role of this graph. Raises ``ResumeRefused``, ``ActionNotPermitted``,
-    ``WorkflowClosed``, ``PayloadError``, ``NestingError``, ``UpdateTimeout``.
+    ``by`` is the person who decides. A step with a role (``Approval``) accepts only people who have it, and no code. A
+    person who uses an interface needs the permission to signal, or such a role in this graph.
+
+    Raises ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``, ``PayloadError``, ``NestingError`` and
+    ``UpdateTimeout``.
     """
 
     name: ClassVar[str] = "resume"
@@ -51,8 +54,8 @@ class Resume(RequestAction):
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
         self.decidable_steps = [] if code is None else decidable_steps(code, event, by.user)
-        # from a face a person needs the permission to signal; whether the step that matches has a role is known when it
-        # is judged
+        # People who use an interface need the permission to signal, unless the step has a role. Which step matches is
+        # known only when the request is judged, so the request carries the answer of the policy with it.
         self.is_permitted = by.user is None or by.source == CODE.source or self._may_signal(by.user, target)
         decider_name, decider_key = (
             (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
@@ -70,12 +73,15 @@ class Resume(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """Whoever has the role of a step needs no permission besides."""
+        """The operation, without a permission for people who have the role of a step."""
         request = super().permission_request
         return request if self.is_permitted or not self.decidable_steps else replace(request, permission=None)
 
     def _insert(self) -> InsertedMessage:
-        """Under the lock of its run, where that is had: what people have claimed is theirs to decide."""
+        """Insert the request, after checking that it decides no task that somebody else has claimed.
+
+        This runs under the lock of the run, where that was available.
+        """
         if self.by.user is not None and (self.decidable_steps or self.target.workflow_class is None):
             require_claims_respected(
                 self.by.user, self.target.chain_id, self.message, step=self.payload["step"], storage=self.storage
@@ -88,11 +94,10 @@ class Resume(RequestAction):
 
 
 def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None, visible_runs: Runs = None) -> bool:
-    """Whether some step of that run takes the word of this person, by his role.
+    """Return True if a step of that run accepts the decision of this person because of their role.
 
-    He may resume it without the permission to signal.
-
-    False where there is no such run: who may not know it is told the same.
+    They may resume it without the permission to signal. Returns False if there is no such run, so that people who may
+    not know of a run get the same answer.
     """
     try:
         code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class

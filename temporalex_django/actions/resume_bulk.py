@@ -1,4 +1,4 @@
-"""Go on with a bulk job that was stopped."""
+"""Resume a bulk job that was stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from temporalex_django.models import BulkJob
 
 
 class ResumeBulk(StopBulk):
-    """The other way round: workers go on with the runs that it has not come to."""
+    """Operation that resumes a stopped bulk job: workers continue with the runs that are left."""
 
     name: ClassVar[str] = "resume_bulk"
     from_state: ClassVar[str] = BulkJob.State.STOPPED

@@ -1,4 +1,4 @@
-"""Try a failed activity again now."""
+"""Retry a failed activity now."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from temporalex_django.models import ActivityTask
 
 
 class RetryActivity(ActivityAction):
-    """It is due at once, and not at its back-off; with ``input`` it is tried with that, under a new idempotency key.
+    """Operation that makes a failed activity due at once, instead of after its back-off.
 
-    The end of an activity with an edited input says so in the history. Attempts stay counted. Raises ``PayloadError``
-    for an input that does not fit. In the caller's transaction; locks the chain: see ``OperatorRunAction.lock_run``.
+    With ``input``, the activity is tried with that input, under a new idempotency key. The history then records with
+    the result that the input was edited. Earlier attempts stay counted. Raises ``PayloadError`` for an input that does
+    not fit. Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "retry_activity"
@@ -56,5 +57,6 @@ class RetryActivity(ActivityAction):
                 self.storage.edit_task(task)
             now = self.storage.now()
             self.finish_task(immediate_retry(task, now=now), run, **digests)
+            # No worker claims an atomic activity: turns of the run execute it, so the run itself must be due.
             if task.atomic:
                 self.storage.write([retry_atomic(run, now=now)])

@@ -1,4 +1,4 @@
-"""Have the process of the web server do what is due, while somebody develops."""
+"""Process due work in the process of the web server, during development."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from temporalex_django.errors import ActionNotPossible
 
 
 class RunDue(Action[int]):
-    """What ``temporalex worker --burst`` does, in this process and thread, under ``DEBUG``: the number of its turns.
+    """Operation that processes due work like ``temporalex worker --burst``, and returns the number of turns.
 
-    Raises ``ActionNotPossible`` without ``DEBUG``, and ``TimeoutError`` when there is still work after ``timeout``
-    seconds. Audited, in a transaction that commits before the work begins: call it outside of one.
+    It works in this process and thread, and only under ``DEBUG``. Raises ``ActionNotPossible`` without ``DEBUG``, and
+    ``TimeoutError`` if there is still work after ``timeout`` seconds. Audited, in a transaction that commits before the
+    work starts. Call it outside of a transaction.
     """
 
     name: ClassVar[str] = "run_due"

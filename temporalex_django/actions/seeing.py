@@ -1,4 +1,4 @@
-"""Human tasks as somebody sees them: titles, comments and what they show are payloads of their run.
+"""Redaction of human tasks: titles, comments and shown values are payloads of their run.
 
 The people whom a task asks see all of it, and so does the person who decided it. Everybody else sees what they may see
 of the run (``access.redactor_for``).
@@ -19,10 +19,10 @@ from temporalex_django.models import HumanTask, Instance
 
 
 def redact_tasks(tasks: Iterable[HumanTask], user: Person | None) -> list[HumanTask]:
-    """The tasks as this person sees them; code sees all.
+    """Return the tasks as this person sees them; code sees everything.
 
-    Reads the groups and permissions of the person, and of those in whose place they decide, where the view of a run
-    hides something. What is hidden is hidden in a copy, which is not to be stored.
+    Where the view of a run is redacted, this reads the groups and permissions of the person, and of those on whose
+    behalf they decide. Redacted tasks are copies, which must not be saved.
     """
     if user is None:
         return [*tasks]
@@ -32,10 +32,12 @@ def redact_tasks(tasks: Iterable[HumanTask], user: Person | None) -> list[HumanT
 
 def _redact_task(task: HumanTask, user: Person, viewer: _Viewer) -> HumanTask:
     columns = {"id": task.run_id, "chain_id": task.chain_id, "workflow_id": task.workflow_id, "workflow": task.workflow}
+    # The row of the task has all columns that a redactor needs, so no run is read for a list of tasks.
     redactor = redactor_for(user, Instance.from_db(storage().alias, [*columns], [*columns.values()]))
     is_decider = bool(viewer.key) and viewer.key == task.decided_by_key
     if (redactor.shows_error_text and task.shows is None) or is_decider or viewer.is_candidate(task):
         return task
+    # A copy: the caller may save or compare the original.
     redacted_task = copy(task)
     redacted_task.title = redactor.redact_text(task.title)
     redacted_task.comment = redactor.redact_text(task.comment) if task.comment else ""
@@ -44,7 +46,7 @@ def _redact_task(task: HumanTask, user: Person, viewer: _Viewer) -> HumanTask:
 
 
 class _Viewer:
-    """A person, with everybody in whose place they decide: which tasks ask for one of them."""
+    """A person, together with the people on whose behalf they decide."""
 
     def __init__(self, user: Person) -> None:
         self.user = user
@@ -59,7 +61,10 @@ class _Viewer:
 
 
 class _CandidateMatcher:
-    """Everything that a person answers to, see ``people.answers_to``; a superuser has each role."""
+    """The candidates that match a person; see ``authorization.matches_candidate``.
+
+    A superuser has each role.
+    """
 
     def __init__(self, user: Person) -> None:
         sender = authorization.sender_of(user)
@@ -73,7 +78,8 @@ class _CandidateMatcher:
             }
 
     def matches(self, task: HumanTask) -> bool:
-        """Whether the task asks for this person."""
+        """Return True if the task asks for this person."""
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
         matches_role = self.has_all_roles and any(not candidate.startswith("user:") for candidate in candidates)
+        # Compare sets that were read once per person; ``matches_candidate`` would query once per task.
         return self.is_active and (matches_role or not self.identities.isdisjoint(candidates))

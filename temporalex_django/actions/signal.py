@@ -15,15 +15,18 @@ from temporalex_django.engine.deduplication import MessageFingerprint
 
 
 class SendSignal(RunAction[None]):
-    """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction.
+    """Operation that sends a signal to a chain.
 
-    Locks nothing.
+    It is one INSERT into the inbox, on the caller's connection. It is rolled back with the caller's transaction and
+    locks nothing.
 
-    With ``message_id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor
-    taken for it when its payload is another). One that has become a failed message is delivered again, with this
-    payload, and the audit has the digests of both. Raises ``WorkflowClosed`` when the run was closed when ``target``
-    was read, ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` where its class is here and declares others. A run
-    that closes before it reads the signal leaves it settled as undelivered.
+    With ``id`` the signal may be sent again: a message that the chain has already is not stored twice. With
+    ``exact``, a message with the same id and another payload is an error instead. If the earlier one has become a
+    failed message, it is delivered again with this payload, and the audit has the digests of both.
+
+    Raises ``WorkflowClosed`` if the run was closed when ``target`` was read, ``PayloadError``, ``InvalidId``, and
+    ``UnknownSignal`` if this process has the class and it declares other signals. A run that closes before it reads the
+    signal leaves it settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
@@ -51,7 +54,7 @@ class SendSignal(RunAction[None]):
 
     @property
     def is_audited(self) -> bool:
-        """Also where code sends a signal again that failed: its payload is another one now."""
+        """True also if code sends a failed signal again, because that changes its payload."""
         return self._replaces_failed or super().is_audited
 
     @property
@@ -63,12 +66,14 @@ class SendSignal(RunAction[None]):
         payload = to_plain_payload(self.payload, label=f"the payload of signal {name!r}")
         message_id = None if self.message_id is None else check_message_id(self.message_id, label="signal")
         fingerprint = MessageFingerprint("signal", name, payload, self.by.sender)
+        # A sender that lost its connection repeats the signal, and must not fail because the first one did its work.
         if target.closed and message_id is not None and self._was_read(message_id, fingerprint):
             return
         target.require_open(f"signal {name!r}")
         if (code := target.workflow_class) is not None:
             require_signal(code, name)
             warn_lossy(code, "signal", name, self.payload, payload)
+        # The insert locks nothing of the run, so senders never wait for workers (see decision 6).
         with self.audit_transaction():
             inserted = insert_message(
                 target.chain_id,
@@ -80,7 +85,8 @@ class SendSignal(RunAction[None]):
                 exact=self.exact,
                 storage=self.storage,
             )
-            if inserted.replaced is not None:  # it takes the place of a failed message
+            # The message takes the place of a failed one (see decision 46).
+            if inserted.replaced is not None:
                 self._replaces_failed = True
                 self.record(
                     target.audit_subject,
@@ -94,7 +100,10 @@ class SendSignal(RunAction[None]):
         notify_on_commit(alias=self.storage.alias, queues=[target.queue])
 
     def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
-        """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
+        """Return True if the run received the signal before it closed.
+
+        Sending it again is a success then, too. Raises ``MessageIdTaken``.
+        """
         if (earlier_message := find_message(self.target.chain_id, message_id, storage=self.storage)) is None:
             return False
         earlier_message[1].require_same(message_id, fingerprint, exact=self.exact)

@@ -1,4 +1,4 @@
-"""Send a signal to the open run of an id, and start it when there is none."""
+"""Send a signal to the open run of an id, and start the run if there is none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 
 
 class SignalWithStart(Action[RunTarget]):
-    """Both in one transaction, in the caller's if one is open. Raises what ``Start`` and ``Signal`` raise.
+    """Operation that signals the open run of an id, or starts a run and signals it.
 
-    ``AlreadyRunning`` is left for an id that a run of another class, or a start that has not committed, holds.
+    Both happen in one transaction, which is the caller's if one is open. Raises what ``Start`` and ``SendSignal``
+    raise. ``AlreadyRunning`` remains for an id that a run of another class holds, or a start that has not committed.
     """
 
     name: ClassVar[str] = "signal_with_start"
     permission: ClassVar[str] = "start_instance"
-    authorized_by_run: ClassVar[bool] = True  # the start inside is not
+    # The signal is authorized by its handler. ``Start`` checks the access to the start itself.
+    authorized_by_run: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -73,7 +75,8 @@ class SignalWithStart(Action[RunTarget]):
                 try:
                     target = start.execute()
                 except AlreadyRunning:
-                    target = self._find_open_run()  # somebody else started it between our look and our start
+                    # Somebody else started the run after the lookup above.
+                    target = self._find_open_run()
                     if target is None:
                         raise
             SendSignal(target, signal=self.signal, payload=self.payload, by=self.by).execute()

@@ -1,4 +1,4 @@
-"""Let a timer fire now."""
+"""Make a timer fire now."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from temporalex_django.models import HistoryEvent, Instance, Message
 
 
 class SkipTimer(OperatorRunAction[None]):
-    """An ordinary ``TimerFired`` with ``by``, of the next activation; of a paused run when it is unpaused.
+    """Operation that makes a timer fire in the next activation.
 
-    ``seq`` is the number of the command that started the timer. In the caller's transaction; locks the chain: see
+    The history gets an ordinary ``TimerFired`` with ``by``. In a paused run this happens when it is unpaused. ``seq``
+    is the number of the command that started the timer. Runs in the caller's transaction and locks the chain; see
     ``OperatorRunAction.lock_run``.
     """
 
@@ -38,11 +39,13 @@ class SkipTimer(OperatorRunAction[None]):
             return reason
         alias = run._state.db  # noqa: SLF001 - Django documents it
         events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=TIMERS).order_by("seq")
+        # Running timers have no rows of their own; they follow from the events of the history.
         timers = pending_timers((event.kind, event.data) for event in events)
         if seq is None:
             return None if timers else str(_("no timer is running"))
         if seq not in timers:
             return str(_("no timer of that number is running: it has fired, or was cancelled"))
+        # The message has an id that is derived from the timer, so a second skip finds the first one.
         skip_messages = Message.objects.using(alias).filter(
             chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
         )
@@ -52,7 +55,10 @@ class SkipTimer(OperatorRunAction[None]):
     def parts(
         cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
     ) -> list[tuple[UUID, int | None]]:
-        """Every running timer of the runs: sleeps, and time limits of phases, waits and human tasks."""
+        """Return every running timer of the runs.
+
+        These are sleeps, and the time limits of phases, waits and human tasks.
+        """
         del selection
         parts: list[tuple[UUID, int | None]] = []
         for batch in batches(runs):

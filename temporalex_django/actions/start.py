@@ -25,11 +25,15 @@ from temporalex_django.graph.snapshot import start_snapshot
 
 
 class Start(Action[RunTarget]):
-    """Insert a chain that is due now, and its first run, on the caller's connection: they vanish with his transaction.
+    """Operation that starts a run.
 
-    The id is ``id``, or made of ``value`` for a class with ``unique``, or made up. Locks nothing that exists. Raises
-    ``InvalidId``, ``PayloadError`` (the input cannot be encoded, or does not fit the annotation of ``run``; a search
-    attribute or tag is none) and ``AlreadyRunning``; nothing is written then.
+    It inserts a chain that is due now, and its first run, on the caller's connection. They are rolled back with the
+    caller's transaction. The id is ``id``, or it is derived from ``value`` for a class with ``unique``, or generated.
+    Locks nothing that exists.
+
+    Raises ``InvalidId``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then. ``PayloadError`` means that
+    the input cannot be encoded, or does not fit the annotation of ``run``, or that a search attribute or a tag is
+    invalid.
     """
 
     name: ClassVar[str] = "start"
@@ -60,7 +64,7 @@ class Start(Action[RunTarget]):
         self.tags = tags
 
     def check(self) -> None:
-        """Also asks for the class's own permission, and whether it may be started from there."""
+        """Check also the class's own permission, and that it may be started from this interface."""
         refuse_inside_workflow(self.name)
         require_start_access(self.by, self.workflow, alias=self.storage.alias)
 
@@ -77,8 +81,12 @@ class Start(Action[RunTarget]):
                 self.record(
                     AuditSubject(run_id=str(inserted_run.run_id), workflow=cls.name, workflow_id=new_start.workflow_id)
                 )
+                # Check after the insert: the policy narrows a queryset, so it can judge only rows. A refusal rolls
+                # back.
                 self._require_visible(pk=inserted_run.run_id)
-        except AlreadyRunning:  # told to who sees the run that has the id; to others it sounds as if it were free
+        # Report it only to users who see the run that has the id. Others get the same ``ActionNotPermitted`` as for a
+        # new run that would not exist for them, so nobody can find out which ids of other tenants are taken.
+        except AlreadyRunning:
             self._require_visible(workflow_id=new_start.workflow_id, closed_at=None)
             raise
         return RunTarget(
@@ -101,7 +109,7 @@ class Start(Action[RunTarget]):
         workflow_id = self._build_id()
         label = f"the input of {cls.name}"
         args = to_plain_payload(input_or_default(cls, self.args), label=label)
-        # here it is the caller's error, later it would be the run's
+        # Check the input here: now it is an error of the caller, later it would fail the run.
         payloads.convert(args, cls.definition.args_type, label=label)
         warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
         return NewStart(
@@ -133,7 +141,10 @@ class Start(Action[RunTarget]):
 
 
 def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -> models.Model | None:
-    """What a run is about. Raises ``PayloadError`` for what is no saved model instance."""
+    """Return the object that a run is about.
+
+    Raises ``PayloadError`` for anything that is not a saved model instance.
+    """
     if subject is not None and not isinstance(subject, models.Model):
         raise PayloadError(f"the subject of {workflow_name} must be a saved model instance, not {subject!r}")
     if subject is not None and subject.pk is None:
@@ -146,7 +157,10 @@ def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -
 
 
 def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
-    """Whoever makes a run of that class may start it, in whatever way. Raises ``ActionNotPermitted``."""
+    """Raise ``ActionNotPermitted`` unless the actor may start runs of that class.
+
+    Every operation that creates a run of the class calls this, whatever the way.
+    """
     user = by.user
     if user is None:
         return
@@ -159,7 +173,10 @@ def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
 
 
 def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operation | None:
-    """What of that this person may not do from a face; without a permission: nobody may."""
+    """Return the first operation that this user may not perform to start the class from an interface, or None.
+
+    An operation without a permission means that nobody may start it from there.
+    """
     access_policy = access.policy()
     refused_operation = next(
         (operation for operation in _start_operations(cls) if not access_policy.allows(user, operation)), None
@@ -170,7 +187,7 @@ def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operati
 
 
 def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
-    """What the access policy is asked about whoever makes a run of that class."""
+    """Yield the operations that the access policy is asked about before a run of that class is created."""
     operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
     yield operation
     if cls.start_permission is not None:
@@ -178,12 +195,15 @@ def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
 
 
 def require_visible_run(by: Actor, *, workflow_class: type[Workflow], alias: str, **lookups: Any) -> None:
-    """Nobody starts from a face what there is not for him: a run among those of another tenant, say.
+    """Raise ``ActionNotPermitted`` if no run that exists for the user matches ``lookups``.
 
-    Raises ``ActionNotPermitted`` when no run that there is for him is such a ``lookups``.
+    It keeps people from starting a run that would not exist for them, such as one of another tenant. Code, and users in
+    whose name code acts, are not restricted.
     """
     if by.user is None or by.source == CODE.source:
         return
     visible_runs = access.runs_for(by.user, alias=alias)
     if visible_runs is not None and not visible_runs.filter(**lookups).exists():
-        raise ActionNotPermitted(f"{by.user} may not start this {workflow_class.name}: it would not be among his runs")
+        raise ActionNotPermitted(
+            f"{by.user} may not start this {workflow_class.name}: it would not be among their runs"
+        )

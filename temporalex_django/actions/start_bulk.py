@@ -1,4 +1,4 @@
-"""Do one thing to many runs, or to activities or timers of many runs."""
+"""Start a bulk job: one operation on many runs, or on activities or timers of many runs."""
 
 from __future__ import annotations
 
@@ -27,29 +27,35 @@ from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, Idem
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
 _BATCH_SIZE = 500
-#: A time, or the id that begins at one (see ``narrowing``), among the values of a filter.
+#: A time among the values of a filter, or an id that was derived from one (see ``narrowing``).
 _TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
 
 
 class StartBulk(Action[BulkJob]):
-    """Note a job, which workers go through: any action of operators by its name, or ``signal``, on each of these runs.
+    """Operation that creates and returns a bulk job, which workers process.
 
-    An action on activities or timers is done to each of those that the runs have now and to which it can be done; the
-    ``selectors`` of the action, among the ``inputs``, choose among them.
+    ``action`` is the name of any operator action, or ``signal``. It is performed on each of the ``runs``. An action on
+    activities or timers is performed on each one that the runs have now and for which it is possible. The ``selectors``
+    of the action, among the ``inputs``, choose among them.
 
-    ``runs`` are run ids, or a queryset of runs (a filter), of which there are those that the access policy leaves; at
-    most ``BULK_LIMIT``. ``visible_runs`` are the runs that a face leaves him besides, and ``is_admitted`` says of one
-    whether it leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those
-    of the action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its
-    turn; a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with
-    it before, if he asks for the same and while it is kept (see ``forgetting``); the times in a queryset do not count
-    there. Gives the job.
+    ``runs`` are run ids, or a queryset of runs (a filter), at most ``BULK_LIMIT``. Only runs that exist for the user
+    count. ``visible_runs`` and ``is_admitted`` are restrictions of an interface: the first is a queryset, and the
+    second is asked about each run. Excluded runs of a queryset are skipped, and an excluded run id is refused.
+    ``inputs`` are those of the action; for ``signal`` they are ``signal`` and ``payload``.
 
-    One transaction, that of the caller if he has one. Raises ``ActionNotPermitted``, ``ActionNotPossible`` (no such
-    action, no run, too many, an input that only one run can have), ``WorkflowNotFound`` for an id that there is not for
-    him, ``PayloadError``, ``TypeError`` for inputs that the action does not take and for ``runs`` that are none,
-    ``InvalidId`` for a token that is none, ``IdempotencyKeyReused`` for one that came with something else before.
-    Audited.
+    The permission of the action is checked now, and again for each run when it is processed. A queryset also requires
+    the permission to view runs. With a ``token``, a repeated request of the same person returns the job that the first
+    one started, while that job is kept (see ``forgetting``). Times in a queryset are not compared.
+
+    One transaction, which is the caller's if one is open. Audited. Raises:
+
+    - ``ActionNotPermitted``;
+    - ``ActionNotPossible`` for an unknown action, no runs, too many runs, or an input that only one run can have;
+    - ``WorkflowNotFound`` for an id that does not exist for the user;
+    - ``PayloadError``;
+    - ``TypeError`` for inputs that the action does not take, and for invalid ``runs``;
+    - ``InvalidId`` for an invalid token;
+    - ``IdempotencyKeyReused`` for a token that was used for another request.
     """
 
     name: ClassVar[str] = "start_bulk"
@@ -78,7 +84,11 @@ class StartBulk(Action[BulkJob]):
         self.action_permission, self.input_values, self.selection = _validate_inputs(action, inputs)
 
     def check(self) -> None:
-        """Also asks for the permission of the action itself, and who chooses by what runs are like looks at them."""
+        """Check also the permission of the action itself.
+
+        A user who selects runs by a queryset must be allowed to view runs, because the selection reveals their
+        properties.
+        """
         super().check()
         if isinstance(self.runs, QuerySet):
             access.require_access(self.by.user, access.VIEW, alias=self.storage.alias)
@@ -114,6 +124,7 @@ class StartBulk(Action[BulkJob]):
                 total=0,
                 created_at=self.storage.now(),
             )
+            # Before the limit and the selection: a repeated request returns its job, whatever has changed since.
             if token is not None and (duplicate := self._find_duplicate(job, token)) is not None:
                 return duplicate
             self._require_job_limit()
@@ -133,7 +144,10 @@ class StartBulk(Action[BulkJob]):
         return job
 
     def _require_job_limit(self) -> None:
-        """Raises ``ActionNotPossible`` where jobs of this person run in such number that others would wait long."""
+        """Raise ``ActionNotPossible`` if the user already has ``BULK_JOBS`` running jobs.
+
+        The limit keeps other people's jobs from waiting long.
+        """
         user_id, limit = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
         if user_id is None:
             return
@@ -146,11 +160,17 @@ class StartBulk(Action[BulkJob]):
 
     @property
     def _token_digest(self) -> str | None:
-        """Of who asks, and his token: whatever characters are in both, there is none of another person."""
+        """The digest of the user and the token.
+
+        It cannot collide with the digest of another person, whatever characters the two parts contain.
+        """
         return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
-        """The job of that token; else ``job`` has it now, and who comes with it at the same time waits for us."""
+        """Return the job that has the token, or None if ``job`` was stored with it now.
+
+        A concurrent request with the same token waits for this transaction. Raises ``IdempotencyKeyReused``.
+        """
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
         stored_job = jobs.get(token=token)
@@ -159,10 +179,12 @@ class StartBulk(Action[BulkJob]):
         return None if stored_job.pk == job.pk else stored_job
 
     def _request_digest(self) -> str:
-        """What was asked for, but for the moment at which it was."""
+        """Return a digest of the request, without the times in it."""
         runs: Sequence[str]
         if isinstance(self.runs, QuerySet):
             try:
+                # The same filter compiles to the same statement. Times in it are left out: a repeated request computes
+                # them anew.
                 rows = self._run_keys(self.runs)
                 sql, values = rows.query.get_compiler(using=self.storage.alias).as_sql()
             except EmptyResultSet:
@@ -173,7 +195,10 @@ class StartBulk(Action[BulkJob]):
         return _digest([self.action, self.input_values, self.reason, runs, self.selection])
 
     def _select_runs(self) -> list[UUID]:
-        """The runs, newest first."""
+        """Return the ids of the selected runs, newest first.
+
+        Raises ``ActionNotPossible`` and ``WorkflowNotFound``.
+        """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)
         queryset = Instance.objects.using(alias) if allowed_runs is None else allowed_runs
@@ -185,9 +210,11 @@ class StartBulk(Action[BulkJob]):
         else:
             requested_ids = {self._run_id(entry) for entry in self.runs}
             queryset = queryset.filter(pk__in=list(requested_ids)[: limit + 1])
+        # One more than the limit says that there are too many, without counting all of them.
         run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
         if max(len(requested_ids), len(run_ids)) > limit:
             raise ActionNotPossible(f"a bulk job takes {limit:,} runs at most (BULK_LIMIT): choose fewer")
+        # A run of another tenant and one that does not exist get the same error.
         if missing := requested_ids - set(run_ids):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
         run_ids = self._filter_admitted(run_ids)
@@ -203,7 +230,10 @@ class StartBulk(Action[BulkJob]):
         return "run" if action is None else action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """The items of the job. Raises ``ActionNotPossible`` for none, and for too many."""
+        """Return the items of the job.
+
+        Raises ``ActionNotPossible`` if there are none, or too many.
+        """
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:
             return [(run, None) for run in runs]
@@ -217,12 +247,18 @@ class StartBulk(Action[BulkJob]):
         return parts
 
     def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
-        """Their keys; of a slice in its order, which says which they are."""
+        """Return a queryset of the ids of the runs.
+
+        A slice keeps its order, because the order determines which runs are in it.
+        """
         queryset = runs.using(self.storage.alias)
         return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
 
     def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
-        """Those that the face leaves him one by one. Raises ``ActionNotPermitted`` for one that he has named."""
+        """Return the run ids that ``is_admitted`` accepts.
+
+        Raises ``ActionNotPermitted`` if the caller named a run that it refuses.
+        """
         if self.is_admitted is None:
             return run_ids
         rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
@@ -233,7 +269,7 @@ class StartBulk(Action[BulkJob]):
         return [run_id for run_id in run_ids if run_id not in refused_runs]
 
     def _single_run_input(self) -> str | None:
-        """An input that was given and that no two runs can have."""
+        """Return the name of a given input that no two runs can share, or None."""
         action = operator_action(self.action)
         inputs = () if action is None else action.inputs
         return next(
@@ -257,7 +293,10 @@ def _digest(content: object) -> str:
 
 
 def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
-    """Raises ``TypeError`` for what is neither run ids nor a queryset of runs."""
+    """Return the queryset, or a list of run ids.
+
+    Raises ``TypeError`` for anything else.
+    """
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
             raise TypeError(f"runs is a queryset of {runs.model.__name__}: one of Instance is wanted, or run ids")
@@ -268,7 +307,10 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
 
 
 def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The permission of the action, its inputs, and what chooses among the parts of runs, as they will be stored."""
+    """Return the permission of the action, its inputs, and the selection of parts, as they will be stored.
+
+    Raises ``ActionNotPossible``, ``PayloadError`` and ``TypeError``.
+    """
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
             raise TypeError(f"signal takes no {', '.join(unknown)}")

@@ -1,7 +1,7 @@
-"""What an operator does to one run: each is a button, a REST route and a method of handles.
+"""Operations of an operator on one run: each is a button, a REST route and a method of handles.
 
-A face needs no code for a new one: it takes ``label``, ``effect`` and ``inputs`` from the class, asks ``why_not``
-whether it can be done now, and executes it. ``registry.STEERING`` has all of them by name.
+An interface needs no code for a new operation. It takes ``label``, ``effect`` and ``inputs`` from the class, asks
+``why_not`` whether the operation is possible now, and executes it. ``registry.STEERING`` lists them by name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ Text = str | Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One more thing that an operator says.
+    """An input of an operation, besides its reason.
 
-    ``kind`` is str, int, bool, float, or object for any JSON. One that is not ``required`` may be left out; ``choices``
-    are all that a str may be. ``single``: no two runs can have the same. ``edits``: it gives activities another input,
-    which takes permissions of its own (``OperatorRunAction.permission_requests``).
+    ``kind`` is str, int, bool, float, or object for any JSON. An input may be omitted unless it is ``required``.
+    ``choices`` are the allowed values of a str. ``single`` means that no two runs can have the same value. ``edits``
+    means that the input replaces the input of activities, which requires further permissions (see
+    ``OperatorRunAction.permission_requests``).
     """
 
     name: str
@@ -52,10 +53,14 @@ class Input:
     edits: bool = False
 
     def validate(self, value: Any) -> Any:
-        """``value`` if it is of the kind, as it will be stored. Raises ``PayloadError``."""
+        """Return ``value`` as it will be stored.
+
+        Raises ``PayloadError`` if it is not of the kind.
+        """
         label = f"the input {self.name!r}"
         if self.kind is object:
             return to_plain_payload(value, label=label)
+        # bool is a subclass of int, so True and 1 must be distinguished by hand; an int is accepted as a float.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (isinstance(value, self.kind) and is_number == (self.kind in (int, float))) and not (
             self.kind is float and is_number
@@ -69,17 +74,21 @@ class Input:
 
 
 class OperatorRunAction(RunAction[T]):
-    """Base of what operators do to a run.
+    """Base class of the operations of an operator on a run.
 
-    ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened.
-    ``destructive``: it cannot be undone. ``target_kind`` "activity" or "timer": ``seq``, the number of the command that
-    made it, is an argument too. ``needs_worker``: of no use before a live worker has the code of the activity.
-    ``inputs`` are asked for beside the ``reason``. ``selectors`` are asked for by a bulk job: they choose among the
-    activities or timers of its runs. ``sees_payloads``: it takes ``view_payload`` besides, since nobody is to answer
-    for an activity without having seen its input.
+    - ``label`` is the text of the button. ``effect`` says in a sentence what will happen, and ``done`` what has
+      happened.
+    - ``destructive`` is True if the operation cannot be undone.
+    - ``target_kind`` is "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
+      command that created the activity or timer.
+    - ``needs_worker`` is True if the operation is useless until a live worker has the code of the activity.
+    - ``inputs`` are asked for besides the ``reason``.
+    - ``selectors`` are asked for by a bulk job; they choose among the activities or timers of its runs.
+    - ``sees_payloads`` is True if the operation requires ``view_payload`` too. Nobody should answer for an activity
+      without having seen its input.
 
-    Each raises ``ActionNotPossible`` with the sentence of ``why_not`` (``WorkflowClosed`` where that is that the run is
-    closed), also when it became so after it was asked for; nothing is done then.
+    Each operation raises ``ActionNotPossible`` with the sentence of ``why_not``, or ``WorkflowClosed`` if the reason is
+    that the run is closed. This also happens if the reason arose after ``why_not`` was asked; nothing is done then.
     """
 
     label: ClassVar[Promise]
@@ -95,7 +104,10 @@ class OperatorRunAction(RunAction[T]):
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
     ) -> None:
-        """Raises ``PayloadError`` for an input of the wrong kind, ``TypeError`` for an unknown or missing one."""
+        """Validate the arguments.
+
+        Raises ``PayloadError`` for an input of the wrong kind, and ``TypeError`` for an unknown or missing one.
+        """
         super().__init__(by=by)
         self.target = target
         self.reason = check_text(reason, label="the reason")
@@ -112,7 +124,10 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def validate_inputs(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values by name, as they will be stored. Raises like ``__init__``."""
+        """Return the values by name, as they will be stored.
+
+        Raises ``PayloadError`` and ``TypeError``, as ``__init__`` does.
+        """
         specs = {spec.name: spec for spec in inputs}
         if unknown := [name for name in values if name not in specs]:
             raise TypeError(f"{cls.__name__} takes no {', '.join(unknown)}")
@@ -124,28 +139,32 @@ class OperatorRunAction(RunAction[T]):
     def parts(
         cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
     ) -> list[tuple[UUID, int | None]]:
-        """The items of a bulk job over these runs: the run, and the ``seq`` of an activity or timer of it.
+        """Return the items of a bulk job over these runs: pairs of a run id and the ``seq`` of an activity or timer.
 
-        ``selection`` are values of the ``selectors``, by name. Parts to which it cannot be done now are left out. Stops
-        at ``limit`` of them: a fan-out may have any number.
+        The ``seq`` is None for an operation on runs. ``selection`` has the values of ``selectors``, by name. Parts for
+        which the operation is impossible now are left out. Stops at ``limit`` parts, because a fan-out may have any
+        number.
         """
         del selection, alias
         return [(run, None) for run in runs[:limit]]
 
     @classmethod
     def selector_options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
-        """The values that each of the ``selectors`` can have for these runs, with how many parts have each."""
+        """Return the values that each of the ``selectors`` can have for these runs, with the number of parts."""
         del runs, alias
         return {}
 
     @classmethod
     def selection_from(cls, filters: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of selectors that a filter of runs has, too: runs by their cause, and the activities with it."""
+        """Return the values of ``selectors`` that a filter of runs contains, too.
+
+        For example, a filter of runs by cause also selects the activities that fail with it.
+        """
         return {selector.name: filters[selector.name] for selector in cls.selectors if selector.name in filters}
 
     @classmethod
     def count_text(cls, count: int) -> str:
-        """The items of a bulk job in words: ``5 activities``."""
+        """Return the number of items of a bulk job as text, such as ``5 activities``."""
         texts = {
             "run": ngettext("%(count)s run", "%(count)s runs", count),
             "activity": ngettext("%(count)s activity", "%(count)s activities", count),
@@ -155,64 +174,69 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        """Why it cannot be done now, as a button shows it; None: it can. No question of permissions.
+        """Return why the operation is impossible now, as a button shows it, or None if it is possible.
 
-        Without a ``seq``, of an activity or timer: whether it can be done to any of the run.
+        Permissions are not considered. For an operation on activities or timers without a ``seq``, the question is
+        whether it is possible for any of the run.
         """
         del seq
         return cls.why_not_open(run)
 
     @classmethod
     def why_not_open(cls, run: Instance) -> str | None:
-        """That it is closed."""
+        """Return the reason that the run is closed, or None if it is open."""
         if run.is_open:
             return None
         return str(format_lazy(_("the run is closed already ({status})"), status=run.get_status_display()))
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """A notice about that run, before and after, beside ``effect`` and ``done``; empty where there is none."""
+        """Return a notice about the run that is shown beside ``effect`` and ``done``.
+
+        The text is empty if there is none.
+        """
         del run
         return ""
 
     @classmethod
     def effect_text(cls, run: Instance) -> str:
-        """The effect on that run, in words."""
+        """Return the effect of the operation on that run, in words."""
         return f"{cls.effect} {cls.notice_of(run)}".strip()
 
     @property
     def notice(self) -> Text:
-        """The notice about the run afterwards."""
+        """The notice about the run after the operation."""
         return self.notice_of(self.target.row)
 
     @property
     def done_message(self) -> Text:
-        """What has happened, in a sentence, for whoever did it."""
+        """A sentence that says what has happened, for the person who did it."""
         return self.done
 
     @classmethod
     def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
-        """What of all that it asks the access policy this person may not do, to that run or to any; None: he may.
+        """Return the first operation that the access policy refuses this user, or None if it allows all of them.
 
-        An operation without a permission is one that the policy refuses to everybody from faces.
+        The question is about that run, or about any run if ``run`` is None. An operation without a permission is one
+        that the policy refuses to everybody who uses an interface.
         """
         operation = Operation(action=cls.name, permission=f"{APP}.{cls.permission}")
         return _first_refused(user, run, operation, *([VIEW_PAYLOAD] if cls.sees_payloads else ()))
 
     @classmethod
     def inputs_for(cls, user: Person, run: Instance) -> list[Input]:
-        """The inputs that this person may give for that run."""
+        """Return the inputs that this user may give for that run."""
         may_edit = not any(spec.edits for spec in cls.inputs) or _first_refused(user, run, EDIT, VIEW_PAYLOAD) is None
         return [spec for spec in cls.inputs if may_edit or not spec.edits]
 
     @property
     def edits_input(self) -> bool:
-        """Whether it gives activities another input."""
+        """True if the operation replaces the input of activities."""
         return any(spec.edits and self.input_values.get(spec.name) is not None for spec in self.inputs)
 
     @property
     def permission_requests(self) -> Sequence[Operation]:
-        """The operation itself, and the ones that another input and an answer for an activity take besides."""
+        """The operation itself, and those that an edited input or an answer for an activity require."""
         extra_operations = [EDIT] if self.edits_input else []
         extra_operations += [VIEW_PAYLOAD] if self.edits_input or self.sees_payloads else []
         return [
@@ -221,7 +245,7 @@ class OperatorRunAction(RunAction[T]):
         ]
 
     def require_activity_access(self, activities: Iterable[str]) -> None:
-        """Ask the access policy about the activities that it is about, once they are known.
+        """Ask the access policy about the activities that the operation affects, once they are known.
 
         Raises ``ActionNotPermitted``.
         """
@@ -234,15 +258,16 @@ class OperatorRunAction(RunAction[T]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def lock_run(self) -> RunState:
-        """The chain under the lock of the open transaction, whatever state it is in; the run is asked ``why_not``.
+        """Lock the chain in the open transaction, whatever state it is in, and check ``why_not`` for the locked run.
 
-        Waits at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` with the code ``busy``. Raises ``NestingError`` in an
-        atomic activity of the run.
+        Waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` with the code ``busy``. Raises
+        ``NestingError`` in an atomic activity of the run, and ``WorkflowNotFound`` if the chain was deleted.
         """
         target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
         inline.refuse_own_run(target, f"{self.name}()", storage=self.storage)
         run = self.storage.lock_run(target.chain_id, wait=wait)
         if run is None:
+            # None has two reasons: the lock was not free, or the chain was deleted since the target was read.
             if not Chain.objects.using(self.storage.alias).filter(pk=target.chain_id).exists():
                 raise WorkflowNotFound(f"{self.run_label} is gone: somebody has deleted it")
             raise UpdateTimeout(
@@ -253,15 +278,17 @@ class OperatorRunAction(RunAction[T]):
         return run
 
     def require_possible(self, run: RunState) -> None:
-        """Raises what ``why_not`` says of the locked run."""
+        """Raise ``ActionNotPossible`` or ``WorkflowClosed`` if ``why_not`` names a reason."""
+        # Read the row under the lock: the answer that a page showed may be minutes old.
         row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
+        # Numbers of commands start anew in each run of a chain, so an old one could hit another activity.
         if self.seq is not None and run.run_id != self.target.selected_run_id:
             self.refuse(_("that was of an earlier run: the chain has gone on as new"), closed=False)
         if reason := self.why_not(row, seq=self.seq):
             self.refuse(reason, closed=not row.is_open)
 
     def refuse(self, reason: Text, *, closed: bool) -> None:
-        """Raises ``ActionNotPossible``, or ``WorkflowClosed``."""
+        """Raise ``ActionNotPossible``, or ``WorkflowClosed`` if the run is closed."""
         message = f"{self.name} of {self.run_label} refused: {reason}"
         raise WorkflowClosed(message) if closed else ActionNotPossible(message)
 
@@ -271,6 +298,6 @@ class OperatorRunAction(RunAction[T]):
 
 
 def _first_refused(user: Person, run: Instance | None, *operations: Operation) -> Operation | None:
-    """The first of these operations that this person may not do, to that run or to any."""
+    """Return the first operation that this user may not perform, on that run or on any, or None."""
     run_operations = operations if run is None else [operation.of(run) for operation in operations]
     return next((operation for operation in run_operations if not policy().allows(user, operation)), None)

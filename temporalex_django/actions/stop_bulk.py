@@ -13,10 +13,12 @@ from temporalex_django.models import BulkJob
 
 
 class StopBulk(Action[BulkJob]):
-    """What has been done to runs stays; nothing is done to the others, until the job is resumed. Gives the job.
+    """Operation that stops a bulk job and returns it.
 
-    A job is theirs who have it by ``jobs_for``. Raises ``WorkflowNotFound`` for anybody else and for no job, and
-    ``ActionNotPossible`` when it is not running. Locks the job, in the caller's transaction. Audited.
+    Runs that were processed stay as they are. The other runs are left alone until the job is resumed.
+
+    ``jobs_for`` says to whom a job belongs. Raises ``WorkflowNotFound`` for everybody else and for an unknown job, and
+    ``ActionNotPossible`` if the job is not running. Locks the job, in the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "stop_bulk"

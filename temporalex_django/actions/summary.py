@@ -1,8 +1,8 @@
-"""Where runs stand, in words: the state that sentences are made of, read with few statements for a whole page.
+"""The state of runs for their summaries in sentences, read with few statements for a whole page.
 
-Two for a page of open runs (their activities, the workers), one more where one of them waits for a worker (what is
-switched off), and where some of them are closed; for one run alone
-up to two beside: who waits behind it, and where its child stands.
+A page of open runs needs two statements: their activities, and the workers. One more is needed if a run waits for a
+worker (for the switches), and one if some runs are closed. For a single run up to two more are needed. One is for
+what waits behind it (messages, or other runs that are blocked alike), and one for the state of its child.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from temporalex_django.present.view_models import (
     WorkersView,
 )
 
-#: Activities of a run that a sentence may name; what is more is counted.
+#: Activities of a run that a sentence may name; further ones are counted.
 _MAX_TASKS = 3
 _MAX_OTHERS = 1000
-#: Kinds of runs whose end has something to say beside the time.
+#: Statuses of closed runs for which more can be said than the time.
 _STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreloadedRows:
-    """What whoever shows a run has read of it already, so that it is not read again.
+    """Rows of a run that the caller has read already, so that they are not read again.
 
-    ``tasks`` as ``leading_tasks`` gives them, those of the child that it waits for among them. ``others`` are blocked
-    like it, ``unread`` the messages that wait, ``failed_messages`` the signals that failed in their handler,
-    ``closing_action`` says who ended it and why. ``unread_since``: since when a message waits that no worker has looked
-    at.
+    ``tasks`` are as ``leading_tasks`` returns them, including those of the child that the run waits for. ``others`` is
+    the number of runs that are blocked for the same reason. ``unread`` is the number of messages that wait, and
+    ``failed_messages`` that of signals whose handler failed. ``closing_action`` says who ended the run and why.
+    ``unread_since`` is the time since which an unread message waits.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -90,9 +90,10 @@ def summarize_run(
     may_decide: bool = False,
     preloaded: PreloadedRows | None = None,
 ) -> Summary:
-    """Where one run stands, as ``redactor`` may know it. At most six statements; hardly any with ``preloaded``.
+    """Summarize the state of one run, as far as ``redactor`` shows it.
 
-    ``may_decide``: whoever looks at it can decide what it waits for, and is told so.
+    ``may_decide`` says that the reader can decide the task that the run waits for; the summary then says so. At most
+    six statements, and hardly any with ``preloaded``.
     """
     at = timezone.now() if now is None else now
     return build_summary(
@@ -103,16 +104,16 @@ def summarize_run(
 def load_run_state(
     run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
 ) -> RunView:
-    """What the sentence about one run is made of."""
+    """Load the state from which the sentence about one run is built."""
     return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
 
 
 def summarize_runs(
     runs: Sequence[Instance], *, redactor_of: Callable[[Instance], Redactor], now: datetime | None = None
 ) -> dict[UUID, Summary]:
-    """Where the runs of a page stand, by run id, each as its view may know it. At most four statements.
+    """Summarize the runs of a page, by run id, each as its redactor shows it.
 
-    One more when the chains are not there (``select_related("chain")``).
+    At most four statements. One more if the chains were not loaded with the runs (``select_related("chain")``).
     """
     at = timezone.now() if now is None else now
     loader = RunStateLoader(runs, now=at)
@@ -127,7 +128,10 @@ class _RunEnd:
 
 
 def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[ActivityTask]:
-    """The first activities of each, those that failed first; ``count`` of each is how many its run has."""
+    """Return the first activities of each run, those that failed first.
+
+    Each has the number of activities of its run as ``count``.
+    """
     order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
     rows = ActivityTask.objects.using(alias).filter(run_id__in=runs)
     rows = rows.annotate(
@@ -138,12 +142,13 @@ def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[A
 
 
 def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """With what is said of their ends, of those that have one, and whether anything is switched off at all.
+    """Annotate the runs with what is said about their ends, and with whether anything is switched off.
 
-    Then nothing more is read for the one, and only if so for the other.
+    The ends of annotated runs need no further read. Switches are read only if there are any.
     """
     actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last_actions = actions.order_by("-id")
+    # The closing attributes of a completed run can be large. Read them only for classes that summarize a result.
     class_names = [cls.name for cls in workflows.concrete_classes() if cls.summary]
     has_reason = Q(status__in=_STATUSES_WITH_REASON) | Q(status="completed", workflow__in=class_names)
     return annotate_switches(runs).annotate(
@@ -154,14 +159,15 @@ def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 def annotate_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """With whether anything is switched off at all: what is, is read only then."""
+    """Annotate the runs with whether anything is switched off; switches are read only if so."""
     return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
 
 
 def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """Annotate what the sentence about one run says of the messages of its chain.
 
-    How many of them failed (see ``db.failed_messages.failed_count``), and since when one waits that nobody has read.
+    These are the number of failed messages (see ``db.failed_messages.failed_count``), and the time since which an
+    unread message waits.
     """
     failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
     unread_messages = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
@@ -172,10 +178,10 @@ def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 class RunStateLoader:
-    """What was read for some runs.
+    """The rows that were read for some runs.
 
-    ``with_details``: of one run, with all that its page says. ``idle``: none of them has an activity, whoever asks has
-    seen.
+    ``with_details`` is True for a single run with everything that its page says. ``has_no_tasks`` is True if the caller
+    has found that none of the runs has an activity.
     """
 
     def __init__(
@@ -194,6 +200,7 @@ class RunStateLoader:
         if runs:
             prefetch_related_objects(list(runs), "chain")
         open_runs = [run for run in runs if run.is_open]
+        # A run before its first turn has no activities, so a page of fresh runs needs no read of them.
         started_runs = [run for run in open_runs if not self.is_untouched(run)]
         self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
         self.workers: list[Worker] = []
@@ -205,6 +212,7 @@ class RunStateLoader:
             for task in tasks.defer("call", "options", "heartbeat"):
                 self.tasks[task.run_id].append(task)
         self.due_times = {run.pk: since for run in open_runs if (since := self._due_since(run)) is not None}
+        # Workers are needed only to say who runs an activity, or that nobody takes what waits.
         if preloaded is None and any(
             run.started_at is None or self.tasks.get(run.pk) or run.pk in self.due_times for run in open_runs
         ):
@@ -226,12 +234,16 @@ class RunStateLoader:
             self.run_ends = self._load_ends(runs_with_reason)
 
     def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
-        """Switches that are off, by kind and name. One statement where something waits for a worker, else none."""
+        """Return the switches that are off, by kind and name.
+
+        One statement if something waits for a worker, and none otherwise.
+        """
         has_waiting_tasks = any(
             task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
         )
         if not has_waiting_tasks and not any(self._waits_for_worker(run) or _is_stopped_by_switch(run) for run in runs):
             return {}
+        # The annotation says that nothing is switched off at all, which is true nearly always.
         if not any(getattr(run, "anything_off", True) for run in runs):
             return {}
         return {
@@ -242,7 +254,10 @@ class RunStateLoader:
         }
 
     def _due_since(self, run: Instance) -> datetime | None:
-        """Since when a run that has begun waits for a worker; None where it does not, or not for long."""
+        """Return the time since which a started run waits for a worker.
+
+        None if it does not wait, or not for long.
+        """
         if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
             return None
         unread_since = None
@@ -253,6 +268,7 @@ class RunStateLoader:
         elif self.with_details:
             unread_messages = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False, fresh=True)
             unread_since = unread_messages.order_by("id").values_list("created_at", flat=True).first()
+        # A worker that lives takes due work within seconds, so a shorter wait says nothing.
         since = min((at for at in (run.chain.due_at, unread_since) if at is not None), default=None)
         return since if since is not None and since <= self.now - DUE_GRACE_PERIOD else None
 
@@ -274,11 +290,11 @@ class RunStateLoader:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
-        """Where one of them stands."""
+        """Return the summary of one of the runs."""
         return build_summary(self.state(run, redactor), now=self.now)
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
-        """What is known of one of them."""
+        """Return the state of one of the runs."""
         code = titles.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
@@ -307,7 +323,10 @@ class RunStateLoader:
         )
 
     def _count_failed_messages(self, run: Instance) -> int:
-        """Count those of the chain of a run that is looked at alone; lists show them by the filter."""
+        """Count the failed messages of the chain, for a run that is viewed alone.
+
+        Lists show them by a filter instead.
+        """
         if self.preloaded is not None:
             return self.preloaded.failed_messages
         return failed_count(run) if self.with_details else 0
@@ -323,26 +342,35 @@ class RunStateLoader:
 
     @staticmethod
     def is_untouched(run: Instance) -> bool:
-        """Whether it waits for its first turn: then it has no activities, and waits for nothing else."""
+        """Return True if the run waits for its first turn.
+
+        Such a run has no activities and waits for nothing else.
+        """
         return run.is_open and run.started_at is None and not run.blocked and not run.paused
 
     def waiting_for(self, run: Instance) -> list[str]:
-        """As its row says, and a worker that none of those is who live."""
+        """Return what the run waits for, as its row says.
+
+        This includes the worker that it needs, if it waits for one for long and no live worker can take it.
+        """
         missing_worker = self.missing_worker(run) if self._is_late(run) else None
         return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
 
     def missing_worker(self, run: Instance) -> str | None:
-        """Why no live worker can take one that waits for a turn; None: one can, or it waits for none."""
+        """Return why no live worker can take a run that waits for a turn.
+
+        None if one can, or if the run waits for no turn.
+        """
         if not run.is_open or run.blocked or not self._waits_for_worker(run):
             return None
         return self.live_workers.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def _is_late(self, run: Instance) -> bool:
-        """Whether it waits for a worker for so long that the lack of one is worth saying."""
+        """Return True if the run has waited for a worker long enough to mention the lack of one."""
         return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= DUE_GRACE_PERIOD)
 
     def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
-        """With where children stand, one level deep."""
+        """Build the waits of a run, with the state of its child, one level deep."""
         waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
         if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
             return waits
@@ -354,13 +382,14 @@ class RunStateLoader:
             if self.preloaded is None
             else PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
         )
+        # The reader may not be allowed to see the payloads of the child, which is a run of another class.
         child_summary = RunStateLoader([child], now=self.now, preloaded=preloaded).summary(
             child, Redactor(may_see_payloads=False)
         )
         return [replace(waits[0], place=child_summary.short_text)]
 
     def _find_child(self, run: Instance, seq: Any) -> Instance | None:
-        """The newest run that the command of that number started."""
+        """Return the newest run that the command with that number started."""
         if self.preloaded is not None:
             return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
         unread_columns = ("args", "published", "closing", "carried_messages", "snapshot")
@@ -392,7 +421,7 @@ class RunStateLoader:
         if not mark or not run.is_open:
             return None
         code = str(mark.get("code", ""))
-        # what an exception says may quote a payload; of a crash we have made the words ourselves
+        # The text of an exception may quote a payload. The text about a crash is made by the engine and quotes nothing.
         is_crash = code == "crash"
         others = 0
         if self.preloaded is not None:
@@ -468,13 +497,16 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 
 
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
-    """Without what its failure says, which may quote payloads."""
+    """Return the activity without the text of its failure, which may quote payloads."""
     failure = activity.last_failure
     return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
-    """Why it failed: what an activity said, the reason that the code gave, or what it raised."""
+    """Return why a run failed.
+
+    This is the text of an activity's failure, the reason that the code gave, or the exception that it raised.
+    """
     kind = str(closing.get("type") or "")
     if not redactor.shows_payloads:
         return kind
@@ -487,7 +519,7 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
 
 
 def _summary_fields(run: Instance) -> Sequence[str]:
-    """Those of the result that its class names."""
+    """Return the fields of the result that the class puts into summaries."""
     return getattr(titles.class_or_none(run.workflow, run.version), "summary", ())
 
 
@@ -505,7 +537,7 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """One thing that a run waits for, as its row has it."""
+    """Build one wait of a run from its row."""
     kind = wait.get("kind", "other")
     labels = wait.get("labels") or {}
     title, messages = str(wait.get("label") or ""), []

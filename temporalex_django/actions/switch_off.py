@@ -1,4 +1,4 @@
-"""Have no worker take anything of a queue, an activity or a workflow class."""
+"""Switch off a queue, an activity or a workflow class for all workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 
 _MAX_NAMES = 10
-#: Tables with what waits for a worker, each with the condition of its index.
+#: Tables whose rows wait for a worker, each with the condition of its partial index.
 _WAITING_SOURCES = (
     ("chains", "temporalex_chain", "due_at is not null"),
     ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
@@ -27,12 +27,14 @@ _WAITING_SOURCES = (
 
 
 class SwitchOff(Action[SwitchedOff]):
-    """Workers hear of it within a second; what is under way goes on to its end. Gives the row of the switch.
+    """Operation that switches something off and returns the row of the switch.
 
-    Of a queue no runs and no activities are taken; an activity waits, the others of its queue go on; runs of a workflow
-    class stop where they stand, and refuse updates. Whatever comes meanwhile waits. Raises ``ActionNotPossible`` for
-    what is off already, for names that neither this process nor a worker knows, and for an atomic activity. One row,
-    in the caller's transaction. Audited.
+    Workers notice it within a second. Work that is under way continues to its end. If a queue is off, no runs and no
+    activities are taken from it. If an activity is off, it waits, while other activities of its queue continue. Runs of
+    a workflow class that is off stop where they are, and refuse updates. Anything that arrives meanwhile waits.
+
+    Raises ``ActionNotPossible`` for something that is off already, for names that neither this process nor a worker
+    knows, and for an atomic activity. Writes one row, in the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "switch_off"
@@ -65,6 +67,7 @@ class SwitchOff(Action[SwitchedOff]):
                 f"{self.switch_name} is atomic: the turns of its runs run it, and no worker takes it; switch the classes off that call it"
             )
         with self.storage.transaction():
+            # The unique constraint decides if two people switch at once; the second one gets the error below.
             row, is_new = SwitchedOff.objects.using(alias).get_or_create(
                 kind=self.kind,
                 name=self.switch_name,
@@ -80,19 +83,25 @@ class SwitchOff(Action[SwitchedOff]):
         return row
 
     def _is_enqueued(self) -> bool:
-        """Whether it is a Django task that waits: a process knows it when it has run or enqueued it."""
+        """Return True if the name is that of a waiting Django task.
+
+        A process knows such a name only after it has run or enqueued the task, so the row counts as well.
+        """
         waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
         return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 
     def record_switch(self, reason: str) -> None:
-        """Audit it."""
+        """Write the audit row of the switch."""
         workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
         subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
         self.record(subject, reason=reason, kind=self.kind, name=self.switch_name)
 
 
 def waiting_queues(*, alias: str) -> list[str]:
-    """Queues in which runs or activities wait, by name. One read, which looks at an index once for each queue."""
+    """Return the queues in which runs or activities wait.
+
+    One read, which looks at an index once for each queue.
+    """
     sql = DjangoStorage(alias).sql
     return [
         name
@@ -103,6 +112,8 @@ def waiting_queues(*, alias: str) -> list[str]:
 
 
 def _distinct_queues_sql(name: str, table: str, where: str) -> str:
+    # ``select distinct`` would read all waiting rows. This recursion asks the index for the next larger name each time,
+    # so a queue with a million rows costs one look (a loose index scan).
     first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
     return (
         f"select queue from (with recursive {name}(queue) as ({first} union all"  # noqa: S608
@@ -112,7 +123,10 @@ def _distinct_queues_sql(name: str, table: str, where: str) -> str:
 
 
 def switchable_names(kind: str, *, alias: str) -> set[str]:
-    """Names that this process has, and live workers; of queues also the ones in which something waits."""
+    """Return the names that this process and live workers know.
+
+    For queues, this includes those in which something waits.
+    """
     rows = [*Worker.objects.using(alias).filter(buried_at=None)]
     names: Iterable[str]
     if kind == SwitchedOff.Switchable.WORKFLOW:

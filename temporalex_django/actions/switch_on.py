@@ -1,4 +1,4 @@
-"""Have workers take what was switched off again."""
+"""Switch something on again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from temporalex_django.models import SwitchedOff
 
 
 class SwitchOn(SwitchOff):
-    """The other way round: what waited goes on within a second. Gives the row that was deleted.
+    """Operation that switches a queue, an activity or a workflow class on again and returns the row that was deleted.
 
-    Raises ``ActionNotPossible`` for what is not off. In the caller's transaction. Audited.
+    Work that waited continues within a second. Raises ``ActionNotPossible`` for something that is not off. Runs in the
+    caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "switch_on"

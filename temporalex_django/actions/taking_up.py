@@ -1,4 +1,4 @@
-"""What a reset and a fork share: the point that an operator chose, in the history that he saw."""
+"""Base of reset and fork: the point that an operator chose in the history that they saw."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ T = TypeVar("T")
 
 
 class ReplayFromAction(OperatorRunAction[T]):
-    """Base of the two. It replays the history up to the point: the code of the run has to be here, and to fit it."""
+    """Base class of ``Reset`` and ``Fork``.
+
+    It replays the history up to the point, so this process needs the code of the run, and the code must fit the
+    history.
+    """
 
     permission: ClassVar[str] = "reset_instance"
     _replay_check: ReplayCheck | None = None
-    #: Whether it is done to a run that is in no trouble when no activation is named.
+    #: True if the operation is possible without naming an activation even if the run has no problem.
     allows_any_point: ClassVar[bool] = False
     forced: ClassVar[bool] = True
     destructive: ClassVar[bool] = True
@@ -75,14 +79,16 @@ class ReplayFromAction(OperatorRunAction[T]):
         return None
 
     def check_replay(self) -> None:
-        """Replay the run before it is locked: code of users runs, and nobody is to wait for that.
+        """Replay the run once, before it is locked.
 
-        Once. For at most ``LEASE_SECONDS``, and ``DEADLOCK_TIMEOUT`` for each activation; noted in the crash marker of
-        this process. Raises ``ActionNotPossible``.
+        The replay runs code of users, and nobody should wait for that. It may take ``LEASE_SECONDS`` in all, and
+        ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process records it. Raises ``ActionNotPossible``.
         """
         settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
         run_record = storage.run_records([run_id]).get(run_id)
         code = None if run_record is None else local_class(run_record.workflow, run_record.version)
+        # The result stays true: histories only grow. A bulk job calls this before it calls ``execute`` (see decision
+        # 42).
         if code is None or self._replay_check is not None:
             return
         with inline.crash_marker(storage).record_work("run", run_id):
@@ -96,9 +102,9 @@ class ReplayFromAction(OperatorRunAction[T]):
             )
 
     def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
-        """Of the run that was looked at, in the chain of the locked one, with the class that it goes on with.
+        """Return the plan for the selected run, in the chain of the locked one, and the class for the new run.
 
-        Raises ``ActionNotPossible``, ``PayloadError``.
+        Raises ``ActionNotPossible`` and ``PayloadError``.
         """
         target, storage = self.target, self.storage
         if target.pinned is None and run.run_id != target.run_id:
@@ -110,7 +116,8 @@ class ReplayFromAction(OperatorRunAction[T]):
             self.refuse(
                 str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
             )
-            raise AssertionError  # refused
+            # ``refuse`` has raised; this is for the type checker.
+            raise AssertionError
         redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
         plan = make_plan(
             storage.histories({run_id: 0})[run_id],
@@ -118,6 +125,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             code,
             to=self.input_values.get("to"),
             redeliver=redeliver,
+            # Messages that later runs of the chain have read come again, too (see decision 43).
             successor_histories=self._later_histories(run_id) if redeliver and run_id != run.run_id else (),
             tasks=storage.tasks_of_run(run_id),
             edited_inputs=self.input_values.get("edited"),
@@ -133,7 +141,10 @@ class ReplayFromAction(OperatorRunAction[T]):
         return plan, code
 
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
-        """Histories of the runs as which one that is not the present one has gone on."""
+        """Return the histories of the runs as which an earlier run has continued.
+
+        Raises ``ActionNotPossible``.
+        """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:
             later_ids = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.allows_any_point)
@@ -144,7 +155,7 @@ class ReplayFromAction(OperatorRunAction[T]):
 
 
 def local_class(workflow: str, version: int) -> type[Workflow] | None:
-    """The class, if this process has it in that version."""
+    """Return the class if this process has it in that version, or None."""
     try:
         workflow_class = workflows.class_for_run(workflow, version)
     except UnknownWorkflow:
@@ -153,7 +164,10 @@ def local_class(workflow: str, version: int) -> type[Workflow] | None:
 
 
 def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
-    """The details for the audit: no payloads, and the digests of the old and the new input of an edit."""
+    """Return the details for the audit.
+
+    They contain no payloads. An edited input is recorded with the digests of the old and the new one.
+    """
     return {
         "activation": plan.prefix.activation,
         "messages": REDELIVER if plan.redeliver else DROP,

@@ -1,4 +1,4 @@
-"""Which run an operation is about: found by business id, by run id, or known from its start."""
+"""The target of an operation: a run that is found by business id or run id, or known from its start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNot
 from temporalex_django.models import Instance
 
 T = TypeVar("T")
-#: Among which runs somebody looks; None: among all.
+#: The runs among which somebody searches; None means all runs.
 Runs = QuerySet[Instance] | None
 IdQuery = tuple[str, list[Any]]
 
@@ -49,9 +49,10 @@ _LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTarget:
-    """A chain and its current run, as they were when they were read. ``off``: its class is switched off.
+    """A chain and its current run, as they were when they were read.
 
-    ``pinned`` is the run that was asked for by its run id: that one is shown. Messages go to the chain all the same.
+    ``off`` is True if the class is switched off. ``pinned`` is the run that was asked for by its run id. That run is
+    shown, but messages go to the chain in any case.
     """
 
     chain_id: UUID
@@ -77,7 +78,10 @@ class RunTarget:
 
     @property
     def row(self) -> Instance:
-        """The run that is shown, as the model; what it is not known by is read when somebody asks for it."""
+        """The selected run as a model instance.
+
+        Columns that the target does not have are deferred, so Django reads them on first access.
+        """
         columns = {
             "id": self.selected_run_id,
             "chain_id": self.chain_id,
@@ -90,17 +94,20 @@ class RunTarget:
 
     @property
     def workflow_class(self) -> type[Workflow] | None:
-        """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
+        """The class, if this process has it in the version of the run.
+
+        Without it, the run must not be activated in this process.
+        """
         return workflows.find_version(self.workflow, self.version)
 
     def require_open(self, operation: str) -> None:
-        """Raises ``WorkflowClosed``."""
+        """Raise ``WorkflowClosed`` if the chain was closed when it was read."""
         if self.closed:
             raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
 
 
 class RunAction(Action[T]):
-    """Base of the operations on a run that there is."""
+    """Base class of the operations on an existing run."""
 
     target: RunTarget
 
@@ -113,7 +120,10 @@ class RunAction(Action[T]):
         return self.target.workflow
 
     def check(self) -> None:
-        """Of an earlier run both are asked about: it is named, and the present one of its chain is meant."""
+        """Check access to the selected run and to the current run of its chain.
+
+        Both are checked if an earlier run was named, because the operation affects the current one.
+        """
         super().check()
         target, alias = self.target, self.storage.alias
         if self.by.user is not None and target.selected_run_id != target.run_id:
@@ -123,7 +133,10 @@ class RunAction(Action[T]):
 
 
 def runs_in_workers_only(code: type[Workflow] | None) -> bool:
-    """Return whether the class, or else the setting, leaves updates (and replays of people) to workers."""
+    """Return True if updates, and replays for people, run only in workers.
+
+    The class decides, or else the setting ``UPDATES_IN``.
+    """
     return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
 
 
@@ -135,13 +148,13 @@ def find_run(
     version: int | None = None,
     visible_runs: Runs = None,
 ) -> RunTarget:
-    """The run of that run id, else the newest chain of that business id.
+    """Return the run with that run id, or else the newest chain of that business id.
 
-    One read, one more for what looks like a run id.
+    One read, and one more for text that looks like a run id.
 
-    A business id that several workflows used means the one run of it that is open. ``workflow`` narrows it to one
-    class, ``version`` to one of its versions, and ``visible_runs`` to these runs: there are no others then. Raises
-    ``WorkflowNotFound`` and ``AmbiguousId``.
+    If several workflows used a business id, it means the only one of their runs that is open. ``workflow`` restricts
+    the search to one class, ``version`` to one of its versions, and ``visible_runs`` to these runs. Other runs do not
+    exist then. Raises ``WorkflowNotFound`` and ``AmbiguousId``.
     """
     workflow_text = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
@@ -155,10 +168,11 @@ def find_run(
     if version is not None:
         conditions += " and i.version = %s"
         parameters.append(version)
-    if version is not None:  # that of the present run: an older one of the chain may have been of that version
+    # The version of the current run counts: an older run of the chain may have had another one.
+    if version is not None:
         conditions += " and c.run_id = i.id"
     if (run_id := parse_run_id(ref)) is not None:
-        # a run that was followed by another leads to that one: it is his, too
+        # An earlier run leads to the current one of its chain, so both must exist for the user.
         current_condition = f" and c.run_id in ({id_query[0]})" if id_query[0] else ""
         rows = storage.sql.select(
             f"{_SELECT} where i.id = %s{conditions}{current_condition}", [run_id, *parameters, *id_query[1]], _TYPES
@@ -177,9 +191,10 @@ def find_run(
 
 
 def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage) -> RunTarget | None:
-    """One read where one workflow used the id.
+    """Find a run by business id among the runs of all workflows.
 
-    The newest run of the last one by name, and whether there is a run of another.
+    One read if only one workflow used the id. It returns the newest run of the last workflow by name, and whether there
+    is a run of another one.
     """
     condition, values = _id_condition("i", id_query), id_query[1]
     others = f"exists (select 1 from temporalex_instance o where {_OTHER_WORKFLOW_SQL}{_id_condition('o', id_query)})"  # noqa: S608
@@ -198,7 +213,8 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
         _TYPES,
     )
     rows = [rows[0][:-1]]
-    while rows:  # the newest of each workflow, open or not
+    # Collect the newest run of each workflow, open or not. Each step asks the index for the next smaller name.
+    while rows:
         all_rows += rows
         rows = storage.sql.select(
             f"{_SELECT} {_LAST_RUN_SQL.format(f' and i.workflow < %s{condition}')}",
@@ -212,9 +228,9 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
-    """``find_run`` by the id of a business value.
+    """Find the run of a business id, as ``find_run`` does, in one version of its class.
 
-    Raises ``UnknownVersion`` when several versions are open and none is named.
+    Raises ``UnknownVersion`` if several versions are open and none is given.
     """
     if version is None:
         names = all_names(workflow)
@@ -235,9 +251,10 @@ def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version:
 def list_runs(
     workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
 ) -> Iterator[tuple[str, UUID]]:
-    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, in that order.
+    """Iterate over id and chain of the current runs of a class that match ``filters``, in the order that they name.
 
-    Among those that there are for ``by``. Raises ``ActionNotPermitted``.
+    The filters are those of ``authoring.listing``. Only runs that exist for ``by`` are returned. Raises
+    ``ActionNotPermitted``.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)
@@ -250,23 +267,30 @@ def list_runs(
 
 
 def _id_query(runs: Runs, *, alias: str) -> IdQuery:
-    """A statement that gives the ids of these runs, with its parameters; none for all of them."""
+    """Return a statement that selects the ids of these runs, with its parameters.
+
+    The statement is empty if ``runs`` means all runs.
+    """
     if runs is None or is_unfiltered(runs):
         return "", []
     try:
         sql, values = runs.order_by().values("pk").query.get_compiler(using=alias).as_sql()
+    # Django knows without a statement that nothing matches; ``in (null)`` is true for no row.
     except EmptyResultSet:
         return "null", []
     return sql, [*values]
 
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
-    """A condition that only these rows of a table of runs meet."""
+    """Return a condition that restricts a table of runs to the rows of ``id_query``."""
     return f" and {table}.id in ({id_query[0]})" if id_query[0] else ""
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = None) -> RunTarget:
-    """The same by chain. Raises ``WorkflowNotFound``."""
+    """Return the target of a chain.
+
+    Raises ``WorkflowNotFound``.
+    """
     id_query = _id_query(visible_runs, alias=storage.alias)
     rows = storage.sql.select(
         f"select {_COLUMNS} from temporalex_chain c join temporalex_instance i on i.id = c.run_id where c.id = %s{_id_condition('i', id_query)}",  # noqa: S608
@@ -279,7 +303,10 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = N
 
 
 def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
-    """Of a class that was renamed one statement more: the switch has its present name."""
+    """Build a target from a row of ``_COLUMNS``.
+
+    One more statement for a class that was renamed, because its switch may have either name.
+    """
     chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
     if current_name(str(workflow)) != workflow:
         off = off or workflow in read_switches(storage.sql).workflows

@@ -13,9 +13,10 @@ from temporalex_django.engine.run_closing import CLOSERS
 
 
 class Terminate(OperatorRunAction[None]):
-    """Close the run in the caller's transaction; none of its code runs any more, its activities start no more.
+    """Operation that closes the run at once, in the caller's transaction.
 
-    A paused or blocked run too. Locks the chain: see ``OperatorRunAction.lock_run``. Always audited.
+    None of its code runs any more, and its activities do not start any more. A paused or blocked run can be terminated
+    too. Locks the chain; see ``OperatorRunAction.lock_run``. Always audited.
     """
 
     name: ClassVar[str] = "terminate"
@@ -33,7 +34,10 @@ class Terminate(OperatorRunAction[None]):
 
 
 def close_run(action: OperatorRunAction[Any], status: str) -> None:
-    """Close the run of an action with a status, in the caller's transaction; see ``engine.run_closing``."""
+    """Close the run of an action with a status, in the caller's transaction.
+
+    See ``engine.run_closing``.
+    """
     target, storage = action.target, action.storage
     with storage.transaction():
         run = action.lock_run()

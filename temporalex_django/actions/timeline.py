@@ -1,6 +1,8 @@
-"""A history as people read it: one row a thing, whole wherever its events stand. Nothing is written or locked.
+"""The history of a run as people read it: one row per activity, timer, child or other thing.
 
-All interfaces read rows here: REST by where things began, the admin by the events of a page, commands all of them.
+A row is complete wherever its events are in the history. Nothing is written or locked.
+
+All interfaces read rows here. REST pages by the start of rows, the admin by events, and commands read all rows.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from temporalex_django.present.timeline import (
     start_kinds,
 )
 
-#: Events that are read at first, and at a time: fewer when they are large.
+#: Events in the first batch, and in the largest one. Batches of large events are smaller.
 _FIRST_BATCH_SIZE, _MAX_BATCH_SIZE = 500, 4000
 _MAX_BATCH_BYTES = 4_000_000
 
@@ -38,9 +40,10 @@ _MAX_BATCH_BYTES = 4_000_000
 def timeline_page(
     run: UUID, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
-    """Rows of what began behind the event ``after``, at most ``limit``; and behind which event the next page begins.
+    """Return at most ``limit`` rows that started after the event ``after``, and the start of the next page.
 
-    Ends that came later are read as well: of the rest of the history only the kinds of events that may end something.
+    The next page starts after the event with that number; it is None on the last page. Events that ended the rows later
+    are read as well. Of the rest of the history, this reads only those kinds of events that may end something.
     """
     events = _run_events(run, storage.alias)
     page_events: list[Event] = []
@@ -49,7 +52,8 @@ def timeline_page(
     for row in _read_batches(events, after):
         event = redact_event(row, redactor)
         if is_first_event(event):
-            if len(first_numbers) == limit:  # one too many: it begins the next page
+            # One row too many: the next page starts with it.
+            if len(first_numbers) == limit:
                 next_after = event.number - 1
                 break
             first_numbers.add(event.number)
@@ -64,10 +68,10 @@ def timeline_page(
 def rows_of_events(
     run: UUID, page_events: Iterable[Event], *, length: int, redactor: Redactor, alias: str
 ) -> list[TimelineRow]:
-    """Rows that begin or end among these events of a run, each with its beginning and its end.
+    """Return the rows that start or end among these events of a run, each with its start and its end.
 
-    ``length`` is how many events the run has. No read where these are all of them; else at most two at a time, of the
-    kinds of events that may begin or end something.
+    ``length`` is the number of events of the run. Nothing is read if these are all of them. Otherwise there are at most
+    two reads at a time, of the kinds of events that may start or end something.
     """
     events, page_events = _run_events(run, alias), [*page_events]
     numbers = {event.number for event in page_events}
@@ -83,9 +87,9 @@ def rows_of_events(
 
 
 def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
-    """Activities and children that are done again when the run is taken up behind an activation.
+    """Return the activities and children that a reset to an activation repeats.
 
-    Those that began later, and activities that had not ended there.
+    These are the ones that started after it, and activities that had not ended by then.
     """
     events = _run_events(run, alias).filter(kind__in=REPEATED_KINDS)
     repeatable_rows = [
@@ -102,12 +106,12 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
 
 
 def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
-    """All rows of a run."""
+    """Return all rows of a run."""
     return build_rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
 
 
 def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
-    """The event as ``redactor`` shows it; without attributes where the codec cannot read them."""
+    """Return the event as ``redactor`` shows it, without attributes if the codec cannot read them."""
     data = event.data
     attributes = {} if isinstance(data, UnreadablePayload) or not isinstance(data, dict) else data
     return redactor.redact_event(
@@ -116,7 +120,10 @@ def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
 
 
 def titles_of(row: TimelineRow) -> dict[str, str]:
-    """What people call the thing of a row, by its name; empty where the name says it."""
+    """Return the title of the activity or child in a row, by its name.
+
+    The mapping is empty for rows of other kinds, whose name is enough.
+    """
     if row.kind == "activity":
         return {row.name: titles.activity_title(row.name)}
     return {row.name: titles.workflow_title(row.name)} if row.kind == "child" else {}
@@ -127,17 +134,18 @@ def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
 
 
 def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
-    """Each event once."""
+    """Return the events in order, each once."""
     return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 
 def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Beginnings, before ``first``, of what ends in ``page_events``."""
+    """Yield the events before ``first`` that start what ends in ``page_events``."""
     missing = {row_key(event) for event in page_events if is_end_event(event)} - {
         row_key(event) for event in page_events if is_first_event(event)
     }
+    # Restrict the search to kinds that can start one of these rows, so that a long history is not read whole.
     kinds = start_kinds(event for event in page_events if row_key(event) in missing)
     for row in _read_batches(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
         event = redact_event(row, redactor)
@@ -151,9 +159,9 @@ def _earlier_starts(
 def _later_ends(
     events: QuerySet[HistoryEvent], last: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Ends, behind ``last``, of what begins in ``page_events``.
+    """Yield the events after ``last`` that end what starts in ``page_events``.
 
-    The end of the run, with the signals that it left unread.
+    This includes the end of the run, with the signals that it left unread.
     """
     unfinished_rows = [row for row in build_rows(page_events) if not row.is_finished or row.kind == "signal"]
     if not unfinished_rows:
@@ -177,7 +185,10 @@ def _later_ends(
 
 
 def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], redactor: Redactor) -> Iterator[Event]:
-    """Signals that nobody took, where the end of the run is in ``page_events``: the last ones of each name."""
+    """Yield the signals that no code consumed, if the end of the run is in ``page_events``.
+
+    The end has a number for each name; these are the last signals of that name.
+    """
     remaining = Counter(str(name) for event in page_events for name in event.attributes.get("never_consumed") or ())
     signals = events.filter(kind="SignalReceived")
     for row in _read_batches(signals, page_events[-1].number, backwards=True) if remaining else ():
@@ -191,11 +202,15 @@ def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], re
 
 
 def _read_batches(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
-    """Events behind ``bound``, or before it and the last one first; some at a time, more and more of them."""
+    """Yield the events after ``bound``, or those before it in reverse order.
+
+    They are read in batches of growing size.
+    """
     count, lookup = _FIRST_BATCH_SIZE, "lt" if backwards else "gt"
     ordered_events = events.order_by("-seq" if backwards else "seq")
     while True:
         bounded_events = ordered_events.filter(**{f"seq__{lookup}": bound})
+        # Read the sizes first, without the attributes: a batch of large payloads would fill the memory.
         sizes = list(bounded_events.values_list("seq", Length("attributes"))[:count])
         if not sizes:
             return

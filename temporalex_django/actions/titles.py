@@ -1,4 +1,7 @@
-"""What people call the things of code: what they declare, else their docstring, else their name as words."""
+"""The titles of workflows, activities and steps.
+
+A title is what the code declares, else the docstring, else the name as words.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from temporalex_django.present.formatting import display_title
 
 
 def class_or_none(workflow: str, version: int) -> Any:
-    """The class, or None where this process does not have it."""
+    """Return the class, or None if this process does not have it."""
     try:
         return workflows.class_for_run(workflow, version)
     except TemporalexError:
@@ -21,7 +24,10 @@ def class_or_none(workflow: str, version: int) -> Any:
 
 
 def workflow_title(workflow: str, version: int | None = None) -> str:
-    """Of a class, by its name; of one that is not here from the name alone."""
+    """Return the title of a workflow class.
+
+    It is derived from the name alone if this process does not have the class.
+    """
     workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
     return display_title(
         getattr(workflow_class, "title", None),
@@ -31,10 +37,11 @@ def workflow_title(workflow: str, version: int | None = None) -> str:
 
 
 def activity_title(name: str) -> str:
-    """Of an activity, or of the class of steps that it runs."""
+    """Return the title of an activity, or of the class of steps that it runs."""
     definition = activities.registry.get(name)
     if definition is None:
         return display_title(None, None, name)
+    # Steps of graphs run as activities whose function is our own, so its docstring would be the wrong title.
     step = getattr(definition, "step_class", None)
     if step is not None:
         return display_title(step.label, vars(step).get("__doc__"), step.__name__)
@@ -42,7 +49,7 @@ def activity_title(name: str) -> str:
 
 
 def step_title(code: Any, key: str) -> str:
-    """Of a step of a graph, by its key."""
+    """Return the title of a step of a graph, by its key."""
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         for step in code.graph():
             if key_of(step) == key:

@@ -1,4 +1,4 @@
-"""Try a blocked run once, now."""
+"""Try a blocked run again now."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from temporalex_django.models import Instance
 
 
 class TryAgain(OperatorRunAction[None]):
-    """The run is due now, whatever it is blocked for, and blocked again when the try fails.
+    """Operation that makes a blocked run due now, whatever the reason; it is blocked again if the try fails.
 
-    One that ended processes keeps their number: a worker takes such a run alone and announces it, others leave it alone
-    until that worker has come through or is judged, and one more death blocks it again.
+    A run that ended processes keeps its count of them. A worker takes such a run alone and announces it. Other workers
+    do not touch it until that worker has succeeded or is judged. One more death blocks the run again.
 
-    In the caller's transaction. Locks the chain: see ``OperatorRunAction.lock_run``.
+    Runs in the caller's transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "try_again"

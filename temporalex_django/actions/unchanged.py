@@ -1,4 +1,4 @@
-"""Do something to a run only if it still is what somebody saw: two people who steer at once do not undo each other."""
+"""Optimistic locking of runs: two people who operate on a run at once do not undo each other's changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from temporalex_django.models import Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVersion:
-    """What is compared: the chain's present run, how many events its history has, and where it stands.
+    """The state of a run that is compared.
 
-    ``blocked`` is the code of the error, empty when it is not.
+    It is the current run of the chain, the length of its history, and its status. ``blocked`` is the code of the error,
+    or empty if the run is not blocked.
     """
 
     run_id: UUID
@@ -30,7 +31,7 @@ class RunVersion:
 
 
 def version_of(run: Instance) -> RunVersion:
-    """Of a run that was read together with its ``chain``."""
+    """Return the version of a run that was read together with its ``chain``."""
     return RunVersion(
         run_id=run.chain.run_id,
         events=run.chain.length,
@@ -42,15 +43,17 @@ def version_of(run: Instance) -> RunVersion:
 
 @contextmanager
 def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) -> Iterator[None]:
-    """Raises ``RunChanged`` unless the run is as one of ``expected`` has it; what is done inside commits with that.
+    """Raise ``RunChanged`` unless the run is in one of the ``expected`` versions.
 
-    None: as it is. Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` (``busy``).
+    Operations inside the block commit together with the check. None as ``expected`` skips the check. Locks the chain
+    and waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` (``busy``).
     """
     if expected is None:
         yield
         return
     store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
     with audit.defer_denials(), store.transaction():
+        # Compare under the lock: without it the run could change between the comparison and the operation.
         if not store.lock_chain(target.chain_id, wait=wait):
             raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
         run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.selected_run_id).first()

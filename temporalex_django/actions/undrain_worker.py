@@ -1,4 +1,4 @@
-"""Have a drained worker take work again."""
+"""Let a drained worker take work again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from temporalex_django.actions.drain_worker import DrainWorker
 
 
 class UndrainWorker(DrainWorker):
-    """The other way round."""
+    """Operation that lets a drained worker take work again, and returns it.
+
+    Locks and raises as ``DrainWorker`` does.
+    """
 
     name: ClassVar[str] = "undrain_worker"
     drains: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Let a paused run go on."""
+"""Unpause a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from temporalex_django.models import Instance
 
 
 class Unpause(OperatorRunAction[None]):
-    """The run is due at once, and finds what came while it was paused.
+    """Operation that unpauses a run: it is due at once, and receives what arrived while it was paused.
 
-    One that is blocked because it ended its workers stays blocked: ``TryAgain`` tries it.
-
-    In the caller's transaction. Locks the chain: see ``OperatorRunAction.lock_run``.
+    A run that is blocked because it ended its workers stays blocked; use ``TryAgain`` for it. Runs in the caller's
+    transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "unpause"

@@ -1,4 +1,4 @@
-"""Send an update and wait for its outcome: in the caller's process where that is possible."""
+"""Send an update and wait for its outcome, in the caller's process where that is possible."""
 
 from __future__ import annotations
 
@@ -53,13 +53,16 @@ from temporalex_django.errors import (
 from temporalex_django.models import Instance
 
 _FINISHED_STATUSES = ("completed", "failed")
-#: Seconds that a caller's turn goes on through messages that came before his; then he waits, and a worker goes on.
+#: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
 _READ_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStatus:
-    """Where an update stands. ``outcome`` None: no turn has judged it; ``fresh``: no turn has even read it."""
+    """The status of an update.
+
+    ``outcome`` is None if no turn has judged it. ``fresh`` is True if no turn has even read it.
+    """
 
     outcome: Outcome | None
     fresh: bool = False
@@ -70,18 +73,20 @@ class UpdateStatus:
 
 
 class RequestAction(RunAction[Any]):
-    """A message that is judged and answered: an update, or the resume of a graph.
+    """Base class of operations that send a message which is judged and answered: an update, or the resume of a graph.
 
-    Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the
-    class is here, in one transaction with the message; else the outcome is waited for, with no transaction open. Inside
-    ``atomic()`` nothing is waited for but the lock, and everything lives or dies with the caller's transaction. A
-    rejected update leaves nothing behind.
+    Outside of a transaction, this process runs a turn if it has the class and the run's lock is free within
+    ``UPDATE_LOCK_WAIT``. The message is part of the same transaction. Otherwise the outcome is awaited, with no
+    transaction open. Inside ``atomic()`` nothing but the lock is waited for, and everything commits or is rolled back
+    with the caller's transaction. A rejected update leaves nothing behind.
 
     Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
-    ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``,
-    ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``, ``ActionNotPossible``, and ``UpdateTimeout``: ask again with
-    its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was accepted once gives
-    its first outcome, whatever the body; with ``exact`` another body is refused, too.
+    ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``,
+    ``UpdateFailed``, ``NestingError``, ``ActionNotPossible`` and ``UpdateTimeout``. After a timeout, ask again with its
+    ``update_id``; its code is ``unknown`` if the connection was lost while the message was sent.
+
+    An id that was accepted once returns its first outcome, whatever the payload. With ``exact``, another payload is
+    refused.
     """
 
     kind: ClassVar[str]
@@ -112,7 +117,8 @@ class RequestAction(RunAction[Any]):
         self._workers_only = mode == "worker" or runs_in_workers_only(target.workflow_class)
         self._can_run_turn = not self._workers_only and target.workflow_class is not None
         self._message_pk: int | None = None
-        self._is_new = False  # it was not sent before
+        # Set when the insert shows that the message was not sent before.
+        self._is_new = False
 
     @property
     def message_name(self) -> str:
@@ -126,7 +132,7 @@ class RequestAction(RunAction[Any]):
         return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     async def aexecute(self) -> Any:
-        """``execute`` that holds no thread while it waits."""
+        """Execute the operation without holding a thread during the wait."""
         status: UpdateStatus = await sync_to_async(self._check_and_begin)()
         return await sync_to_async(self._audited_result)(
             status if status.is_finished else await await_for(self._poll, self.deadline)
@@ -143,11 +149,9 @@ class RequestAction(RunAction[Any]):
 
     @contextmanager
     def _report_lost_connection(self) -> Iterator[None]:
-        """Leave the caller of a connection that breaks with the id to ask with.
+        """Raise ``UpdateTimeout`` with the id to ask again with, if the connection breaks after the message was sent.
 
-        It breaks when the message is under way, or known to be stored.
-
-        Inside the caller's own transaction it is his commit that counts: the error of the database goes through.
+        Inside the caller's own transaction the database error propagates, because the caller's commit is what counts.
         """
         try:
             yield
@@ -155,7 +159,7 @@ class RequestAction(RunAction[Any]):
             connection = connections[self.storage.alias]
             if self._message_pk is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
                 raise
-            connection.close()  # the next question opens another one
+            connection.close()  # the next query opens a new one
             raise UpdateTimeout(
                 f"{self._label}: the connection to the database broke, and whether it counts is not known; ask again with this id, "
                 "which acts once at most",
@@ -185,11 +189,11 @@ class RequestAction(RunAction[Any]):
     # -- inside the caller's transaction -------------------------------------------------------------------------------
 
     def _run_in_transaction(self) -> UpdateStatus:
-        """Judge it, and run its handler to the end, atomic activities included.
+        """Judge the message and run its handler to the end, atomic activities included, in the caller's transaction.
 
-        What cannot be done here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) where it could
-        not be judged, and ``ActionNotPossible`` where its handler would still wait: nothing that it waits for can come
-        before the transaction ends.
+        Work that cannot be finished here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
+        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait, because nothing that
+        it waits for can arrive before the transaction ends.
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
@@ -213,9 +217,8 @@ class RequestAction(RunAction[Any]):
                 raise self._busy_error("it did not come to judge the update")
             if self._is_new and inline.runs_atomic(self.storage):
                 status = self._run_atomic_activities(status)
-        if not status.is_finished and not inline.runs_atomic(
-            self.storage
-        ):  # the environment does it, once the block is left
+        # Under a test environment, the environment runs the activities after the block.
+        if not status.is_finished and not inline.runs_atomic(self.storage):
             raise UpdateTimeout(
                 f"{self._label} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
                 "same id",
@@ -225,13 +228,14 @@ class RequestAction(RunAction[Any]):
         return status
 
     def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
-        """Go on with the atomic activities of the run, as long as there are any and the update has not ended.
+        """Run the atomic activities of the run until there are none or the update has ended.
 
         Raises ``ActionNotPossible``.
         """
         while not status.is_finished:
             report = inline.advance_atomic(self.target, storage=self.storage)
-            if not any(write.events for write in report.writes):  # it came no further
+            # No progress: the handler waits for something that cannot happen inside this transaction.
+            if not any(write.events for write in report.writes):
                 raise ActionNotPossible(
                     f"{self._label} inside a transaction: its handler would still wait when it has done what it can, and "
                     "what it waits for (an external activity, a timer, a person, another run) cannot come before the "
@@ -249,10 +253,10 @@ class RequestAction(RunAction[Any]):
             code="busy",
         )
 
-    # -- outside -------------------------------------------------------------------------------------------------------
+    # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """A turn in a transaction of our own; None when the lock was not to be had."""
+        """Run a turn in a transaction of its own. Return None if the lock was not available."""
         try:
             with self.storage.transaction("update"):
                 return self._run_turn(wait=wait)
@@ -262,11 +266,11 @@ class RequestAction(RunAction[Any]):
             return None
 
     def _enqueue_for_workers(self) -> UpdateStatus:
-        """Only the message, committed, so that whoever has the run or takes it next finds it."""
+        """Commit only the message, for the worker that has the run or claims it next."""
         alias = self.storage.alias
         try:
             with self.storage.transaction("update left"):
-                # the same id may be in a transaction of somebody else's that has not ended
+                # The insert waits for another open transaction that has a message with the same id.
                 self.storage.sql.set_lock_timeout(min(self.deadline.seconds_left, 60.0))
                 if self._insert().new:
                     self._require_waiting_limit()
@@ -281,17 +285,20 @@ class RequestAction(RunAction[Any]):
         return self._status()
 
     def _poll(self) -> UpdateStatus | None:
-        """Whether it has ended; an update that nobody has read goes on trying for the lock."""
+        """Return the status if the update has ended.
+
+        While nobody has read the update, this tries for the lock again.
+        """
         with self._report_lost_connection():
             status = self._status()
             if status.outcome is None and status.fresh and self._can_run_turn:
                 status = self._try_turn(wait=0) or status
         return status if status.is_finished else None
 
-    # -- both ----------------------------------------------------------------------------------------------------------
+    # -- shared --------------------------------------------------------------------------------------------------------
 
     def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
-        """Lock, insert, activate, in the open transaction. None without the lock, then nothing is written."""
+        """Lock, insert and activate in the open transaction. Return None, with nothing written, without the lock."""
         run = inline.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
         if run is None:
             return None
@@ -306,25 +313,26 @@ class RequestAction(RunAction[Any]):
         if outcome is not None and outcome.status == "rejected":
             self._discard_rejected(inserted, has_written=has_written)
         elif outcome is not None and outcome.status == FAULT:
-            pass  # the row stays, for those who look for faults
+            pass  # the row is kept for people who look for faults
         elif inserted.new:
             self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
         if outcome is None and inserted.new:
             self._require_waiting_limit()
-        if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
+        # The update waits for a handler, or the run is blocked or has an atomic activity to run first.
+        if outcome is None:
             notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate until the message was read: an activation leaves what does not fit its budget.
+        """Activate until the message was read, because an activation leaves messages that exceed its budget.
 
-        Its outcome, if it has one, and whether something else was written.
+        Returns the outcome of the message, if it has one, and whether anything else was written.
         """
         read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
         message_pk, now = inserted.id, inserted.at
         while True:
             report = inline.advance(self.target, storage=self.storage, run=run, now=now)
-            run = now = None  # it is another one now
+            run = now = None  # both are stale after an activation
             write = report.writes[0] if report.writes else None
             if write is None:
                 return None, has_written
@@ -332,11 +340,11 @@ class RequestAction(RunAction[Any]):
             if message_pk in write.settled or message_pk in write.waiting or time.monotonic() > read_deadline:
                 return write.settled.get(message_pk), has_written
             if not write.consumed and not write.settled and not write.events:
-                # another one would come no nearer: the run is blocked, paused, or has something else to do first
+                # Another activation would not help: the run is blocked, paused, or has other work to do first.
                 return None, has_written
 
     def _require_waiting_limit(self) -> None:
-        """Of an update that is to wait: raises ``TooManyUpdates``, which takes it back, where too many do."""
+        """Raise ``TooManyUpdates`` if too many updates wait for the run; that rolls back this one, too."""
         limit = get_settings().WAITING_UPDATES
         rows = self.storage.sql.select(
             "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
@@ -348,7 +356,7 @@ class RequestAction(RunAction[Any]):
             raise TooManyUpdates(f"{self._label}: {limit} wait for this run already, it takes no more for now")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """A rejected update: when the turn did nothing else, nothing at all is written."""
+        """Delete a rejected update; if the turn did nothing else, roll everything back."""
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:
@@ -369,7 +377,10 @@ class RequestAction(RunAction[Any]):
         return inserted
 
     def _status_in_closed_run(self) -> UpdateStatus:
-        """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
+        """Return the outcome that a closed run has for the message.
+
+        Raises ``WorkflowClosed`` if the run did not accept it before.
+        """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = (
             None
@@ -393,9 +404,9 @@ class RequestAction(RunAction[Any]):
         )
 
     def _status_in_paused_run(self) -> UpdateStatus:
-        """What was sent before goes on where it stands.
+        """Return the status of a message that was sent before the run was paused.
 
-        Raises ``RunPaused`` for everything else, or ``WorkflowSwitchedOff``.
+        Raises ``RunPaused`` for other messages, or ``WorkflowSwitchedOff``.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = (
@@ -426,7 +437,8 @@ class RequestAction(RunAction[Any]):
 
     def _status(self) -> UpdateStatus:
         status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        if status is None:  # somebody else's turn rejected it and nobody is left to tell why
+        # The turn of another process rejected the update, and its row is gone with the reason.
+        if status is None:
             raise UpdateTimeout(f"{self._label} is gone: send it again", update_id=self.message_id)
         return status
 
@@ -448,7 +460,10 @@ class RequestAction(RunAction[Any]):
             ) from None
 
     def _redact_answer(self, value: Any) -> Any:
-        """The answer as he sees it. It is done: a policy that fails now hides it, and undoes nothing."""
+        """Return the answer as the sender may see it.
+
+        The update is done, so an access policy that fails now hides the answer and undoes nothing.
+        """
         try:
             return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
@@ -469,13 +484,13 @@ class RequestAction(RunAction[Any]):
 
     @property
     def _redactor(self) -> Redactor:
-        """What is to be left out of the answer where it goes through a face."""
+        """The redactor for the answer, which applies if it passes through an interface."""
         user = self.by.user
         return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
 
 
 class SendUpdate(RequestAction):
-    """Gives the handler's response; see ``RequestAction`` for where it runs and what it locks."""
+    """Operation that sends an update and returns its response; see ``RequestAction`` for turns and locks."""
 
     name: ClassVar[str] = "update"
     permission: ClassVar[str] = "update_instance"
@@ -512,13 +527,13 @@ class SendUpdate(RequestAction):
 
 
 def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
-    """The refusal of a blocked run, as he may see it: why it is blocked may quote payloads."""
+    """Return the refusal of a blocked run for the sender; the reason of the block may quote payloads."""
     reason = redactor.redact_text(str(exc.reason))
     return RunBlocked(f"{label} was withdrawn, for the run is blocked: {reason}", reason=reason)
 
 
 def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
-    """Where an update of a chain stands; None for an id that it does not know."""
+    """Return the status of an update of a chain, or None for an unknown id."""
     rows = storage.sql.select(
         "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain_id, update_id],
@@ -533,11 +548,10 @@ def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> 
 
 
 def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
-    """The response of an update that was sent before.
+    """Return the response of an update that was sent before.
 
-    Raises what ``SendUpdate`` raises, ``WorkflowNotFound`` for an unknown id.
-
-    Whoever sent it is told in any case, others when they may see payloads.
+    The sender gets it in any case, and others if they may see payloads. Raises what ``SendUpdate`` raises, and
+    ``WorkflowNotFound`` for an unknown id.
     """
     earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
     status = update_status(target.chain_id, update_id, storage=storage)
@@ -557,7 +571,7 @@ def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: Dja
 
 
 def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Why an update failed may quote what the class of the run redacts."""
+    """Redact a failure, whose text may quote values that the class of the run redacts."""
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
     return Outcome(
@@ -567,7 +581,7 @@ def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome |
 
 
 def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Why an update failed may quote payloads."""
+    """Redact a failure or rejection, whose text may quote payloads."""
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
     failure = outcome.value or {}

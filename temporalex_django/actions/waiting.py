@@ -1,4 +1,4 @@
-"""Waiting for an outcome: looks when a hint comes and after growing pauses, with no transaction open."""
+"""Polling for an outcome, on notifications and after growing pauses, with no transaction open."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from temporalex_django.db.listen import WaitFunction
 
 T = TypeVar("T")
 
-#: Seconds of the first pause, and of the longest. An answer is noticed about an eighth of the time that it took too
-#: late: it is there between two looks.
+#: Seconds of the first and of the longest pause. A result arrives between two polls, so on average it is noticed late
+#: by an eighth of the time that it took.
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.1
 _PAUSE_GROWTH = 1.25
-#: Whoever hears hints looks that much less often, and hears them for so long: from then on a pause is short beside what
-#: has been waited, and the hints of a busy system would wake him more often than he looks.
+#: A caller that gets notifications polls less often, and listens for this many seconds. After that, a pause is short
+#: compared with the time waited, and the notifications of a busy system would wake the caller more often than its
+#: polls.
 _FIRST_LISTENING_PAUSE = 0.02
 _LISTENING_SECONDS = 1.0
 
 
 class Deadline:
-    """So many seconds from now; None is never."""
+    """A moment that is ``timeout`` seconds from now; with None it never comes."""
 
     def __init__(self, timeout: float | None) -> None:
         self._at = None if timeout is None else time.monotonic() + timeout
@@ -38,16 +39,20 @@ class Deadline:
 
 
 class WaitStrategy:
-    """How it is to wait in this process: others work meanwhile, and are seen by who has no transaction open.
+    """The way in which this process waits.
 
-    A test environment that stands under an application puts its own in place.
+    By default, other processes work meanwhile, and their changes are visible to callers that have no transaction open.
+    A test environment under an application installs its own strategy.
     """
 
-    #: Does all that others would do while somebody waits; None: there are others.
+    #: Does all work that others would do during the wait; None if there are other processes for that.
     run_pending: Callable[[], None] | None = None
 
     def in_transaction(self, alias: str) -> bool:
-        """Whether the caller has a transaction open: what he waits for would not come before it ends."""
+        """Return True if the caller has a transaction open.
+
+        An outcome that the caller waits for could not arrive before the transaction ends.
+        """
         return connections[alias].in_atomic_block
 
 
@@ -55,25 +60,28 @@ wait_strategy = WaitStrategy()
 
 
 def inside_transaction(alias: str) -> bool:
-    """Whether the caller has a transaction open, in which nothing that others do can be waited for."""
+    """Return True if the caller has a transaction open.
+
+    Inside it, the caller cannot wait for anything that others do.
+    """
     return wait_strategy.in_transaction(alias)
 
 
-#: Gives for as long as somebody waits whether he may.
+#: Opens a wait slot for the time of the wait; its value is True if the slot was granted.
 WaitSlot = Callable[[], AbstractContextManager[bool]]
 
 
-#: Listens for as long as somebody waits, and gives what he rests with, which ends earlier when there may be something.
+#: Listens for the time of the wait. Its value is a sleep function that returns early when there may be a result.
 Listen = Callable[[], AbstractContextManager[WaitFunction]]
 
 
 def unlimited_wait() -> AbstractContextManager[bool]:
-    """Everybody may wait."""
+    """Return a wait slot that is always granted."""
     return nullcontext(enter_result=True)
 
 
 def no_listen() -> AbstractContextManager[WaitFunction]:
-    """Nothing tells."""
+    """Return a listener that receives no notifications and only sleeps."""
     return nullcontext(time.sleep)
 
 
@@ -84,9 +92,10 @@ def wait_for(
     wait_slot: WaitSlot = unlimited_wait,
     listen: Listen = no_listen,
 ) -> T | None:
-    """What ``poll`` gives as soon as that is not None; None when the time is over, or there is no seat.
+    """Return the first result of ``poll`` that is not None.
 
-    Looks once at least, and when the ``listen`` hears that there may be something.
+    Returns None if the time is over, or if no wait slot is free. It polls at least once, and again when ``listen``
+    reports that there may be a result.
     """
     if (result := poll()) is not None or deadline.seconds_left <= 0:
         return result
@@ -102,12 +111,14 @@ def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen
     with listen() as rest:
         if rest is not time.sleep:
             pauses = _pauses(_FIRST_LISTENING_PAUSE)
-            if (result := poll()) is not None:  # it may have come before anybody listened
+            # Poll once more after the subscription: the result may have arrived before it, without a notification.
+            if (result := poll()) is not None:
                 return result
         while deadline.seconds_left > 0 and listen_deadline.seconds_left > 0:
             rest(min(next(pauses), deadline.seconds_left))
             if (result := poll()) is not None:
                 return result
+    # From here on notifications are ignored: a pause is short compared with the time waited (``_LISTENING_SECONDS``).
     while deadline.seconds_left > 0:
         time.sleep(min(next(pauses), deadline.seconds_left))
         if (result := poll()) is not None:
@@ -116,7 +127,7 @@ def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen
 
 
 async def await_for(poll: Callable[[], T | None], deadline: Deadline) -> T | None:
-    """The same without holding a thread between two looks."""
+    """Wait as ``wait_for`` does, without holding a thread between two polls."""
     for pause in _pauses(_FIRST_PAUSE):
         if (result := await sync_to_async(poll)()) is not None:
             return result

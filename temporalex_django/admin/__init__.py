@@ -1,6 +1,6 @@
-"""Runs, workers and operator actions in Django's admin: looked at, started and steered.
+"""Django's admin for runs, workers and operator actions: look at them, start runs and operate them.
 
-Registered with the default site by its autodiscovery.
+The autodiscovery of the default admin site registers these classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operator actions."""
+"""The audit in the admin: operator actions, read-only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from temporalex_django.models import OperatorAction
 
 @admin.register(OperatorAction)
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
-    """Who did what to which run, why, and from where."""
+    """The list of operator actions: who did what to which run, why, and from where."""
 
     list_display = ("when", "action", "actor_label", "of_run", "reason_label", "source", "how")
     list_display_links = ("when", "action")
@@ -41,16 +41,17 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
-        """About the runs that there are for the user.
+        """Return the actions on runs that the user may see.
 
-        What was done to runs that are deleted is for those who may see all.
+        Only users who may see all runs see the actions on deleted runs.
         """
         actions = super().get_queryset(request)
         runs = visible_runs(self.admin_site, request)
+        # A deleted run matches no subquery of runs, so its rows drop out for everybody whose runs are restricted.
         return actions if runs is None else actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
-        """Not from where it was done, for whoever may not see payloads."""
+        """Return the fields; without the network address for users who may not see payloads."""
         user = cast("Person", request.user)
         operation = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
         if policy().allows(user, operation):

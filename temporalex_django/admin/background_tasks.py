@@ -1,4 +1,4 @@
-"""Django tasks that were enqueued: those that are open, and those that have ended."""
+"""Background tasks in the admin: Django tasks that are enqueued or running, and those that have ended."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     deferred_fields: tuple[str, ...] = ("call", "options")
     list_select_related = False
     ordering = ("-id",)
-    sortable_by = ("enqueued",)  # no index has the others
+    # Only the order of ids has an index; a big table sorted by another column takes seconds.
+    sortable_by = ("enqueued",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
-        """A list reads no arguments and no results, which may be long."""
+        """Return the tasks; a list does not load arguments and results, which may be long."""
         queryset = super().get_queryset(request)
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         return queryset if is_detail_view else queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
-        """Without arguments, results and errors for whoever may not see payloads."""
+        """Return the fields; without arguments, results and errors for users who may not see payloads."""
         can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
         return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
 
@@ -49,7 +50,8 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         form_url: str = "",
         obj: M | None = None,
     ) -> HttpResponse:
-        """The page of a task: that a person was shown its payloads is noted."""
+        """Render the page of a task; the audit records that the person was shown its payloads."""
+        # Here and not in change_view: Django has found the object and checked the permission to see it by now.
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
             task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
             audit.record_task_read(actor_of(request), task_id, str(obj))
@@ -70,7 +72,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
 
 @admin.register(EnqueuedTask)
 class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
-    """What is to be run, or runs."""
+    """Background tasks that wait for a worker or are running."""
 
     list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
     list_filter = (TaskQueueFilter,)
@@ -117,7 +119,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
 
 @admin.register(EndedTask)
 class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
-    """What became of them, as long as that is kept."""
+    """Background tasks that have ended, until their retention removes them."""
 
     deferred_fields = ("call", "options", "outcome")
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")

@@ -1,4 +1,4 @@
-"""What our admin pages share."""
+"""Base classes of the admin pages of this package."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ M = TypeVar("M", bound=models.Model)
 
 
 def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[Instance] | None:
-    """The runs that there are for the user in the list of runs of this site; None: all of them."""
+    """Return the runs that the user sees in the list of runs of this site; None if these are all runs."""
+    # A project can register a subclass with a narrower get_queryset: every page of the site must respect that.
     runs: Any = site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
     if runs is None:
         return runs_for(user_of(request), alias=storage().alias)
     queryset: models.QuerySet[Instance] = runs.get_queryset(request)
+    # None lets callers omit a subquery that would match every row.
     return None if is_unfiltered(queryset) else queryset.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
-    """Rows are written by turns and by ``actions`` alone, so nobody may add, change or delete them here."""
+    """Base of read-only pages: turns and ``actions`` write the rows, so nobody adds, changes or deletes them here."""
 
     actions: Any = None
     show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER  # each is a count over the whole table
+    # Each facet is a count over the whole table.
+    show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_max_show_all = 200
 
@@ -43,9 +46,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         return super().get_queryset(request).using(storage().alias)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """The filters of the page alone.
+        """Return True only for lookups of the filters of the page.
 
-        Any other lookup would tell, guess by guess, what is in columns that are not shown.
+        Any other lookup would reveal the content of hidden columns, guess by guess.
         """
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
@@ -69,7 +72,10 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg] # generic in the stubs only
-    """Counts so many rows at most: of a big table it takes seconds to count all. The pages behind are not offered."""
+    """A paginator that counts at most ``MAX_COUNT`` rows and offers no pages after them.
+
+    To count all rows of a big table takes seconds.
+    """
 
     MAX_COUNT = 10_000
 

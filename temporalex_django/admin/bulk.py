@@ -1,6 +1,6 @@
-"""One thing done to many runs: chosen in the list, confirmed on a page that says what it would do, noted as a job.
+"""Bulk actions: choose runs in the list, confirm the effect on a page, and start a bulk job.
 
-What there is to choose comes from ``actions.registry.STEERING``; a new action needs no code here.
+The actions come from ``actions.registry.STEERING``; a new action needs no code here.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from temporalex_django.models import Instance
 if TYPE_CHECKING:
     from temporalex_django.admin.instance import InstanceAdmin
 
-#: Runs that are named one by one in the address of a page, which servers cut at 4,000 characters.
+#: Largest number of runs that an address names one by one: servers limit it to about 4,000 characters.
 MAX_CHOSEN = 150
-#: Runs of which the page says what the action would do to them.
+#: Largest number of runs for which the page checks if the action is possible.
 _MAX_CHECKED = 1000
 _MAX_NAMES = 5
 _KEY_BYTES = 16
@@ -54,23 +54,24 @@ _DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closin
 
 
 def can_start_bulk(user: Person) -> bool:
-    """Whether he may do one thing to many runs; what it is, has a permission of its own."""
+    """Return True if the user may start bulk jobs; the action itself needs its own permission too."""
     operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
     return policy().allows(user, operation)
 
 
 def bulk_permission_error() -> str:
-    """What somebody is told who may not."""
+    """Return the message for a user who may not start bulk jobs."""
     names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
     permission_name = names[StartBulk.permission]
     return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": permission_name}
 
 
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
-    """What the list offers for the chosen runs: it leads to the page of the action."""
+    """Return the admin action that redirects from the list to the page of a bulk action."""
 
     def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
         query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
+        # "All that match" is passed on as the filters: their ids would not fit into an address.
         if request.POST.get("select_across") == "1":
             query_params["all"] = "1"
         else:
@@ -94,12 +95,12 @@ BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
 
 
 def _encode_ids(ids: Iterable[str]) -> str:
-    """Run ids, as short as an address can have them."""
+    """Encode run ids as short as possible for an address: 16 bytes each, in URL-safe base64."""
     return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
 
 
 def _decode_ids(text: str) -> list[UUID]:
-    """Those ids. Raises ``Http404`` for what is none of ours."""
+    """Decode run ids that ``_encode_ids`` encoded. Raises ``Http404`` for any other text."""
     try:
         id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
     except ValueError:
@@ -111,7 +112,7 @@ def _decode_ids(text: str) -> list[UUID]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRuns:
-    """Runs that the action cannot be done to now, for one reason. ``names`` are the ids of the first of them."""
+    """Runs to which the action cannot be applied now, for one reason; ``names`` are the ids of the first ones."""
 
     reason: str
     count: int
@@ -124,9 +125,10 @@ class SkippedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkEffect:
-    """What an action would do to the runs that were chosen, as they stand now.
+    """The effect that a bulk action would have on the chosen runs in their present state.
 
-    ``why_not`` is why there is no button; ``newest`` the first of them; ``options`` what there is to choose from.
+    ``why_not`` is the reason why the page has no button, or None. ``newest`` is the id of the newest chosen run.
+    ``options`` are the values to choose from, with their counts, by selector.
     """
 
     text: str
@@ -137,14 +139,14 @@ class BulkEffect:
 
 
 class BulkActionForm(OperatorActionForm):
-    """``newest``: no run that was started after somebody looked is among them."""
+    """The form of a bulk action; the hidden ``newest`` keeps out runs that were started after the page was shown."""
 
     newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
 
     def __init__(
         self, *args: Any, action: type[OperatorRunAction[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
     ) -> None:
-        """``options`` are those of the action, see ``OperatorRunAction.selector_options``."""
+        """Add a field for each selector; ``options`` are those of ``OperatorRunAction.selector_options``."""
         super().__init__(*args, action=action, **kwargs)
         self.inputs = (*action.selectors, *action.inputs)
         for selector in action.selectors:
@@ -157,14 +159,14 @@ class BulkActionForm(OperatorActionForm):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Said above the fields: nobody sees that one."""
+        """Require ``newest``; the error is not of a field, because that field is hidden."""
         if self.cleaned_data.get("newest") is None:
             raise forms.ValidationError(_("It is not said which runs were looked at: open this page again."))
         return self.cleaned_data
 
 
 class BulkActionView:
-    """A view of an ``InstanceAdmin`` about the runs that the address names: some, or all that match the filters."""
+    """The page of a bulk action; the address names the runs, or the filters whose runs are meant."""
 
     template = "admin/temporalex_django/instance/bulk.html"
 
@@ -180,6 +182,7 @@ class BulkActionView:
         action_class = STEERING.get(action)
         if action_class is None:
             raise Http404
+        # A GET shows the refusal on the page; only a POST is denied and recorded in the audit.
         runs, refusal = self._chosen_runs(request), _bulk_action_error(action_class, user_of(request))
         if request.method == "POST":
             return self._handle_post(request, action_class, runs, refusal)
@@ -197,7 +200,7 @@ class BulkActionView:
     def _handle_post(
         self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
     ) -> HttpResponse:
-        """Note the job, and go to its page; the form again where that was not possible."""
+        """Start the bulk job and redirect to its page; show the form again if that is not possible."""
         if refusal is not None:
             refuse(request, StartBulk.name, refusal)
         effect = bulk_effect(action, runs, user_of(request), {})
@@ -207,6 +210,7 @@ class BulkActionView:
         )
         if form.is_valid():
             newest = form.cleaned_data["newest"]
+            # Run ids are UUIDs in the order of creation: this drops runs that were started after the page was shown.
             chosen = runs.filter(pk__lte=newest)
             reason, token = form.cleaned_data["reason"], form.cleaned_data["token"]
             start = StartBulk(
@@ -236,7 +240,7 @@ class BulkActionView:
         *,
         status: int = 200,
     ) -> HttpResponse:
-        """To the list when none of the runs is there."""
+        """Render the page, or redirect to the list when none of the runs exists any more."""
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
         back = f"{back}?{filters}" if filters else back
@@ -248,7 +252,8 @@ class BulkActionView:
             "title": _("%(label)s: many runs") % {"label": action.label},
             "opts": self.admin.opts,
             "media": self.admin.media,
-            "label": action.label,  # a class would be called by the template
+            # Single attributes, because a template would call the class.
+            "label": action.label,
             "about": action.effect,
             "destructive": action.destructive,
             "form": form,
@@ -260,9 +265,10 @@ class BulkActionView:
         return TemplateResponse(request, self.template, context, status=status)
 
     def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
-        """The runs that the address names, as far as they are there for the user. Raises ``Http404``."""
+        """Return the runs of the address that the user may see. Raises ``Http404`` for a malformed address."""
         if "all" not in request.GET:
             return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
+        # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
         list_request = copy(request)
         list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
         try:
@@ -275,9 +281,13 @@ class BulkActionView:
 def bulk_effect(
     action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
 ) -> BulkEffect | None:
-    """None when there are none of them. One statement, however many they are; a few more for activities and timers."""
+    """Compute the effect of a bulk action; None if none of the runs exists.
+
+    One statement, however many runs there are, and a few more for activities and timers.
+    """
     limit = get_settings().BULK_LIMIT
     newest = runs.order_by("-id").select_related("chain").defer(*_DEFERRED_FIELDS)
+    # One row more than the smaller limit shows that the limit is exceeded, without a count.
     loaded_runs = [*newest[: min(limit, _MAX_CHECKED) + 1]]
     if not loaded_runs:
         return None
@@ -302,7 +312,8 @@ def bulk_effect(
             refusal = action.why_not_open(run) or _("nothing of it is chosen to which it can be done now")
         if refusal is not None:
             reasons[refusal].append(run.workflow_id)
-            del parts[run.pk]
+            del parts[run.pk]  # a Counter ignores a missing key
+    # The largest group first: that is the reason to read.
     skipped = [
         SkippedRuns(reason=reason, count=len(ids), names=[shorten(name) for name in ids[:_MAX_NAMES]])
         for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
@@ -329,7 +340,7 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """``parts`` are the activities or timers, in words."""
+    """Return how many runs the action can be applied to; ``parts`` counts activities or timers in words."""
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
         return _("It can be done to %(parts)s of %(possible)d of the newest %(of)d runs now.") % words
@@ -355,5 +366,5 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
 
 
 def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
-    """Why this person may not do it to many runs."""
+    """Return the reason why the user may not apply the action to many runs; None if allowed."""
     return permission_error(action, user) if can_start_bulk(user) else bulk_permission_error()

@@ -1,4 +1,4 @@
-"""The page that replays a run with today's code and shows which inputs differ, with both values."""
+"""The page that replays a run with the present code and shows the inputs that differ, with both values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PERMISSION = f"{APP}.{CompareInputs.permission}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A difference as a row of the table. ``place`` is the file and line of the code, or empty."""
+    """A row of the table of differences; ``place`` is the file and line of the code, or empty."""
 
     event: int
     command: str
@@ -36,12 +36,12 @@ class ComparisonRow:
 
 
 def can_compare(run: Instance, user: Person) -> bool:
-    """Return whether the page of the run leads to the comparison: the user may see payloads, and the code is here."""
+    """Return True if the user may compare the run, the run has started, and this process has its code."""
     return _permission_error(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
 
 
 class CompareView(RunActionView):
-    """Shows what it would do; posted, it replays the run and shows the differences below."""
+    """The page of the comparison; a POST replays the run and shows the differences below."""
 
     template = "admin/temporalex_django/instance/compare.html"
 
@@ -49,9 +49,9 @@ class CompareView(RunActionView):
         return Confirmation(
             heading=_("Compare inputs with the code"),
             effect=_(
-                "The history is replayed here with the code of this process. The page lists the inputs of activities and "
-                "children, and the durations of timers, that the code gives now and the history does not have. Nothing is "
-                "changed."
+                "The history is replayed here with the code of this process. "
+                "The page lists the inputs of activities and children, and the durations of timers, "
+                "that the code gives now and the history does not have. Nothing is changed."
             ),
             button=_("Compare"),
             why_not=CompareInputs.why_not(run),
@@ -66,7 +66,8 @@ class CompareView(RunActionView):
         return CompareInputs(self.find_target(request, run), by=actor_of(request)).execute()
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """The differences stand on the page: another process may find others."""
+        """Replay the run and show the differences on the answer of the POST."""
+        # No redirect: the differences are not stored, and the process that serves the next request may have other code.
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run)
         if confirmation.why_not is not None:
@@ -80,6 +81,7 @@ class CompareView(RunActionView):
         except TemporalexError as exc:
             form.add_error(None, exc.message)
             return self.render_page(request, run, confirmation, form, status=409)
+        # The differences show payloads.
         audit.record_read(actor_of(request), run)
         return self.render_page(
             request, run, confirmation, form, compared=True, differences=[_comparison_row(row) for row in differences]

@@ -1,4 +1,4 @@
-"""List filters that cost nothing on big tables: their choices come from code, not from a DISTINCT over the rows."""
+"""List filters that are cheap on big tables: their choices come from code, not from a DISTINCT over the rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_DIGITS = 9
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
-    """A column, and the values that code knows for it."""
+    """Base of filters on a column, with the values that the code of this process has for it."""
 
     column: str
 
@@ -41,7 +41,8 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         choices = list(self.choices_from_code())
         chosen = self.used_parameters.get(str(self.parameter_name))
-        if chosen is not None and chosen not in dict(choices):  # of a class that this process has no more
+        # A bookmark can name a class that this process no longer has; its runs are still there.
+        if chosen is not None and chosen not in dict(choices):
             choices.append((str(chosen), str(chosen)))
         return choices
 
@@ -49,12 +50,12 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
         value = self.value()
         if value is None:
             return queryset
-        # no column has what cannot be printed, and PostgreSQL refuses to look for some of it
+        # No column contains unprintable characters, and PostgreSQL raises an error for some of them, such as NUL.
         return queryset.filter(**{self.column: value}) if value.isprintable() else queryset.none()
 
 
 class WorkflowFilter(ChoicesFilter):
-    """By class."""
+    """List filter by workflow class."""
 
     title = _("workflow")
     parameter_name = "workflow"
@@ -65,7 +66,7 @@ class WorkflowFilter(ChoicesFilter):
 
 
 class QueueFilter(ChoicesFilter):
-    """By queue."""
+    """List filter by the queue of runs."""
 
     title = _("queue")
     parameter_name = "queue"
@@ -76,14 +77,14 @@ class QueueFilter(ChoicesFilter):
 
 
 class TaskQueueFilter(QueueFilter):
-    """By queue of a Django task."""
+    """List filter by the queue of a Django task."""
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(name, name) for name in named_queues()]
 
 
 class TaskStatusFilter(ChoicesFilter):
-    """By how a Django task has ended."""
+    """List filter by the status with which a Django task has ended."""
 
     title = _("status")
     parameter_name = "status"
@@ -94,7 +95,7 @@ class TaskStatusFilter(ChoicesFilter):
 
 
 class BackendFilter(ChoicesFilter):
-    """By the backend that a Django task was enqueued with."""
+    """List filter by the task backend with which a Django task was enqueued."""
 
     title = _("backend")
     parameter_name = "backend"
@@ -105,7 +106,7 @@ class BackendFilter(ChoicesFilter):
 
 
 class JobStateFilter(ChoicesFilter):
-    """By the state of a bulk job."""
+    """List filter by the state of a bulk job."""
 
     title = _("state")
     parameter_name = "state"
@@ -116,7 +117,7 @@ class JobStateFilter(ChoicesFilter):
 
 
 class TroubleFilter(admin.SimpleListFilter):
-    """What people look for first."""
+    """List filter for stuck, blocked, paused, open and closed runs."""
 
     title = _("standing")
     parameter_name = "standing"
@@ -146,7 +147,7 @@ class TroubleFilter(admin.SimpleListFilter):
 
 
 class CauseFilter(ChoicesFilter):
-    """By why runs failed, or why their activities fail."""
+    """List filter by the cause for which runs failed or their activities fail."""
 
     title = _("cause")
     parameter_name = "cause"
@@ -156,7 +157,8 @@ class CauseFilter(ChoicesFilter):
         return ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The largest groups of failures, as ``doctor`` lists them."""
+        """Return the largest groups of failures, as the command ``doctor`` lists them."""
+        # Causes are no values that code knows, but few rows have one: the groups are read by a partial index.
         runs = model_admin.get_queryset(request)
         groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
         counts: Counter[str] = Counter()
@@ -170,11 +172,12 @@ class CauseFilter(ChoicesFilter):
         value = self.value()
         if value is None:
             return queryset
+        # The cause of an open run is that of a failing activity, so this filters by more than the column.
         return narrowing.with_cause(queryset, value) if value.isprintable() else queryset.none()
 
 
 class VersionFilter(ChoicesFilter):
-    """By version of its class."""
+    """List filter by the version of the workflow class."""
 
     title = _("version")
     parameter_name = "version"
@@ -188,16 +191,22 @@ class VersionFilter(ChoicesFilter):
         value = self.value()
         if value is None:
             return queryset
+        # More digits would overflow the integer column, and int() accepts digits that are not ASCII.
         digits = value.isascii() and value.isdigit() and len(value) < _MAX_DIGITS
         return narrowing.with_version(queryset, int(value)) if digits else queryset.none()
 
 
 class StartedFilter(admin.SimpleListFilter):
-    """By when it was started, which its id says: no column beside it is read."""
+    """List filter by the time since the start, which the run id contains, so that no other column is read."""
 
     title = _("started")
     parameter_name = "started"
-    _SPANS = (("1h", 1, _("Last hour")), ("24h", 24, _("Last 24 hours")), ("7d", 168, _("Last 7 days")), ("30d", 720, _("Last 30 days")))  # fmt: skip
+    _SPANS = (
+        ("1h", 1, _("Last hour")),
+        ("24h", 24, _("Last 24 hours")),
+        ("7d", 168, _("Last 7 days")),
+        ("30d", 720, _("Last 30 days")),
+    )
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(name, label) for name, _hours, label in self._SPANS]
@@ -207,11 +216,12 @@ class StartedFilter(admin.SimpleListFilter):
         if hours is None:
             return queryset
         first = timezone.now() - timedelta(hours=hours)
+        # The first 48 bits of a UUIDv7 are milliseconds since 1970; the remaining 80 bits are zero for the lowest id.
         return queryset.filter(pk__gte=UUID(int=int(first.timestamp() * 1000) << 80))
 
 
 class WaitingForFilter(admin.SimpleListFilter):
-    """By what open runs wait for."""
+    """List filter by the kind of thing that open runs wait for."""
 
     title = _("waits for")
     parameter_name = "waits"
@@ -230,7 +240,7 @@ class WaitingForFilter(admin.SimpleListFilter):
 
 
 class RunStatusFilter(admin.SimpleListFilter):
-    """By status."""
+    """List filter by the status of runs."""
 
     title = _("status")
     parameter_name = "status"
@@ -238,6 +248,7 @@ class RunStatusFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [*Status.choices]
 
+    # Not a ChoicesFilter: some statuses have an index, or are found by the rows that cause them.
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         status = self.value()
         if status is None:
@@ -246,7 +257,7 @@ class RunStatusFilter(admin.SimpleListFilter):
 
 
 class OrderFilter(admin.SimpleListFilter):
-    """In which order the list is; a run that has no such time is not in it (see ``actions.ordering``)."""
+    """The order of the list, as a filter; runs without the time in question are left out (see ``actions.ordering``)."""
 
     title = _("order")
     parameter_name = "order"
@@ -271,7 +282,7 @@ class OrderFilter(admin.SimpleListFilter):
 
 
 class TagFilter(ChoicesFilter):
-    """By a tag; those of starts can be asked for in the address."""
+    """List filter by a tag of classes; tags that a start added work in the address (``?tag=``)."""
 
     title = _("tag")
     parameter_name = "tag"
@@ -285,7 +296,7 @@ class TagFilter(ChoicesFilter):
 
 
 class ActionFilter(ChoicesFilter):
-    """By what was done."""
+    """List filter by the action that was done."""
 
     title = _("action")
     parameter_name = "action"
@@ -296,9 +307,9 @@ class ActionFilter(ChoicesFilter):
 
 
 class AutomaticFilter(admin.SimpleListFilter):
-    """What people did.
+    """List filter that shows the actions of people, and those of code and turns only on request.
 
-    What code and turns did by themselves only when it is asked for, since there may be thousands of them a day.
+    There may be thousands of automatic actions a day.
     """
 
     title = _("who")
@@ -318,7 +329,7 @@ class AutomaticFilter(admin.SimpleListFilter):
 
 
 class InboxFilter(admin.SimpleListFilter):
-    """Whose human tasks; the page itself takes them (``HumanTaskAdmin.get_queryset``)."""
+    """The set of human tasks that the list shows; ``HumanTaskAdmin.get_queryset`` applies it."""
 
     title = _("whose")
     parameter_name = "whose"
@@ -336,7 +347,7 @@ class InboxFilter(admin.SimpleListFilter):
 
 
 class DueFilter(admin.SimpleListFilter):
-    """By when a human task is to be decided."""
+    """List filter by the due time of a human task."""
 
     title = _("due")
     parameter_name = "due"

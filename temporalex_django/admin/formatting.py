@@ -1,4 +1,4 @@
-"""How statuses, times and payloads look. All text is escaped; nothing here emits a script or a style."""
+"""HTML of statuses, times and payloads. All text is escaped; nothing here emits a script or a style."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from django.utils.translation import gettext as _
 from temporalex_django.models import Status
 from temporalex_django.models.fields import UnreadablePayload
 
-#: Characters of a payload that a page shows; REST has all of it.
+#: Largest number of characters of a payload that a page shows; the REST API returns all of it.
 MAX_PAYLOAD_LENGTH = 20_000
 _PREVIEW_LENGTH = 90
 _CELL_LENGTH = 90
 
-#: A shape of its own for each status (16 × 16), so that none is told by its colour alone.
+#: A different shape for each status (16 × 16), because people who see no colours must tell them apart.
 _SHAPES = {
-    "pending": '<circle cx="8" cy="8" r="5.5" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="3 2"/>',
+    "pending": '<circle cx="8" cy="8" r="5.5" fill="none" stroke="currentColor" stroke-width="2"'
+    ' stroke-dasharray="3 2"/>',
     "running": '<path d="M4 2.5l9.5 5.5L4 13.5z" fill="currentColor"/>',
     "waiting": '<path d="M4 2.5h3v11H4zM9 2.5h3v11H9z" fill="currentColor"/>',
     "completed": '<path d="M2.5 8.5l3.8 4 7-9" fill="none" stroke="currentColor" stroke-width="2.4"/>',
@@ -40,10 +41,11 @@ _SHAPES = {
 
 
 def badge(kind: str, label: str) -> SafeString:
-    """Shape, text and colour."""
+    """Return a badge: shape, label and colour."""
     return format_html(
-        '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12" aria-hidden="true"'
-        ' focusable="false">{}</svg> {}</span>',
+        '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12"'
+        ' aria-hidden="true" focusable="false">{}</svg> {}</span>',
+        # The kind becomes a CSS class, so it must be one of ours.
         kind if kind in _SHAPES else "pending",
         shape(kind),
         label,
@@ -51,12 +53,13 @@ def badge(kind: str, label: str) -> SafeString:
 
 
 def shape(kind: str) -> SafeString:
-    """The drawing alone, for a picture of 16 × 16."""
+    """Return the drawing of a badge alone, for an SVG of 16 × 16; empty for an unknown kind."""
     return mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
 
 
 def status_badge(status: str, *, blocked: bool = False) -> SafeString:
-    """The status, with the mark *blocked* beside it."""
+    """Return the badge of a status, with a second badge for a blocked run."""
+    # A later version of the package may have written a status that this one does not know.
     try:
         label = str(Status(status).label)
     except ValueError:
@@ -66,7 +69,7 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
 
 
 def format_time(at: datetime) -> SafeString:
-    """A time for a narrow column: the day and the minute, in the viewer's zone; all of it on hover."""
+    """Return a time for a narrow column: day and minute in the current time zone, and the full time on hover."""
     local = timezone.localtime(at)
     text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
     return format_html(
@@ -75,13 +78,16 @@ def format_time(at: datetime) -> SafeString:
 
 
 def shorten(text: str) -> str:
-    """For a cell of a list."""
+    """Cut a text to the length of a cell of a list."""
     return text if len(text) <= _CELL_LENGTH else text[:_CELL_LENGTH] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormattedPayload:
-    """A payload as a page shows it: a preview line and, when there is more, the rest of it."""
+    """A payload for a page: a preview line and the indented text.
+
+    ``left_out`` is the number of characters that the page does not show.
+    """
 
     preview: str
     text: str
@@ -93,7 +99,8 @@ class FormattedPayload:
 
 
 def format_payload(payload: Any) -> FormattedPayload:
-    """``payload`` as JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it. Never raises."""
+    """Format a payload as JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it. Never raises."""
+    # A page must show a run whose payloads this process cannot decode, so the placeholder is text and no error.
     if isinstance(payload, UnreadablePayload):
         return FormattedPayload(preview=repr(payload), text=repr(payload))
     line = _to_json(payload, indent=None)
@@ -115,9 +122,10 @@ def _to_json(payload: Any, *, indent: int | None) -> str:
 
 
 def format_duration(span: timedelta | None) -> str:
-    """``1.2 s``, ``3 min 5 s``, ``2 h 4 min``, ``3 d 2 h``; empty for None."""
+    """Format a time span like ``1.2 s``, ``3 min 5 s``, ``2 h 4 min`` or ``3 d 2 h``; empty for None."""
     if span is None:
         return ""
+    # Two clocks may be involved: a span that is negative by their difference counts as none.
     seconds = max(0.0, span.total_seconds())
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -1,4 +1,4 @@
-"""The graph of a run, with the present state of its steps: as a drawing, and as a list that says the same."""
+"""The graph of a run with the present state of its steps, as a drawing and as a list with the same content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.present.formatting import capitalize
 from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
-#: Of the drawings of ``formatting.badge``, by the state of a step.
+#: Kinds of ``formatting.badge`` by the state of a step.
 _SHAPES = {
     "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
 }  # fmt: skip
@@ -31,7 +31,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnStep:
-    """A step of the drawing, and of the list."""
+    """A step of the drawing and of the list."""
 
     box: Box
     shape: SafeString
@@ -41,7 +41,7 @@ class DrawnStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPicture:
-    """``why_not`` says why the states are not there."""
+    """The drawing of a graph and the list of its steps; ``why_not`` is the reason why states are missing, or None."""
 
     drawn: Picture
     steps: Sequence[DrawnStep]
@@ -51,16 +51,18 @@ class GraphPicture:
 
 
 def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
-    """The class of a run that is a graph, if this process has it."""
+    """Return the graph class of a run; None if the run is no graph or this process lacks its version."""
+    # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = titles.class_or_none(run.workflow, run.version)
     return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
 
 
 def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
-    """With the states that these events come to; None: there are too many to go through them."""
+    """Draw the graph with the step states that the events lead to; ``events`` is None if there are too many to read."""
     refs = list(graph_class.graph())
     step_numbers = {step: n for n, step in enumerate(refs)}
     step_states, why_not = _step_states(graph_class, step_numbers, events)
+    # Several events may lead from one step to the same next step: one arrow with all their names.
     edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
     dynamic: set[tuple[int, int]] = set()
     for edge in graph_class.edges():
@@ -93,12 +95,13 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """States by number of the step."""
+    """Return the states by number of the step, and the reason why there are none, or None."""
     if events is None:
         return {}, _("Its history is too long to be gone through here: how far its steps are is not shown.")
     try:
         instance = project(graph_class, [_core_event(event) for event in events]) if events else None
-    except (TemporalexError, LookupError, TypeError, ValueError):  # another code wrote it, or it cannot be read
+    # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
+    except (TemporalexError, LookupError, TypeError, ValueError):
         return {}, _("Its history does not fit the graph as it is now: how far its steps are is not shown.")
     return {step_numbers[step]: state for step, state in states(instance).items()}, None
 

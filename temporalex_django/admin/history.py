@@ -1,4 +1,4 @@
-"""The history of a run as its page shows it: what happened, row by row; single events; timers that are running."""
+"""The history on the page of a run: a timeline, single events, and timers that are running."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present import timeline
 
 EVENTS_PER_PAGE = 100
-#: Events that are read for what runs just now: of a longer history the last ones.
+#: Largest number of events that are read to find what is going on now; the last ones of a longer history.
 MAX_EVENTS = 2000
 _TIMERS = ("TimerStarted", "TimerFired", "TimerCancelled")
 
-#: What kind of thing an event is, for its colour; the kind itself is always written out.
+#: Families of event kinds, for the colour; the page always shows the kind as text too. The first match counts.
 _FAMILIES = (
     ("fail", ("Failed", "TimedOut", "Terminated")),
     ("done", ("Completed",)),
@@ -33,12 +33,15 @@ _FAMILIES = (
     ("time", ("Timer",)),
     ("work", ("Activity", "Child")),
 )
-_SHAPES = {"failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated", "open": "running", "dropped": "terminated", "unread": "failed"}  # fmt: skip
+_SHAPES = {
+    "failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated",
+    "open": "running", "dropped": "terminated", "unread": "failed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """An event."""
+    """An event of the history, as a row of the page."""
 
     seq: int
     kind: str
@@ -49,18 +52,19 @@ class EventRow:
 
 @dataclass(slots=True, kw_only=True)
 class ActivationRow:
-    """Events that were stored together. ``since`` is the time from the activation before it on the page."""
+    """The events of one activation; ``since`` is the time since the activation before it on the page."""
 
     number: int
     at: datetime
     since: str = ""
-    seq: int | None = None  # of its ActivationStarted, which is its heading
+    # Of the event ActivationStarted, which is the heading and no row.
+    seq: int | None = None
     rows: list[EventRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A row of what happened, whatever events it took. ``numbers`` are those of the first and the last of them."""
+    """A row of the timeline, made from one or more events; ``numbers`` are those of the first and the last event."""
 
     numbers: str
     text: str
@@ -73,7 +77,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPages:
-    """Where in the history the page is. Without a number the last page is shown: what happened last."""
+    """The position of a page in the history; an address without a number shows the last page, the newest events."""
 
     number: int
     count: int
@@ -89,7 +93,10 @@ class HistoryPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
-    """A page of it, and what of it is still going on. ``all_events`` are all events, where they were read."""
+    """A page of the history, and the timers that are running.
+
+    ``all_events`` are all events of the run if they were read, else None.
+    """
 
     activations: Sequence[ActivationRow]
     entries: Sequence[HistoryEntry]
@@ -108,25 +115,29 @@ def read_history(
     with_all_events: bool,
     action_links: Callable[[int], Sequence[ActionLink]],
 ) -> RunHistory:
-    """One statement, two for an earlier run of a chain; more where a thing begins or ends on another page.
+    """Read a page of the history of a run.
 
-    ``with_all_events``: all events are wanted, unless they are too many. ``action_links`` gives the buttons of a row,
-    by its activation.
+    ``with_all_events`` asks for all events, unless there are more than ``MAX_EVENTS``. ``action_links`` returns the
+    buttons of a row, given its activation. One statement, two for an earlier run of a chain, and more where an entry
+    of the page begins or ends on another page.
     """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
+    # The row of the chain has the length of its newest run only; for an earlier run, read its last event.
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_PER_PAGE))
     number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
     first = (number - 1) * EVENTS_PER_PAGE
     with_all_events = with_all_events and length <= MAX_EVENTS
     if not with_all_events:
+        # One statement for the page and for the recent events of timers, which show the timers that are running.
         condition = Q(seq__gt=first, seq__lte=first + EVENTS_PER_PAGE)
         if run.is_open:
             condition |= Q(seq__gt=length - MAX_EVENTS, kind__in=_TIMERS)
         events = events.filter(condition)
     event_rows = list(events.order_by("seq"))
     page_events = [event for event in event_rows if first < event.seq <= first + EVENTS_PER_PAGE]
+    # Redact before anything is built from the events: texts of the timeline quote payloads.
     data = {event.seq: _redact_data(event, redactor) for event in page_events}
     redacted_events = [_core_event(event, data[event.seq]) for event in page_events]
     entries = reading.rows_of_events(run.pk, redacted_events, length=length, redactor=redactor, alias=alias)
@@ -135,6 +146,7 @@ def read_history(
         timer_rows = timeline.build_rows(
             _core_event(event, event.data) for event in event_rows if event.kind in _TIMERS
         )
+        # An event whose data cannot be read has no seq, and a button would have no target.
         timers = [row for row in timer_rows if row.state == "open" and row.seq is not None]
     return RunHistory(
         activations=_activation_rows(page_events, data),
@@ -146,7 +158,7 @@ def read_history(
 
 
 def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
-    """What cannot be read says so, to whoever may read it."""
+    """Redact the attributes of an event; unreadable ones stay as their placeholder for users who may see payloads."""
     data = event.data
     return (
         data
@@ -179,7 +191,7 @@ def _event_row(event: HistoryEvent, data: Any) -> EventRow:
 
 
 def _summary(data: Any) -> str:
-    """The few words of an event's attributes that tell it from others of its kind."""
+    """Return the attributes that distinguish an event from others of its kind, as a short text."""
     if not isinstance(data, dict):
         return ""
     parts = []
@@ -201,6 +213,7 @@ def _history_entry(
         badge=badge(_SHAPES.get(row.state, "completed"), str(_state_labels().get(row.state, row.state))),
         at=row.began,
         activation=row.activation,
+        # The end of a run is no point to reset to or to fork from.
         tools=() if row.kind == "end" else action_links(row.activation),
         duration=format_duration(row.ended - row.began) if row.ended is not None else "",
     )

@@ -1,4 +1,4 @@
-"""The inbox: what whoever is signed in may decide now, and a page of each human task where he does."""
+"""The inbox in the admin: human tasks that the user may decide now, and a page to decide each of them."""
 
 from __future__ import annotations
 
@@ -38,35 +38,40 @@ from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.human_tasks import candidate_names, step_name
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}
-#: No database counts on from more; nobody turns so many pages.
+#: Largest page number: a larger OFFSET would overflow in some databases, and nobody pages that far.
 _LAST_PAGE = 100_000
 
 
 class InboxChangeList(ChangeList):
-    """One statement for a page of it, however long it is: nobody counts what he is to decide."""
+    """A change list that reads a page with one statement and never counts the whole inbox."""
 
     def get_results(self, request: HttpRequest) -> None:
         self.page_num = min(max(self.page_num, 1), _LAST_PAGE)
         rows, first = self._fetch_page()
-        if not rows and first:  # what stood there is decided
+        # The tasks of this page have been decided since the page before it was shown.
+        if not rows and first:
             self.page_num = 1
             rows, first = self._fetch_page()
         tasks = redact_tasks(rows[: self.list_per_page], user_of(request))
         self.result_list = deciding.mark_nobody_left(*tasks)
         self.result_count, self.full_result_count = first + len(rows), None
-        self.paginator = Paginator(range(self.result_count), self.list_per_page)  # as far as somebody has read
+        # The paginator ends one row after this page: enough for a link to the next one, without a count.
+        self.paginator = Paginator(range(self.result_count), self.list_per_page)
         self.show_full_result_count, self.show_admin_actions = False, False
         self.can_show_all, self.multi_page = False, self.result_count > self.list_per_page
 
     def _fetch_page(self) -> tuple[list[HumanTask], int]:
-        """Those of the page and one more, and how many there are before."""
+        """Return the rows of the page and one more, and the number of rows before them."""
         first = (self.page_num - 1) * self.list_per_page
         return [*self.queryset[first : first + self.list_per_page + 1]], first
 
 
 @admin.register(HumanTask)
 class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
-    """Takes no permission: everybody has an inbox, of what asks for him. Others' is for those who may look at runs."""
+    """The inbox, which needs no permission: everybody sees the human tasks that ask them.
+
+    Other human tasks are visible to users who may see runs.
+    """
 
     list_display = ("title_cell", "about", "asks", "due", "claimed_by", "since")
     list_display_links = ("title_cell",)
@@ -83,8 +88,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return InboxChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanTask]:
-        """What is for him to decide; what he may see besides where the address asks for it."""
+        """Return the inbox of the user, or the human tasks that the filter in the address asks for."""
         user = user_of(request)
+        # Not by the filter itself: filters narrow a queryset, and "all" and "closed" are wider than the inbox.
         match request.GET.get(str(InboxFilter.parameter_name)):
             case "all" if policy().allows(user, VIEW):
                 return deciding.tasks_of_visible_runs(user).open()
@@ -95,14 +101,17 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return inbox(user)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
-        """The title is searched in one's own inbox, and by those who may see payloads: others would guess it."""
+        """Return the fields of the search; outside the user's own inbox, the title needs the permission for payloads.
+
+        Without it, a title could be guessed letter by letter.
+        """
         is_foreign_inbox = request.GET.get(str(InboxFilter.parameter_name)) in ("all", "closed")
         if is_foreign_inbox and not policy().allows(user_of(request), VIEW_PAYLOAD):
             return tuple(name for name in self.search_fields if not name.startswith("title"))
         return self.search_fields
 
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
-        """What is due first, and at last what never is; of closed ones the newest first."""
+        """Order by due time, tasks without one last; order closed tasks by the newest first."""
         if request.GET.get(str(InboxFilter.parameter_name)) == "closed":
             return ("-closed_at", "pk")
         return (F("due_at").asc(nulls_last=True), "opened_at", "pk")
@@ -151,7 +160,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     # -- one human task ------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Ours before Django's, whose last one takes everything."""
+        """Return our URLs before Django's, whose last pattern matches everything."""
         site = self.admin_site
         return [
             *(
@@ -169,7 +178,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """What is asked, and the form in which it is decided. A POST is refused: it is decided elsewhere."""
+        """Show a human task with the form that decides it. A POST is refused: the form posts to ``decide_view``."""
         task = self._find_task(request, unquote(object_id))
         if task is None:
             return self._task_not_found(request, object_id)
@@ -178,15 +187,15 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.render_page(request, task, **(extra_context or {}))
 
     def claim_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Nobody else decides it for a while."""
+        """Claim the task, so that nobody else may decide it for a while."""
         return self._run_action(request, object_id, Claim)
 
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """It is everybody's again."""
+        """Release the claim, so that all candidates may decide the task again."""
         return self._run_action(request, object_id, Release)
 
     def delegate_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Somebody else may decide it, too."""
+        """Delegate the task: another user may decide it too."""
         form = DelegationForm(request.POST if request.method == "POST" else None)
         if form.is_bound and not form.is_valid():
             task = self._find_task(request, object_id)
@@ -198,7 +207,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         inputs = {name: form.cleaned_data[name] for name in ("to", "reason")} if form.is_bound else {}
         try:
             return self._run_action(request, object_id, Delegate, **inputs)
-        except PermissionDenied as exc:  # also of a name with a slip in it: he corrects it where he wrote it
+        # Delegate answers an unknown name like a missing permission. If the user may decide the task, the name may be
+        # a typing error: show it at the field.
+        except PermissionDenied as exc:
             task = self._find_task(request, object_id)
             if task is None or deciding.why_not(task, user_of(request)) is not None:
                 raise
@@ -206,7 +217,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             return self.render_page(request, task, delegation=form, status=403)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """To the inbox afterwards; where somebody else was quicker to the page of the task, which says so."""
+        """Decide the task and redirect to the inbox; if it is decided already, to its page with a message."""
         task = self._find_task(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -220,7 +231,8 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             raise PermissionDenied(str(exc)) from exc
         except HumanTaskNotFound:
             return self._task_not_found(request, object_id)
-        except TemporalexError as exc:  # somebody else was quicker, or its code is not here
+        # Somebody else was quicker, or this process lacks the class of the form.
+        except TemporalexError as exc:
             messages.error(request, exc.message)
             return HttpResponseRedirect(self._address_of(task))
         message_params = {"title": shorten(task.title), "outcome": outcome_label(form.cleaned_data["outcome"])}
@@ -230,7 +242,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def _run_action(
         self, request: HttpRequest, object_id: str, action: type[HumanTaskAction[Any]], **inputs: Any
     ) -> HttpResponse:
-        """Only of a POST. What cannot be done now is said on the page of the task."""
+        """Execute an action on a POST; an error becomes a message on the page of the task."""
         task = self._find_task(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -249,7 +261,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def render_page(
         self, request: HttpRequest, task: HumanTask, *, status: int = 200, **context_overrides: Any
     ) -> HttpResponse:
-        """The page of a task, with the form in which it is decided where he may."""
+        """Render the page of a task, with the form that decides it if the user may decide it."""
         user, site = user_of(request), self.admin_site
         (redacted_task,) = redact_tasks(deciding.mark_nobody_left(task), user)
         why_not, subject_text = deciding.why_not(task, user), deciding.subject_text(task.run)
@@ -259,7 +271,8 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         if why_not is None and form is None:
             try:
                 form = DecisionForm(task=task)
-            except TemporalexError as exc:  # its code is not here, say
+            # This process may lack the class of the form; show the task without it.
+            except TemporalexError as exc:
                 form_error = exc.message
         context = {
             **site.each_context(request),
@@ -311,13 +324,13 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def _run_address(self, request: HttpRequest, task: HumanTask) -> str | None:
-        """The page of the run, if this site has one that he may see."""
+        """Return the address of the run's page; None if this site has none or the user may not see it."""
         if not self.admin_site.is_registered(Instance) or not policy().allows(user_of(request), VIEW.of(task.run)):
             return None
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])
 
     def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """The page of the object that it is about, likewise."""
+        """Return the address of the page of the run's subject; None if there is none or the user may not see it."""
         kind = run.subject_type
         model = None if kind is None else kind.model_class()
         registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way

@@ -1,4 +1,4 @@
-"""Runs: the list, and the page of one."""
+"""Runs in the admin: the list, and the page of a run."""
 
 from __future__ import annotations
 
@@ -63,22 +63,32 @@ from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
 _DEFERRED_FIELDS = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
-_SUMMARY_ATTRIBUTE = "run_summary"  # of a run in the list
-#: Of a big table it takes seconds to count all. The pages behind are not offered.
+#: Attribute of a run in the list that holds its summary.
+_SUMMARY_ATTRIBUTE = "run_summary"
+#: Largest number of runs that the list counts and offers as pages: to count a big table takes seconds.
 _MAX_COUNT = 500
 
 
 class InstanceChangeList(ChangeList):
-    """Says where the runs of the page stand, or how they ended: two more statements, however many there are."""
+    """The list of runs, with the state or the end of each run of the page.
+
+    The states take two more statements, however many runs there are.
+    """
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """By columns that an index has, and by nothing else."""
+        """Return an order that an index has."""
+        # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
         return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
-        """The filters are asked once, for ids: as many as are counted, of which the page shows some."""
+        """Read the ids of all runs that are counted, and then the rows of the page.
+
+        The filters run once, for the ids.
+        """
         order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
+        # One id more than are counted shows that there are more. With an order, more are read: for a small LIMIT,
+        # PostgreSQL may walk the index of the order and read the whole table where few runs match.
         queryset, limit = self.queryset, _MAX_COUNT + 1
         if order in ORDERS:
             queryset, limit = limit_to_range(queryset, order, None, rows=limit), fetch_size(order, limit)
@@ -95,8 +105,10 @@ class InstanceChangeList(ChangeList):
                 page_ids = [*self.paginator.page(self.page_num).object_list]
             except InvalidPage:
                 raise IncorrectLookupParameters from None
+        # Not from self.queryset: its joins and filters are not needed again for rows that are found by key.
         rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
         runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
+        # A run may have been deleted between the two statements.
         self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]
         state_loader = RunStateLoader(runs)
         for run in runs:
@@ -105,7 +117,7 @@ class InstanceChangeList(ChangeList):
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
-    """The page of a run holds its history, messages and activities, and what can be done to it."""
+    """The list of runs; the page of a run shows its history, messages and activities, and buttons to operate it."""
 
     list_display = ("run", "state", "summary", "created", "duration")
     list_filter = (
@@ -135,9 +147,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return InstanceChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
-        """The runs that there are for the user, in the list and one by one. A subclass may narrow them further."""
+        """Return the runs that the user may see, for the list and for single pages; a subclass may restrict them."""
         visible_runs = runs_for(user_of(request), alias=storage().alias)
         queryset = super().get_queryset(request) if visible_runs is None else visible_runs
+        # The annotations are subqueries, which a list would compute for each row.
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         return annotate_messages(annotate_switches(queryset)) if is_detail_view else queryset
 
@@ -145,13 +158,14 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
 
     def has_bulk_permission(self, request: HttpRequest) -> bool:
-        """Whether the list offers what can be done to many runs: the site needs a page for jobs."""
+        """Return True if the list offers bulk actions: the site has a page for jobs, and the user the permission."""
         return self.admin_site.is_registered(BulkJob) and can_start_bulk(user_of(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
     ) -> tuple[QuerySet[Instance], bool]:
-        """The whole term is the beginning of an id (which may have blanks in it), or a run id."""
+        """Search for an id that begins with the term, or for a run id."""
+        # Unlike Django, do not split the term at blanks: ids may contain them.
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -186,6 +200,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return format_duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        # Django hides an action that the user may not use, and ignores it when it is posted: refuse it with a record.
         is_bulk_action = request.POST.get("action") in {choice.__name__ for choice in BULK_ACTIONS}
         if is_bulk_action and not self.has_bulk_permission(request):
             refuse(request, StartBulk.name, bulk_permission_error())
@@ -196,7 +211,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """What is chosen in the list and is no run at all would be an error of the server."""
+        """Run a bulk action; show a warning if a chosen value is no run id."""
+        # Such a value comes from a forged post. Django lets the ValidationError through, as an error of the server.
         try:
             return super().response_action(request, *args, **kwargs)
         except ValidationError:
@@ -206,7 +222,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Ours before Django's, whose last one takes everything."""
+        """Return our URLs before Django's, whose last pattern matches everything."""
         start = self.admin_site.admin_view(StartView(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
@@ -234,29 +250,29 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return self.admin_site.admin_view(view_class(self))
 
     def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
-        """Of the page of a run, or of another page about it, under this site."""
+        """Return the address of the page of a run, or of another page about it, under this site."""
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 
     def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """The page of the newest run of the chain, where this is an earlier one and the user may see that one."""
+        """Return the address of the newest run of the chain; None if this is the newest or the user may not see it."""
         if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
         return None if newest is None else self.address_of(newest)
 
     def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
-        """To the index, with a message."""
+        """Redirect to the index with a message that the run does not exist."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
-        """Raises ``PermissionDenied``, which the audit notes."""
+        """Check that the user may see the run. Raises ``PermissionDenied``, which the audit records."""
         if not self.has_view_permission(request, run):
             refuse(request, VIEW.action, view_permission_error(), run=run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The page of a run. A POST is refused: there is nothing to save."""
+        """Show the page of a run. A POST is refused, because there is nothing to save."""
         run = self.find_run(request, unquote(object_id))
         if run is None:
             return self.run_not_found(request, object_id)
@@ -307,7 +323,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """The page of the object that the run is about, if this site has one that the user may see."""
+        """Return the address of the page of the run's subject; None if there is none or the user may not see it."""
         kind = run.subject_type
         model = None if kind is None else kind.model_class()
         registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
@@ -318,7 +334,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         )
 
     def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
-        """Its id and its page, unless it is not there for the user."""
+        """Return the id and the address of the parent run; None for both if the user may not see it."""
         runs = self.get_queryset(request)
         if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
             return {"parent": None, "parent_address": None}
@@ -326,12 +342,13 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return {"parent": run.parent, "parent_address": page}
 
     def _message_panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
+        # Messages go to the chain, and so to its newest run, whose page has the panels.
         if superseded_error(run) is not None:
             return []
         return message_panels(run, user_of(request), address=self.address_of(run, "message"))
 
     def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
-        """With its chain, if it is there for the user."""
+        """Return the run with its chain and subject type; None if it does not exist or the user may not see it."""
         try:
             run_id = UUID(ref)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Bulk jobs: how far each is, what became of its runs, and buttons that stop and resume it."""
+"""Bulk jobs in the admin: their progress, the outcome for each run, and buttons to stop and resume them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,21 @@ _MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
-    """Why somebody stops or resumes a job."""
+    """The form for the reason of an action, as the audit records it."""
 
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
-        help_text=gettext_lazy("For whoever reads the audit later."), widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=gettext_lazy("For people who read the audit later."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
 
 @admin.register(BulkJob)
 class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
-    """One's own jobs; those of all for superusers who see all runs. Takes the permission to start them."""
+    """The bulk jobs of the user; superusers who may see all runs see all jobs.
+
+    The pages need the permission to start bulk jobs.
+    """
 
     list_display = ("job_title", "state_badge", "progress", "failures", "actor_name", "created")
     list_filter = (JobStateFilter,)
@@ -88,28 +92,30 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     # -- one job -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Ours before Django's, whose last one takes everything."""
+        """Return our URLs before Django's, whose last pattern matches everything."""
         site = self.admin_site
         return [
             path("<path:object_id>/stop/", site.admin_view(self.stop_view), name="temporalex_django_bulkjob_stop"),
-            path("<path:object_id>/resume/", site.admin_view(self.resume_view), name="temporalex_django_bulkjob_resume"),
+            path(
+                "<path:object_id>/resume/", site.admin_view(self.resume_view), name="temporalex_django_bulkjob_resume"
+            ),
             *super().get_urls(),
         ]  # fmt: skip
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Nothing is done to the other runs."""
+        """Stop the job: nothing is done to the runs that are left."""
         return self._operate(
             request, object_id, StopBulk, _("The job is stopped: the runs that are left stay as they are.")
         )
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Workers go on with the runs that are left."""
+        """Resume the job: workers continue with the runs that are left."""
         return self._operate(request, object_id, ResumeBulk, _("The job goes on."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
     ) -> HttpResponse:
-        """Only of a POST. What cannot be done now is said on the page of the job."""
+        """Execute an action on a POST; an error becomes a message on the page of the job."""
         job = self._find_job(request, object_id, action_name=action.name)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -121,6 +127,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
                 action(job.pk, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
+            # The job was deleted after it was looked up.
             except WorkflowNotFound:
                 job = None
             except TemporalexError as exc:
@@ -134,7 +141,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The page of a job. Looking at it again shows how far it has come."""
+        """Show the page of a job; reload it to see its progress."""
         job = self._find_job(request, unquote(object_id))
         if job is None:
             return self._job_not_found(request, object_id)
@@ -163,10 +170,12 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
-        """A page of its runs, those to which it could not be done first."""
+        """Return a page of the runs of the job, first those to which the action could not be applied."""
+        # "failed" sorts after "done" and the empty outcome, so the descending order puts it first.
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_PER_PAGE).get_page(request.GET.get("p"))
         rows = redact_items(page.object_list, user_of(request), alias=storage().alias)
+        # Items name runs by id only: the names and links of runs are for users who may see those runs.
         runs_by_id = self._load_runs(request, [item.run_id for item in rows])
         has_run_pages = self.admin_site.is_registered(Instance)
         return {
@@ -186,7 +195,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         }
 
     def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
-        """Those that there are for the user, and that he may look at."""
+        """Return the runs with these ids that the user may see, by id."""
         if not policy().allows(user_of(request), VIEW):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)
@@ -197,7 +206,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
-        """Raises ``PermissionDenied``, which the audit notes."""
+        """Return the job, or None if the user may not see it. Raises ``PermissionDenied``, which the audit records."""
         if not self.has_view_permission(request):
             refuse(request, action_name, bulk_permission_error())
         try:

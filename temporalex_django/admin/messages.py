@@ -1,4 +1,4 @@
-"""Messages that a run takes now, as forms: on its page, and on a page of their own that posts them."""
+"""Messages that a run accepts now, as forms on its page and on a page that posts them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANSWER_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePanel:
-    """A message on the page of its run. Without ``form`` it is shown with the reason ``why_not``."""
+    """A message on the page of its run; without ``form`` the page shows the reason ``why_not``."""
 
     message: AvailableMessage
     label: str
@@ -37,17 +37,21 @@ class MessagePanel:
 
     @property
     def can_decide(self) -> bool:
-        """Whether it is an event of a step that whoever looks may send."""
+        """True if the message resumes a step of a graph and the user may send it."""
         return self.message.kind == "resume" and self.why_not is None
 
 
 def message_panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
-    """Of all messages that it takes. Reads nothing; ``address`` is that of the page that posts them."""
+    """Return a panel for each message that the run accepts; ``address`` is the page that posts them.
+
+    No query.
+    """
     panels = []
     for number, message in enumerate(available_messages(run)):
         why_not = message.why_not(user, run)
         form = None
         if why_not is None:
+            # Several forms are on one page: with one auto_id, their elements would share ids.
             form = PayloadForm(annotation=message.args_type, auto_id=f"message{number}_%s")
         panels.append(
             MessagePanel(
@@ -62,24 +66,25 @@ def message_panels(run: Instance, user: Person, *, address: str) -> list[Message
 
 
 def message_query(message: AvailableMessage) -> str:
-    """How the address names a message."""
+    """Return the query string that names a message in an address."""
     params = {"kind": message.kind, "name": message.name}
     return urlencode({**params, "step": message.step} if message.step is not None else params)
 
 
 def message_label(message: AvailableMessage) -> str:
-    """What its button says."""
+    """Return the label of a message, for its button."""
     words = message.name.replace("_", " ")
     return f"{words} ({message.step})" if message.step is not None else words
 
 
 class SendMessageView(RunActionView):
-    """Sends the message that the address names, if the run takes it now."""
+    """The page that sends the message that the address names, if the run accepts it now."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
         if kind not in ("signal", "update", "resume") or not name:
             raise Http404
+        # The run may have moved on since its page was shown: the page then says so instead of a 404.
         message, reason, permission_error = self._find_message(request, run), None, None
         if message is None:
             reason = superseded_error(run) or (
@@ -109,6 +114,7 @@ class SendMessageView(RunActionView):
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
         assert name is not None
         target, actor, token = self.find_target(request, run), actor_of(request), form.cleaned_data["token"]
+        # The token is the id of the message, so a form that is posted twice sends one message (see decision 25).
         if kind == "signal":
             SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
             return _("Sent: the run reads “%(name)s” in its next turn.") % {"name": name}
@@ -121,7 +127,8 @@ class SendMessageView(RunActionView):
         try:
             answer = update.execute()
         except UpdateTimeout as exc:
-            if exc.code != UpdateTimeout.code:  # nothing was stored
+            # With another code (busy, unknown), the update is not stored, or not for sure: show the error itself.
+            if exc.code != UpdateTimeout.code:
                 raise
             return _("Sent: “%(name)s” is not answered yet. It stands below among the messages.") % {"name": name}
         if answer is None:
@@ -129,6 +136,7 @@ class SendMessageView(RunActionView):
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}
 
     def _find_message(self, request: HttpRequest, run: Instance) -> AvailableMessage | None:
+        # An earlier run of the chain would answer with what its own class accepted.
         if superseded_error(run) is not None:
             return None
         message_key = tuple(request.GET.get(key) for key in ("kind", "name", "step"))

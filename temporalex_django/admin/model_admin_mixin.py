@@ -1,4 +1,4 @@
-"""Runs on the page of the object that they are about: a mixin for the host's own ``ModelAdmin``."""
+"""A mixin for your own ``ModelAdmin`` that shows the runs about an object on its page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_RUNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRun:
-    """A run about an object, as its page shows it."""
+    """A run about an object, for the page of the object."""
 
     run: Instance
     address: str
@@ -37,11 +37,11 @@ class SubjectRun:
 
 
 class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """``class OrderAdmin(WorkflowAdminMixin, admin.ModelAdmin)``: the newest runs about an order stand below its form.
+    """Shows the newest runs about an object below its form: ``class OrderAdmin(WorkflowAdminMixin, admin.ModelAdmin)``.
 
-    Those that were started with ``subject=order``, as far as the user may see them, with links to their pages, to the
-    messages that they take and to what can be done to them. One statement more. Nothing is shown under a site that has
-    no page for runs.
+    These are the runs that were started with ``subject=order`` and that the user may see. Each has links to its page,
+    to the messages that it accepts and to the actions that are possible. One more statement. A site without a page for
+    runs shows nothing.
     """
 
     change_form_template = "admin/temporalex_django/subject_change_form.html"
@@ -53,15 +53,17 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        # a template that is not rendered, because he may not see the object, asks for nothing
+        # A partial, which the template calls: without permission for the object it is not rendered, and no query runs.
         runs = partial(self.workflow_runs, request, unquote(object_id))
         return super().change_view(request, object_id, form_url, {"workflow_runs": runs, **(extra_context or {})})
 
     def workflow_runs(self, request: HttpRequest, subject_id: str) -> list[SubjectRun]:
-        """The newest runs about the object with that key that the user may see."""
+        """Return the newest runs about the object with this key that the user may see."""
         instance_admin = self.admin_site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
+        # A project can register an admin of its own for runs, which lacks the pages that the links lead to.
         if not isinstance(instance_admin, InstanceAdmin) or not instance_admin.has_view_permission(request):
             return []
+        # Only the type and the key count, so the object is not read.
         subject = self.model(pk=self.model._meta.pk.to_python(subject_id))  # noqa: SLF001 - Django documents it
         run_ids = Instance.objects.for_subject(subject).values("pk")
         visible_runs = (
@@ -77,6 +79,7 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
         ]
 
     def _subject_run(self, instance_admin: InstanceAdmin, request: HttpRequest, run: Instance) -> SubjectRun:
+        # An earlier run of a chain cannot be operated; its page leads to the newest one.
         user, is_current = user_of(request), superseded_error(run) is None
         links = run_action_links(run, user, address=partial(instance_admin.address_of, run, "do")) if is_current else []
         panels = message_panels(run, user, address=instance_admin.address_of(run, "message")) if is_current else []

@@ -1,6 +1,6 @@
-"""What an operator does to a run: buttons on its page, and a page of each that says the effect and asks for a reason.
+"""Operator actions on a run: buttons on its page, and a page for each that shows the effect and asks for a reason.
 
-All of it comes from ``actions.registry.STEERING``; a new action needs no code here.
+The actions come from ``actions.registry.STEERING``; a new action needs no code here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_REPEATED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionLink:
-    """A button. With ``why_not`` it is shown with that reason, and leads nowhere."""
+    """A button; with ``why_not`` it is disabled and shows that reason."""
 
     label: str
     address: str
@@ -48,11 +48,11 @@ class ActionLink:
 
 
 class OperatorActionForm(TokenForm):
-    """The reason, and what else the action asks for."""
+    """The form of an operator action: the reason, and the inputs of the action."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
-        help_text=gettext_lazy("For whoever reads the audit later."),
+        help_text=gettext_lazy("For people who read the audit later."),
         max_length=_MAX_REASON_LENGTH,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
@@ -60,9 +60,10 @@ class OperatorActionForm(TokenForm):
     def __init__(
         self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
     ) -> None:
-        """``inputs`` are those of the action that it asks for, where these are not all."""
+        """Add a field for each of ``inputs``, by default all inputs of the action."""
         super().__init__(*args, **kwargs)
-        self.new_run_id: str | None = None  # the run that it has made
+        # Set by OperatorActionView.act when the action created a run, for the redirect.
+        self.new_run_id: str | None = None
         self.fields["reason"].required = action.destructive
         self.inputs = action.inputs if inputs is None else inputs
         for action_input in self.inputs:
@@ -70,13 +71,15 @@ class OperatorActionForm(TokenForm):
 
     @property
     def input_values(self) -> dict[str, Any]:
-        """What was said of the inputs, by name; what was left empty is left out."""
+        """The values of the inputs by name, without those that were left empty."""
+        # False and 0 are values; `in` compares None and "" only. NOTHING is the value of an empty JSON box.
         field_values = {action_input.name: self.cleaned_data[input_name(action_input)] for action_input in self.inputs}
         return {name: value for name, value in field_values.items() if value is not NOTHING and value not in (None, "")}
 
 
 def input_name(action_input: Input) -> str:
-    """The name of the form field of an input."""
+    """Return the name of the form field of an input."""
+    # With a prefix, an input cannot collide with the form's own fields, "reason" and "token".
     return _INPUT_PREFIX + action_input.name
 
 
@@ -96,7 +99,7 @@ def _form_field(action_input: Input) -> forms.Field:
 
 
 def run_action_links(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[ActionLink]:
-    """The buttons of a run's page; ``address`` gives that of the page of an action, by its name."""
+    """Return the buttons for a run; ``address`` returns the address of an action's page, given its name."""
     links = []
     for action in STEERING.values():
         if action.target_kind == "run":
@@ -114,9 +117,10 @@ def part_action_links(
     address: Callable[[str], str],
     has_worker: bool = True,
 ) -> list[ActionLink]:
-    """The buttons of an activity or a timer; whether one is of use just now, its own page says.
+    """Return the buttons for an activity or a timer; the page of each checks if it is possible now.
 
-    ``has_worker``: a live worker has the code of the activity; else what needs one is not offered.
+    ``has_worker`` is True if a live worker has the code of the activity. Without one, actions that need a worker are
+    not offered.
     """
     return [
         build_action_link(action, address=address, why_not=None, seq=seq)
@@ -129,7 +133,7 @@ def part_action_links(
 def message_action_links(
     run: Instance, message_id: str, *, user: Person, address: Callable[[str], str]
 ) -> list[ActionLink]:
-    """The buttons of a failed message, by its id."""
+    """Return the buttons for a failed message, given its id."""
     if superseded_error(run) is not None:
         return []
     links = [
@@ -144,7 +148,10 @@ def message_action_links(
 def history_action_links(
     run: Instance, *, user: Person, address: Callable[[str], str]
 ) -> Callable[[int], list[ActionLink]]:
-    """The buttons of a row of the history, by its activation: what takes the run up there. Asked once for all rows."""
+    """Return a function from an activation to the buttons that reset or fork the run at that point.
+
+    The permissions are checked once for all rows of the history.
+    """
     labels = {"reset": _("Reset to here"), "fork": _("Fork from here")}
     links = [
         replace(build_action_link(action, address=address, why_not=None), label=labels.get(name, str(action.label)))
@@ -155,7 +162,8 @@ def history_action_links(
     closing = run.chain.activations if run.chain.run_id == run.pk and not run.is_open else None
 
     def links_at(activation: int) -> list[ActionLink]:
-        if activation == closing:  # the run cannot go on behind its end
+        # After the last activation of a closed run there is nothing to continue.
+        if activation == closing:
             return []
         return [replace(link, address=f"{link.address}?to={activation}") for link in links]
 
@@ -165,7 +173,7 @@ def history_action_links(
 def build_action_link(
     action: type[OperatorRunAction[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
 ) -> ActionLink:
-    """A button of that action; ``seq`` is that of an activity or timer."""
+    """Build the button of an action; ``seq`` is the number of the activity or timer."""
     query_string = "" if seq is None else f"?seq={seq}"
     return ActionLink(
         label=str(action.label),
@@ -176,10 +184,11 @@ def build_action_link(
 
 
 def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: Instance | None = None) -> str | None:
-    """Why this person may not do it, to that run or to any; None: he may."""
+    """Return the reason why the user may not apply the action, to this run or to any; None if allowed."""
     operation = action.refused_operation(user, run)
     if operation is None:
         return None
+    # No permission would help: the class cannot be started from outside.
     if operation.permission is None:
         return _("Runs of this class are not made from here: it is internal, or an old version.")
     names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
@@ -188,7 +197,7 @@ def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: In
 
 
 class OperatorActionView(RunActionView):
-    """Says what the action that the address names would do, and does it."""
+    """The page of the operator action that the address names; a POST applies it."""
 
     is_idempotent = True
 
@@ -213,6 +222,8 @@ class OperatorActionView(RunActionView):
             for action_input in action.inputs
             if action_input.name in request.GET
         }
+        # A page shows only the inputs that the user may set. A POST takes all, so that the action itself refuses the
+        # others and the audit records the denial.
         posted = request.POST if request.method == "POST" else None
         inputs = action.inputs if posted is not None else action.inputs_for(user_of(request), run)
         return OperatorActionForm(posted, action=action, inputs=inputs, initial=initial)
@@ -224,6 +235,7 @@ class OperatorActionView(RunActionView):
             self.find_target(request, run), reason=form.cleaned_data["reason"], by=actor_of(request), **inputs
         )
         result = operation.execute()
+        # A fork returns the target of its new run, a reset the id of the next one; other actions return neither.
         form.new_run_id = (
             str(result.selected_run_id)
             if isinstance(result, RunTarget)
@@ -234,14 +246,17 @@ class OperatorActionView(RunActionView):
         return str(operation.done_message)
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
-        """The page of the run that was made, or that has followed since; where the user may not see it, as always."""
+        """Return the page of the run that the action created, or of the newest run of the chain.
+
+        If the user may not see it, return the page of the run itself.
+        """
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
         new_run = self.admin.get_queryset(request).filter(pk=new_run_id).first()
         return super().get_success_url(request, run) if new_run is None else self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
-        """List the work that is done again when the run is taken up at the activation that the address names."""
+        """Return texts for the work that a reset or fork to the activation in the address repeats."""
         activation_text = request.GET.get("to", "")
         if (
             not issubclass(self._action_class(request), ReplayFromAction)
@@ -266,6 +281,7 @@ class OperatorActionView(RunActionView):
         return action
 
     def _target_seq(self, request: HttpRequest) -> int | None:
+        # Anybody can write the address: check the digits before int(), which accepts other digits and long numbers.
         if self._action_class(request).target_kind == "run":
             return None
         seq_text = request.GET.get("seq", "")

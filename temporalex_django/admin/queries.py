@@ -1,4 +1,4 @@
-"""Asking a run from the admin: what its class answers, from the state that it has published."""
+"""Queries from the admin: the class of a run answers them from its published state."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PERMISSION = f"{APP}.query_instance"
 
 
 def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, str]]:
-    """The queries that he may ask; ``address`` is that of the page that asks them."""
+    """Return the queries that the user may ask; ``address`` is the page that asks them."""
     if _permission_error(user, run) is not None:
         return []
     return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in available_queries(run)]
 
 
 class QueryView(RunActionView):
-    """Asks the query that the address names, and shows the answer below."""
+    """The page of the query that the address names; a POST shows the answer below."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         name = self._query_name(request, run)
@@ -58,7 +58,8 @@ class QueryView(RunActionView):
         return query.execute()
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """The answer stands on the page: asked again, it may be another one."""
+        """Ask the query and show the answer on the response of the POST."""
+        # No redirect, because the answer is not stored, and the published state may change at any time.
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
         if not form.is_valid():
@@ -74,6 +75,7 @@ class QueryView(RunActionView):
 
     def _query_name(self, request: HttpRequest, run: Instance) -> str:
         name = request.GET.get("name", "")
+        # Only declared queries: the name comes from the address, and a query is a method of the class.
         if name not in available_queries(run):
             raise Http404
         return name

@@ -1,4 +1,4 @@
-"""Who asks for a page, and whether he asks for the first time."""
+"""The user of a request, the refusal of requests, and the detection of requests that are sent twice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from temporalex_django.models import Instance
 
 
 def user_of(request: HttpRequest) -> Person:
-    """Whoever is signed in."""
+    """Return the user of the request."""
+    # Views of an admin site are wrapped in its permission check, so this is no AnonymousUser.
     return cast("Person", request.user)
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """The same, as operations know him."""
+    """Return the actor of an operation: the user, with the address and the id of the request for the audit."""
     return Actor(
         user=user_of(request), source="admin", address=client_address(request.META), request_id=request_id(request.META)
     )
@@ -39,28 +40,30 @@ def refuse(
     workflow: str = "",
     message: str = "",
 ) -> NoReturn:
-    """Raises ``PermissionDenied``, which the audit notes under the name of that action."""
+    """Record a denial of the action in the audit and raise ``PermissionDenied``."""
     audit.record_denial(actor_of(request), action, reason, run=run, workflow=workflow, message=message)
     raise PermissionDenied(reason)
 
 
 def view_permission_error() -> str:
-    """What somebody is told who may not see runs."""
+    """Return the message for a user who may not see runs."""
     return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
 def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:
-    """What is posted to that page with that token: done once, by whatever process."""
+    """Return the request that a page posts with a token; it is done once, over all processes."""
+    # The address is part of the request: a token of one page does not count on another.
     page = request.get_full_path().encode("utf-8", "replace")
     return IdempotentRequest(by=actor_of(request), key=f"admin:{token}", request=page)
 
 
 def is_duplicate_request(request: HttpRequest, token: str) -> bool:
-    """Whether something was done on that page with that token."""
+    """Return True if a request with this token was done on this page. One read."""
     try:
         idempotent_request(request, token).check_duplicate()
     except DuplicateRequest:
         return True
+    # The token belongs to another page. Executing the request raises the same error, with its message.
     except IdempotencyKeyReused:
         return False
     return False

@@ -1,4 +1,4 @@
-"""Base of the pages that do something to one run: looking shows what it would do, posting does it."""
+"""Base of the pages that act on one run: a GET shows the effect, a POST does it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What a page says before somebody presses its button.
+    """The texts of a page before its button is pressed.
 
-    ``why_not`` is why it cannot be done now, ``permission_error`` why this person may not: then there is no button.
-    ``action`` is what the audit calls it, ``message`` the name of what is sent. ``repeated_work`` are lines of what is
-    done again.
+    ``why_not`` is the reason why the action is not possible now, ``permission_error`` the reason why this user may not
+    do it. With either, the page has no button. ``action`` is the name in the audit, ``message`` the name of the message
+    to send. ``repeated_work`` are lines about the work that is repeated.
     """
 
     heading: str
@@ -48,9 +48,9 @@ class Confirmation:
 
 
 class RunActionView(ABC):
-    """A view of an ``InstanceAdmin`` (or a subclass, under any site) about one run."""
+    """Base of the views of an ``InstanceAdmin`` about one run; it may be a subclass, under any site."""
 
-    #: Posted twice, the second time nothing is done; else the operation itself knows its token.
+    #: True if the view ignores a second POST with one token; else the operation takes the token or changes nothing.
     is_idempotent: ClassVar[bool] = False
     template = "admin/temporalex_django/instance/confirm_action.html"
 
@@ -59,14 +59,14 @@ class RunActionView(ABC):
 
     @abstractmethod
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
-        """Raises ``Http404`` for an address that means nothing."""
+        """Return the texts of the page. Raises ``Http404`` for an address without meaning."""
 
     @abstractmethod
     def form(self, request: HttpRequest, run: Instance) -> TokenForm: ...
 
     @abstractmethod
     def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
-        """Do it, and say what was done. Raises ``TemporalexError``."""
+        """Do it and return the result, by default the success message. Raises ``TemporalexError``."""
 
     def __call__(self, request: HttpRequest, run_id: str, **_url_kwargs: str) -> HttpResponse:
         run = self.admin.find_run(request, run_id)
@@ -82,24 +82,29 @@ class RunActionView(ABC):
         return self.handle_post(request, run, confirmation, form)
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """Act, and go to the page of the run; the form again where that was not possible."""
+        """Act and redirect to the page of the run; show the form again if that is not possible."""
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
+        # Before why_not: the first POST may have made the action impossible (a run is terminated once), and the second
+        # must not show that as an error.
         if self.is_idempotent and is_duplicate_request(request, str(form.data.get("token"))):
             return self._duplicate_response(request, run)
-        if confirmation.why_not is not None:  # it became so since he looked
+        # The state of the run has changed since the page was shown.
+        if confirmation.why_not is not None:
             return self.render_page(request, run, confirmation, form, status=409)
         if not form.is_valid():
             return self.render_page(request, run, confirmation, form)
         try:
             success_message = self._act_once(request, run, form) if self.is_idempotent else self.act(request, run, form)
-        except DuplicateRequest:  # another process was quicker
+        # Another process did the same POST between the check above and the insert of the token.
+        except DuplicateRequest:
             return self._duplicate_response(request, run)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except WorkflowNotFound:
             return self.admin.run_not_found(request, str(run.pk))
         except TemporalexError as exc:
+            # The failed attempt stored no token, but an operation that takes the token may have: start with a new one.
             form.add_error(None, exc.message)
             form.renew()
             return self.render_page(request, run, confirmation, form, status=409)
@@ -107,7 +112,7 @@ class RunActionView(ABC):
         return HttpResponseRedirect(self.get_success_url(request, run, form))
 
     def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
-        """What is done commits with the token. Raises ``DuplicateRequest``."""
+        """Act in one transaction with the token, so that both commit or neither. Raises ``DuplicateRequest``."""
         with idempotent_request(request, form.cleaned_data["token"]).run_once() as answer:
             success_message = self.act(request, run, form)
             answer.made = run.pk
@@ -150,11 +155,11 @@ class RunActionView(ABC):
         return TemplateResponse(request, self.template, context, status=status)
 
     def find_target(self, request: HttpRequest, run: Instance) -> RunTarget:
-        """Raises ``WorkflowNotFound`` when it was deleted since it was looked up."""
+        """Return the run as the target of an operation. Raises ``WorkflowNotFound`` if it has been deleted since."""
         return find_run(str(run.pk), storage=storage(), visible_runs=self.admin.get_queryset(request))
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
-        """The page of the run; the list when the run is gone."""
+        """Return the address of the run's page, or of the list if the run no longer exists."""
         del form
         if self.admin.get_queryset(request).filter(pk=run.pk).exists():
             return self.admin.address_of(run)
@@ -162,7 +167,7 @@ class RunActionView(ABC):
 
 
 def superseded_error(run: Instance) -> str | None:
-    """Why nothing is done to a run that the next one of its chain has followed."""
+    """Return the reason why an earlier run of a chain cannot be operated; None for the newest run."""
     if run.chain.run_id == run.pk:
         return None
     return _("This is an earlier run: the chain has gone on as new. Look at its newest run.")

@@ -1,4 +1,4 @@
-"""What the page of a run shows, read with a fixed number of statements however long the run is."""
+"""The template context of the page of a run, read with a fixed number of statements however long the run is."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ def run_detail_context(
     switch_address: Callable[[str, str], str | None],
     may_decide: bool,
 ) -> dict[str, Any]:
-    """The context of the template.
+    """Build the context of the template.
 
-    What ``redactor`` shows of the run, and those of its family that are in ``visible_runs``.
+    It contains what ``redactor`` shows of the run, and the related runs that are in ``visible_runs``.
 
-    ``part_links`` gives the buttons of an activity or a timer (see ``steering.part_tools``), ``message_links`` those of
-    a failed message, by its id, ``history_links`` those of a row of the history, by its activation, ``switch_address``
-    the address where something is switched off. At most six statements, one more for an earlier run of a chain.
+    The callables return buttons and addresses. ``part_links`` returns the buttons of an activity or a timer (see
+    ``operator_views.part_action_links``) and ``message_links`` those of a failed message, given its id.
+    ``history_links`` returns the buttons of a row of the history, given its activation, and ``switch_address`` the
+    address that switches something off. At most six statements, one more for an earlier run of a chain.
     """
     chain = run.chain
     is_current = chain.run_id == run.pk
@@ -73,11 +74,13 @@ def run_detail_context(
         action_links=history_links,
     )
     messages = _load_messages(chain, alias=alias)
+    # One statement for both: the runs of the chain, and the children, which are in chains of their own.
     family = [*_related_runs(run, visible_runs)]
     runs = [relative for relative in family if relative.chain_id == chain.pk]
     children = [relative for relative in family if relative.chain_id != chain.pk]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
-    audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]  # what people did comes first
+    # Actions of people first (False sorts before True), so that thousands of automatic ones cannot push them out.
+    audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]
     preloaded = _preload_rows(run, family, children, messages, audit_rows, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
@@ -133,19 +136,25 @@ def run_detail_context(
 
 
 def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
-    """Whether workers poll the queue of the activity, and none of them has its code: a retry would change nothing."""
+    """Return True if workers poll the queue of the activity but none has its code: a retry would change nothing."""
     return live_workers.count_pollers(task.queue) > 0 and not live_workers.can_run_activity(
         task.activity, queue=task.queue
     )
 
 
 def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Runs of its chain and its children. Of a blocked one each says how many others are blocked like it."""
+    """Return the runs of the chain and the children of a run.
+
+    For a blocked run, each row has in ``others`` the number of other runs of the class that are blocked with the same
+    code.
+    """
     related_runs = (
         visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
         .defer(*_DEFERRED_FIELDS)
         .select_related("chain")
     )
+    # The count is a subquery, so that the page needs no further statement. It stops at _MAX_OTHERS rows and includes
+    # runs that the user may not see.
     if run.blocked and run.is_open:
         blocked_runs = Instance.objects.using(related_runs.db).filter(workflow=run.workflow, blocked__isnull=False)
         blocked_ids = (
@@ -172,7 +181,8 @@ def _preload_rows(
     *,
     alias: str,
 ) -> PreloadedRows:
-    """What the sentence about it is made of: read here are the activities and the workers."""
+    """Collect the rows for the summary of the run; only the activities and the workers are read here."""
+    # A run that waits for one child alone waits for the work of that child: load its activities for the summary too.
     waits = run.waits or []
     seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
     awaited_run_id = next((child.pk for child in children if seq is not None and child.parent_seq == seq), None)
@@ -184,9 +194,8 @@ def _preload_rows(
         ):
             tasks[task.run_id].append(task)
         since = _overdue_since(run, messages)
-        if (
-            tasks or awaited_run_id is not None or since is not None or run.started_at is None
-        ):  # else nobody could take anything
+        # Without due work no worker is missing, and the statement can be saved.
+        if tasks or awaited_run_id is not None or since is not None or run.started_at is None:
             workers = [*Worker.objects.using(alias)]
     end_action = next((row for row in audit_rows if row.action in ("cancel", "terminate") and not row.denied), None)
     return PreloadedRows(
@@ -202,7 +211,7 @@ def _preload_rows(
 
 
 def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
-    """Since when it waits for a worker; None where it does not."""
+    """Return the time since which the run waits for a worker; None if it does not wait for one."""
     if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
         return None
     moments = (run.chain.due_at, _unread_since(messages))
@@ -210,12 +219,12 @@ def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | Non
 
 
 def _unread_since(messages: Sequence[Message]) -> datetime | None:
-    """Since when a message waits that no worker has looked at."""
+    """Return the time of the oldest message that no turn has read; None if there is none."""
     return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Why a run failed: the type of the exception (or nothing), and what it or the reason says."""
+    """Return why a run failed: the type of the exception, or empty, and its message or the reason of the failure."""
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
@@ -229,10 +238,10 @@ def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
-    """The messages of a chain: those that failed first, then what waits, then what was answered, newest first.
+    """Return the messages of a chain: failed ones first, then waiting ones, then answered ones, each newest first.
 
-    Of an open chain by its partial indexes; only a closed one can have signals that were never delivered, which have
-    none.
+    For an open chain, the partial indexes find them. Only a closed chain can have signals that were never delivered,
+    which no index contains, so all its messages are sorted.
     """
     order: list[Any] = [Case(When(ATTENTION, then=0), default=1), "settled", "-id"]
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
@@ -242,18 +251,20 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
     answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id").values("pk")
     rows = Message.objects.using(alias)
     failed = messages.filter(ATTENTION).order_by("-id").values("pk")
+    # A union of three limited queries, each by one partial index: an OR over the table would sort every message of the
+    # chain. The outer IN lets the database sort the few rows that are left.
     key_queries = (unread, answered, failed)
     first, *others = (rows.filter(pk__in=keys[: MAX_ROWS + 1]).order_by().values("pk") for keys in key_queries)
     return [*rows.filter(pk__in=first.union(*others)).order_by(*order)[: MAX_ROWS + 1]]
 
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
-    """What cannot be read says so, to whoever may read it."""
+    """Redact a payload; an unreadable one stays as its placeholder for users who may see payloads."""
     return payload if isinstance(payload, UnreadablePayload) and redactor.shows_payloads else redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
-    """Cause and next step."""
+    """Return why a run is blocked, since when, and the next step; None for a run that is not blocked."""
     if not blocked:
         return None
     code = str(blocked.get("code", ""))
@@ -275,12 +286,12 @@ def _next_step_texts() -> dict[str, str]:
         cls = pending_classes.pop()
         texts[cls.code] = getattr(cls, "next_step", "")
         pending_classes += cls.__subclasses__()
-    # the worker died, so there is no class of an error
+    # "crash" has no error class: the worker died before it could raise anything.
     return {
         **texts,
         "crash": _(
-            "Look into the workers' logs: whoever activated this run died. Correct the code, then press Try again now: one "
-            "worker tries it, alone. Or terminate it."
+            "Look at the workers' logs: the processes that activated this run died. "
+            "Correct the code, then press Try again now: one worker tries it, alone. Or terminate it."
         ),
     }
 
@@ -292,6 +303,7 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, Formatte
     rows = [(_("Input"), format_redacted(run.input))]
     if run.published is not None:
         rows.append((_("Published state"), format_redacted(run.published_state)))
+    # Redact the end of a run by its kind: a result is a payload, and a failure has attributes that may quote payloads.
     closing = run.closing_value
     if isinstance(closing, UnreadablePayload):
         rows.append((_("Result"), format_redacted(closing)))

@@ -1,4 +1,4 @@
-"""The list of runs narrowed by search attributes of the class that is chosen, by a form beside it."""
+"""A list filter by the search attributes of the chosen workflow class, with a form."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.models import Instance
 
 _ALL_PARAM, _NAME_PARAM, _VALUE_PARAM = "attributes", "attribute", "attribute_value"
-#: What of an address is not of the filters: a page, and an error.
+#: Parameters of an address that a link of this filter drops: its own, the page, and the error flag of Django.
 _DROPPED_PARAMS = frozenset({_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM, "p", "e"})
 _OPERATOR_SIGNS = {"": "=", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "prefix": _("begins with")}
 
 
 class SearchAttributeFilter(admin.ListFilter):
-    """Conditions are JSON in the address, as over REST; the form adds one to them."""
+    """List filter by search attributes; a form adds a condition to the JSON in the address, as in the REST API."""
 
     title = _("search attributes")
-    #: What of an address is its own.
+    #: The parameters of an address that belong to this filter.
     parameters = (_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM)
     template = "admin/temporalex_django/instance/attributes_filter.html"
 
     def __init__(self, request: HttpRequest, params: dict[str, list[str]], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
+        # Django treats what is left in params as lookups of fields, so a filter removes its own.
         raw_params = {name: (params.pop(name, None) or [""])[-1] for name in self.parameters}
         self.other_params = [(name, str(value)) for name, value in request.GET.items() if name not in _DROPPED_PARAMS]
         self.workflow_class: type[Startable] | None = workflows.registry.get(request.GET.get("workflow", ""))
@@ -46,7 +47,8 @@ class SearchAttributeFilter(admin.ListFilter):
             }
 
     def has_output(self) -> bool:
-        """Where a class is chosen that has any, and where somebody asks for some."""
+        """Return True if the chosen class has search attributes, or the address has conditions."""
+        # Conditions show even without a class: otherwise the list would be empty and nobody could remove them.
         return self.attribute_lookups != {} or (
             self.workflow_class is not None and bool(condition_keys(self.workflow_class))
         )
@@ -71,7 +73,7 @@ class SearchAttributeFilter(admin.ListFilter):
         return narrowing.with_attributes(queryset, parsed_conditions)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """What is asked for, each with the address of the list without it."""
+        """Yield each condition with the address of the list without it."""
         for name, value in (self.attribute_lookups or {}).items():
             remaining = {
                 other_name: other_value
@@ -87,7 +89,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def hidden_params(self) -> list[tuple[str, str]]:
-        """What the form sends beside what is written into it."""
+        """The hidden fields of the form: all other filters, and the conditions so far."""
         return [
             *self.other_params,
             *([(_ALL_PARAM, _encode_lookups(self.attribute_lookups))] if self.attribute_lookups else []),
@@ -95,7 +97,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def attribute_choices(self) -> list[tuple[str, str]]:
-        """What may be chosen."""
+        """The keys of conditions to choose from, each with its label."""
         return (
             []
             if self.workflow_class is None
@@ -104,9 +106,10 @@ class SearchAttributeFilter(admin.ListFilter):
 
 
 def _parse_lookups(text: str) -> dict[str, Any] | None:
+    # Decimal keeps every digit of a number. It raises InvalidOperation for an exponent with too many digits.
     try:
         lookups = json.loads(text, parse_float=Decimal) if text else {}
-    except (ValueError, RecursionError, InvalidOperation):  # of a number with too many digits in its exponent
+    except (ValueError, RecursionError, InvalidOperation):
         return None
     return lookups if isinstance(lookups, dict) else None
 

@@ -1,4 +1,4 @@
-"""Starting a run from the admin: which class, then a form of what its ``run`` takes, empty or like another run."""
+"""Start a run from the admin: choose a class, then fill in a form of its input, empty or copied from another run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ATTRIBUTE_PREFIX = "attribute_"
 
 
 class StartForm(PayloadForm):
-    """What a run is started with. ``identity`` is its id, or the business value of a class whose runs are unique."""
+    """The form that starts a run; ``identity`` is its id, or for a class with unique runs its business value."""
 
     identity = forms.CharField(max_length=_MAX_ID_LENGTH, required=False, label=gettext_lazy("Id"))
 
@@ -72,6 +72,7 @@ class StartForm(PayloadForm):
                 continue
             try:
                 parts = [part.strip() for part in text.split(",") if part.strip()]
+                # The same checks as a start in code, but here an error belongs to one field.
                 value = parts if kind == list[str] else parse(text, kind)
                 encode(name, value, self.declared_attributes, label=str(_("What is written here")))
             except (ValueError, PayloadError) as exc:
@@ -82,13 +83,13 @@ class StartForm(PayloadForm):
 
     @property
     def id_and_value(self) -> tuple[str | None, str | None]:
-        """Id and value of the run, as far as they were given."""
+        """The id and the business value of the new run; None for what was not given."""
         identity = self.cleaned_data["identity"] or None
         return (None, identity) if self.is_unique else (identity, None)
 
 
 def startable_classes(user: Person) -> Iterator[type[Workflow]]:
-    """The classes that this person may start from here, by name."""
+    """Yield the classes that the user may start from here, in the order of their names."""
     for name in sorted(workflows.registry):
         cls = workflows.find(name).choose(None, {})
         if can_start(user, cls):
@@ -96,14 +97,17 @@ def startable_classes(user: Person) -> Iterator[type[Workflow]]:
 
 
 def can_start(user: Person, cls: type[Workflow] | None = None) -> bool:
-    """Whether he may start runs of that class from here; without one, of any."""
+    """Return True if the user may start runs of a class from here; without a class, runs in general."""
     if cls is not None:
         return refused_start_operation(user, cls) is None
     return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
 class StartView:
-    """Without ``?workflow=`` the classes to choose from; ``like`` is a run to begin with."""
+    """The page that starts a run; without ``?workflow=`` it lists the classes.
+
+    ``?like=`` names a run whose input fills in the form.
+    """
 
     template = "admin/temporalex_django/instance/start.html"
 
@@ -126,6 +130,7 @@ class StartView:
         startable = workflows.registry.get(name)
         if startable is None:
             raise Http404
+        # The name may be that of a versioned workflow: the version that a new run takes defines the form.
         cls = startable.choose(None, {})
         if not can_start(user, cls):
             refuse(request, Start.name, _start_permission_error(cls), workflow=cls.name)
@@ -141,6 +146,7 @@ class StartView:
         if is_duplicate_request(request, token):
             return self._duplicate_response(request)
         try:
+            # The start and the token commit together: if the response gets lost, the second POST starts nothing.
             run_id, value = form.id_and_value
             with idempotent_request(request, token).run_once() as answer:
                 target = Start(
@@ -152,7 +158,8 @@ class StartView:
                     by=actor_of(request),
                 ).execute()
                 answer.made = target.run_id
-        except DuplicateRequest:  # another process was quicker
+        # Another process did the same POST between the check above and the insert of the token.
+        except DuplicateRequest:
             return self._duplicate_response(request)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
@@ -189,7 +196,7 @@ class StartView:
         ]
 
     def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
-        """The input of the run that ``like`` names, as far as he sees all of it."""
+        """Return the input of the run that ``like`` names, without the parts that the user may not see unredacted."""
         like = request.GET.get("like")
         run = self.admin.find_run(request, like) if like else None
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
@@ -197,6 +204,7 @@ class StartView:
         redactor = redactor_for(user_of(request), run)
         if not redactor.shows_payloads:
             return NOTHING
+        # A part that redaction changes is left out: the form would post the placeholder as a value.
         run_input, redacted_input = run.input, redactor.redact_payload(run.input)
         if isinstance(run_input, dict) and isinstance(redacted_input, dict):
             example: Any = {
@@ -208,6 +216,7 @@ class StartView:
             example = run_input
         else:
             return NOTHING
+        # The form shows payloads of the other run.
         audit.record_read(actor_of(request), run)
         return example
 
@@ -216,7 +225,7 @@ class StartView:
 
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
-    """Of the form for another run like this one; None where he may not start it. ``address`` is that of the page."""
+    """Return the address of the form for a run like this one; None if the user may not start it."""
     startable = workflows.find_or_none(run.workflow)
     if startable is None or not can_start(user, startable.choose(None, {})):
         return None
@@ -230,4 +239,5 @@ def _start_permission_error(cls: type[Workflow] | None = None) -> str:
 
 
 def _first_line(cls: type[Workflow]) -> str:
+    # From __dict__: a class without a docstring would inherit that of Workflow.
     return (cls.__dict__.get("__doc__") or "").strip().split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""Switches: what is off for all workers, a form that switches something off, and a button that switches it on."""
+"""Switches in the admin: what is off for all workers, a form to switch off, and buttons to switch on."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MAX_REASON_LENGTH = 2000
 
 
 class SwitchForm(forms.Form):
-    """Which switch, and why. ``thing`` is ``kind:name``, chosen from what there is, or what the address names."""
+    """The form of a switch; ``thing`` is ``kind:name``, one of the known names or the one in the address."""
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
-        help_text=_("For whoever waits, and for the audit."), widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=_("For people who wait, and for the audit."), widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
     def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
@@ -45,18 +45,22 @@ class SwitchForm(forms.Form):
         ]
         choice_keys = {value for _label, options in groups for value, _name in options}
         selected_key = str(self.data.get("thing") or self.initial.get("thing") or "")
+        # Neither this process nor a live worker may know the name: what a link or a post names can be switched anyway.
         if selected_key.partition(":")[0] in SwitchedOff.Switchable.values and selected_key not in choice_keys:
             groups.append((selected_key, selected_key.partition(":")[2]))
         self.fields["thing"].choices = groups  # type: ignore[attr-defined] # a ChoiceField
 
 
 def can_switch(user: Person) -> bool:
-    """Whether that person may switch things off and on."""
+    """Return True if the user may switch things off and on."""
     return policy().allows(user, Operation(action=SwitchOff.name, permission=f"{APP}.{SwitchOff.permission}"))
 
 
 def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
-    """The address where a thing of a kind and name is switched off; None where the user may not do that."""
+    """Return a function from a kind and a name to the address that switches it off.
+
+    The function returns None for a user who may not do that, and on a site without the page.
+    """
     is_available = site.is_registered(SwitchedOff) and can_switch(user)
     page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if is_available else None
     return lambda kind, name: None if page is None else f"{page}?{urlencode({'thing': f'{kind}:{name}'})}"
@@ -64,7 +68,7 @@ def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, st
 
 @admin.register(SwitchedOff)
 class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
-    """What is off; nothing is changed by saving a row."""
+    """The list of switches that are off; views of their own change them, not the saving of a row."""
 
     list_display = ("name", "kind", "off_since", "by", "reason")
     list_display_links = None
@@ -76,7 +80,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return format_time(switch.since)
 
     def get_urls(self) -> list[Any]:
-        """Ours before Django's, whose last one takes everything."""
+        """Return our URLs before Django's, whose last pattern matches everything."""
         view = self.admin_site.admin_view
         return [
             path("off/", view(self.off_view), name="temporalex_django_switchedoff_off"),
@@ -85,15 +89,15 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         ]
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
-        """Workers take nothing of it."""
+        """Switch something off: workers start no more of it."""
         return self._operate(request, SwitchOff, _("It is switched off: workers hear of it within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
-        """What waited goes on."""
+        """Switch something on: work that waited continues."""
         return self._operate(request, SwitchOn, _("It is switched on: what waited goes on within a second."))
 
     def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
-        """Only of a POST. What cannot be done now is said on the list."""
+        """Execute an action on a POST; an error becomes a message on the list."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = SwitchForm(request.POST, alias=storage().alias)
@@ -115,10 +119,14 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With the form and the buttons, for those who may; ``thing`` in the address is what the form begins with."""
+        """Show the list with the form and the buttons for users who may switch.
+
+        ``?thing=`` in the address is the initial value of the form.
+        """
         query: Any = request.GET.copy()
         thing = query.pop("thing", [""])[-1]
-        request.GET = query  # Django refuses a filter that it does not know
+        # Django redirects with an error for a parameter that is no filter, so remove ours.
+        request.GET = query
         is_allowed = can_switch(user_of(request))
         switches = (
             [*SwitchedOff.objects.using(storage().alias)] if is_allowed and self.has_view_permission(request) else []

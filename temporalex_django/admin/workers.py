@@ -1,4 +1,4 @@
-"""Workers."""
+"""Workers and queues in the admin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_ACTIVITIES = 50
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
-    """Who is there, what it takes, and whether its lease is good."""
+    """The list of workers: what each processes, and the state of its lease."""
 
     list_display = (
         "name",
@@ -76,31 +76,35 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     # -- draining ------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Ours before Django's, whose last one takes everything."""
+        """Return our URLs before Django's, whose last pattern matches everything."""
         site = self.admin_site
         due = site.admin_view(self.run_due_view)
-        for alias in connections:  # whichever is ours: settings that are wrong are for the checks to say
+        # Turns commit by themselves, so ATOMIC_REQUESTS must not wrap this view. Exempt every database: ours comes from
+        # settings that may be wrong, and reporting that is left to the system checks.
+        for alias in connections:
             due = transaction.non_atomic_requests(using=alias)(due)
         return [
             path("run-due/", due, name="temporalex_django_worker_run_due"),
             path("<path:object_id>/drain/", site.admin_view(self.drain_view), name="temporalex_django_worker_drain"),
-            path("<path:object_id>/undrain/", site.admin_view(self.undrain_view), name="temporalex_django_worker_undrain"),
+            path(
+                "<path:object_id>/undrain/", site.admin_view(self.undrain_view), name="temporalex_django_worker_undrain"
+            ),
             *super().get_urls(),
         ]  # fmt: skip
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """It takes nothing new."""
+        """Drain the worker: it starts nothing new."""
         done = _("The worker takes nothing new within a moment, and finishes what it has in hand.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """It takes work again."""
+        """Undrain the worker: it starts work again."""
         return self._operate(request, object_id, UndrainWorker, _("The worker takes work again within a moment."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
     ) -> HttpResponse:
-        """Only of a POST. What cannot be done now is said on the page of the worker."""
+        """Execute an action on a POST; an error becomes a message on the page of the worker."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -117,6 +121,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
                 messages.error(request, exc.message)
             else:
                 messages.success(request, success_message)
+        # The permission to drain does not include the one to see workers; the list then denies access by itself.
         page = "change" if self.has_view_permission(request) else "changelist"
         address = reverse(
             f"{self.admin_site.name}:temporalex_django_worker_{page}", args=[object_id] if page == "change" else []
@@ -124,7 +129,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return HttpResponseRedirect(address)
 
     def run_due_view(self, request: HttpRequest) -> HttpResponse:
-        """What is due now is done in this process, under DEBUG. Only of a POST; how it went is said on the list."""
+        """Do the due work in this process on a POST, under ``DEBUG``; a message on the list shows the outcome."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -150,7 +155,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """With what drains it, for who may."""
+        """Show a worker, with the form to drain it if the user may do so."""
         operation = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
         form = ReasonForm() if policy().allows(user_of(request), operation) else None
         return super().change_view(request, object_id, form_url, {"drain_form": form, **(extra_context or {})})
@@ -165,11 +170,12 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             return badge("gone", str(_("Dead")))
         if worker.drained_at is not None:
             return badge("terminated", str(_("Drained")))
+        # Late, not dead: recovery declares a worker dead by observations of its own, not by this row (see decision 23).
         alive = worker.expires_at > timezone.now()
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With the queues and, under DEBUG, a button that does it, for who may."""
+        """Show the workers and the queues; under ``DEBUG``, with a button to do the due work if the user may do so."""
         switch = switch_address_for(self.admin_site, user_of(request))
         queues = [
             {
@@ -186,7 +192,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("in hand"))
     def running_activities(self, worker: Worker) -> str:
-        """Activities that it is running, the oldest first."""
+        """Return the activities that the worker is running, the oldest first."""
         tasks = ActivityTask.objects.using(storage().alias).filter(owner=worker.epoch).order_by("started_at")
         now = timezone.now()
         descriptions = [
@@ -196,7 +202,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("lacks"))
     def lacks(self, worker: Worker) -> str:
-        """Classes that other live workers of its queues have: was it deployed with all modules?"""
+        """Return the classes that other live workers of its queues have and this one lacks.
+
+        A worker that lacks a class may have been deployed without one of its modules.
+        """
         others = Worker.objects.using(storage().alias).filter(expires_at__gt=timezone.now(), buried_at=None)
         nearby_workers = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]
         return (

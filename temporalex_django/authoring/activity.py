@@ -1,4 +1,4 @@
-"""``@activity``: the functions through which workflows touch the world."""
+"""``@activity``: the functions through which workflows act on the outside world."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityOptions:
-    """How an activity is run.
+    """The options that say where, when and how often an activity runs.
 
-    Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one
-    attempt, ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt. ``local``
-    runs it in the worker that advances the workflow, ahead of the queue: for short ones that every worker of the
-    workflow can do.
+    Timeouts are timedeltas or seconds. ``schedule_to_start`` is the time until an attempt starts, and
+    ``start_to_close`` is the time of one attempt. ``schedule_to_close`` is the time of all attempts together, and
+    ``heartbeat`` is the longest time between two heartbeats of an attempt. ``local`` runs the activity in the worker
+    that advances the workflow, ahead of the queue. Use it for short activities that every worker of the workflow can
+    run.
 
-    ``concurrency``: so many attempts under way at a time, of all workers together; ``rate``: so many begin in a while
-    ("10/s", "100/m", "1000/h"); ``concurrency_per_key``: so many at a time of those that have the same
-    ``concurrency_key``, which names whose work it is, a tenant's, say. What is set of the queue holds too.
+    ``concurrency``: at most N attempts under way at a time, over all workers. ``rate``: at most N attempts start within
+    a period ("10/s", "100/m", "1000/h"). ``concurrency_per_key``: at most N at a time with the same
+    ``concurrency_key``, which names whose work it is, for example a tenant. The limits of the queue apply, too.
 
-    ``lane="process"`` runs it in a process of its own, for what computes for long: neither the turns of its worker nor
-    other activities wait for it, and it can be ended.
+    ``lane="process"`` runs it in a process of its own, for long computations: the turns of its worker and other
+    activities do not wait for it, and it can be ended.
 
-    ``by_hand=False``: nobody completes it, fails it or gives it another input by hand; it can be tried again.
+    ``by_hand=False``: people cannot complete it, fail it or change its input; they can try it again.
     """
 
     retry: RetryPolicy | None = None
@@ -110,11 +111,14 @@ class ActivityOptions:
 
     @property
     def limits(self) -> Limits:
-        """Those of its own, beside those of its queue."""
+        """The limits of the activity itself; those of its queue apply, too."""
         return Limits.from_options({name: getattr(self, name) for name in _LIMITS})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for the command, only what is set: a history repeats it for each call. Timeouts in seconds."""
+        """Return the options as plain data for the command, with timeouts in seconds.
+
+        Only options that are set are included, because a history repeats them for each call.
+        """
         options: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
         for name in _TIMEOUTS:
             if (value := getattr(self, name)) is not None:
@@ -129,7 +133,10 @@ class ActivityOptions:
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call site may set; see ``ActivityOptions``. ``atomic`` and the limits are part of the definition."""
+    """The options that a call site may set; see ``ActivityOptions``.
+
+    ``atomic``, the limits, ``lane`` and ``by_hand`` are part of the definition.
+    """
 
     retry: RetryPolicy | None
     schedule_to_start: timedelta | float | None
@@ -142,19 +149,19 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """Where an activity that is a part of a process finds what belongs to its run."""
+    """The access to its run for an activity that is a part of a process, such as a step of a graph."""
 
     def workflow(self, version: int) -> Any:
-        """The class of the run. Raises ``UnknownWorkflow``."""
+        """Return the class of the run. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
-        """The process as it was when the activity was scheduled, read now."""
+        """Return the process as it was when the activity was scheduled; it is read now."""
 
 
 class Activity(Generic[P, R]):
     """A function that workflows await.
 
-    ``__wrapped__`` is the function itself, ``name`` its dotted name in histories.
+    ``__wrapped__`` is the function itself. ``name`` is its name in histories.
     """
 
     def __init__(
@@ -171,7 +178,7 @@ class Activity(Generic[P, R]):
         self.aliases = tuple(aliases)
         self.options_set = options
         self.is_async = inspect.iscoroutinefunction(fn)
-        # functions made inside other functions (tests do) are known by their module and own name
+        # Functions made inside other functions (tests do that) get a name without `<locals>`, as at module level.
         self.name = name or f"{fn.__module__}.{fn.__qualname__.rsplit('<locals>.', 1)[-1]}"
         self._hints: dict[str, Any] | None = None
         self._signature: inspect.Signature | None = None
@@ -180,9 +187,9 @@ class Activity(Generic[P, R]):
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """Schedule it, when awaited.
+        """Schedule the activity when the call is awaited.
 
-        Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call.
+        Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` at the call.
         """
         port = current.runtime_for(self.name)
         if kwargs or not self._accepts_count(len(args)):
@@ -201,8 +208,14 @@ class Activity(Generic[P, R]):
         return cast("Awaitable[R]", call)
 
     def _encode_argument(self, port: WorkflowRuntime, key: int | str, arg: Any) -> Any:
-        """An argument as plain data, of which the annotation of its parameter makes what it was."""
+        """Return an argument as plain data.
+
+        Raises ``PayloadError`` if the annotation of its parameter does not turn the plain data into the same value
+        again.
+        """
         label = f"argument {repr(key) if isinstance(key, str) else key + 1} of {self.name}"
+        # Checked at the call: a worker would decode another value much later, far from the code that passed it (see
+        # decision 15).
         plain_arg = port.run_context.to_plain(arg, label)
         if not is_unchanged(plain_arg, arg):
             decode = partial(self._decode_argument, key)
@@ -214,7 +227,7 @@ class Activity(Generic[P, R]):
         return payloads.convert(plain, self._parameter_type(key))
 
     def _parameter_type(self, key: int | str) -> Any:
-        """The annotation of the parameter that takes an argument, by its place or its name."""
+        """Return the annotation of the parameter that takes an argument, by its position or name."""
         parameters = [*inspect.signature(self.__wrapped__).parameters.values()]
         if isinstance(key, int):
             matches = (p for i, p in enumerate(parameters) if i == key or p.kind is p.VAR_POSITIONAL)
@@ -225,9 +238,9 @@ class Activity(Generic[P, R]):
         return Any if parameter is None else self._annotations.get(parameter.name, Any)
 
     def options(self, **changes: Unpack[CallOptions]) -> Activity[P, R]:
-        """The same activity with other options for this call site.
+        """Return a copy of the activity with other options for this call site.
 
-        Raises ``WorkflowDefinitionError`` for unknown ones.
+        Raises ``WorkflowDefinitionError`` for unknown options and for those that are part of the definition.
         """
         option_names = {field.name for field in fields(ActivityOptions)}
         if unknown := sorted(changes.keys() - option_names):
@@ -240,7 +253,8 @@ class Activity(Generic[P, R]):
             raise WorkflowDefinitionError(
                 f"{self.name}: {', '.join(fixed)} is part of its definition, since it holds for all calls"
             )
-        if changes.get("local"):  # of the two that the definition may have and that say nothing then
+        # A local activity waits in no queue, so these options of the definition do not apply to this call.
+        if changes.get("local"):
             changes = {"queue": None, "schedule_to_start": None, **changes}
         new_options = replace(self.options_set, **changes)
         return Activity(self.__wrapped__, new_options, name=self.name, label=self.label, aliases=self.aliases)
@@ -256,7 +270,8 @@ class Activity(Generic[P, R]):
         return self._hints
 
     def _accepts_count(self, count: int) -> bool:
-        """Whether so many positional arguments fit; ``inspect``'s own way costs more than the rest of the call."""
+        """True if the function takes that many positional arguments; faster than binding them."""
+        # Every call of an activity comes here; `inspect.Signature.bind` costs more than the rest of the call.
         if self._positional is None:
             parameters = inspect.signature(self.__wrapped__).parameters.values()
             positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -276,32 +291,36 @@ class Activity(Generic[P, R]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """The function to call and what it takes, from plain data. Raises ``PayloadError``."""
+        """Return the function to call and its arguments, from plain data. Raises ``PayloadError``."""
         del source
         return (self.__wrapped__, *self.decode(args, kwargs))
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """What goes into the history for the function's ``value``."""
+        """Return the value that the history records for the function's ``value``."""
         del args, source
         return value
 
-    #: Where it is said what its result is.
+    #: Advice for errors: how to declare the type of the result.
     annotate_result: ClassVar[str] = "annotate its return (-> ...)"
 
     def read_result(self, result: Any) -> Any:
-        """What workflow code gets for a result (plain data). Raises ``PayloadError``."""
+        """Return a result (plain data) as workflow code gets it. Raises ``PayloadError``."""
         return payloads.convert(result, self.result_type, label=f"the result of {self.name}")
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """What goes into the history for a result that somebody gave as plain data. Raises ``PayloadError``."""
+        """Return the value that the history records for a result that a person gave as plain data.
+
+        Raises ``PayloadError``.
+        """
         del args, source
+        # Converted only to check it, on a copy: the history keeps plain data, which `read_result` converts again.
         payloads.convert(deep_copy(result), self.result_type, label=f"the result of {self.name}")
         return result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments from what somebody gave as plain data.
+        """Return arguments from an input that a person gave as plain data.
 
-        A list of them, or an object by name. Raises ``PayloadError``.
+        It is a list of arguments, or an object of them by name. Raises ``PayloadError``.
         """
         del args
         if not isinstance(edited_input, list | dict):
@@ -311,7 +330,7 @@ class Activity(Generic[P, R]):
         return positional, keywords
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments for the function from plain data, by its annotations. Raises ``PayloadError``."""
+        """Return the function's arguments from plain data, by its annotations. Raises ``PayloadError``."""
         hints = self._annotations
         try:
             bound = self._bind(tuple(args), dict(kwargs))
@@ -331,7 +350,10 @@ class Activity(Generic[P, R]):
         return bound.args, bound.kwargs
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
-        """The input of a call (plain data) as the function reads it, with its defaults. Raises ``PayloadError``."""
+        """Return the input of a call (plain data) as the function reads it, with its defaults.
+
+        Raises ``PayloadError``.
+        """
         args, kwargs = self.decode(deep_copy(attributes["args"]), deep_copy(attributes.get("kwargs", {})))
         bound = self._bind(args, kwargs)
         bound.apply_defaults()
@@ -395,16 +417,17 @@ def activity(
     lane: Literal["process"] | None = None,
     by_hand: bool = True,
 ) -> Any:
-    """Make a plain function an activity. ``label`` is what people call it, else its docstring or name says so.
+    """Make a plain function an activity.
 
-    ``name`` is what histories call it (default: module and function); ``aliases`` are names that it had once, so that
-    open runs which hold one go on with it. All other options are those of ``ActivityOptions``: what each timeout means,
-    units and defaults are in the reference, page "Options of activities".
+    ``label`` is the name that people see; without it they see the docstring or the name. ``name`` identifies the
+    activity in histories (default: module and function). ``aliases`` are names that it had before; open runs that hold
+    one continue with it. All other options are those of ``ActivityOptions``. The reference page "Options of activities"
+    has their units and defaults.
 
-    External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it
-    says so). ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on
-    that database; it must be a plain function, short, and touch nothing but the database. Raises
-    ``WorkflowDefinitionError`` for what cannot work.
+    By default an activity is external: it is recorded before it runs, runs at least once, and is retried as ``retry``
+    says (by default without limit). With ``atomic=True`` its ORM writes, its result and the next step of the workflow
+    commit together, exactly once on that database. An atomic activity must be a plain function, short, and use nothing
+    but the database. Raises ``WorkflowDefinitionError`` for options that cannot work.
     """
     options = ActivityOptions(
         retry=retry,
@@ -451,24 +474,25 @@ def activity(
     return decorate if fn is None else decorate(fn)
 
 
-#: Activities by name, and by names that they had once; defining one again replaces it.
+#: Activities by name and by alias; defining one again replaces it.
 registry: dict[str, Activity[Any, Any]] = {}
-#: Names of those that are ``async def``.
+#: Names of activities that are ``async def``.
 async_names: set[str] = set()
-#: Names of those that run in processes of their own.
+#: Names of activities that run in processes of their own.
 process_names: set[str] = set()
-#: Those that have limits of their own.
+#: Limits of activities that have their own, by name.
 limits_by_name: dict[str, Limits] = {}
 #: Modules that define an activity of that name, as in ``authoring.workflow``.
 defined_in: dict[str, dict[str, None]] = {}
 
 
 def register(new_activity: Activity[Any, Any]) -> None:
-    """From now on this is the activity of its name."""
+    """Register an activity under its name and its aliases; it replaces one that was defined before."""
     aliases.ACTIVITIES.pop(new_activity.name, None)
     for name in (new_activity.name, *new_activity.aliases):
         if name != new_activity.name:
-            if name in registry and registry[name].name == name:  # there is one that is called so now
+            if name in registry and registry[name].name == name:
+                # A present name wins over an alias.
                 continue
             aliases.ACTIVITIES[name] = new_activity.name
         registry[name] = new_activity
@@ -479,12 +503,12 @@ def register(new_activity: Activity[Any, Any]) -> None:
             limits_by_name[name] = limits
 
 
-#: Functions that find activities which are known by the path of something else, by what their names begin with.
+#: Functions that import activities which are known by a path, by the prefix of their names (``task:``).
 loaders: dict[str, Callable[[str], Activity[Any, Any]]] = {}
 
 
 def is_available(name: str) -> bool:
-    """Whether this process has that activity, or can import it."""
+    """True if this process has the activity, or can import it."""
     if name in registry:
         return True
     try:
@@ -495,11 +519,12 @@ def is_available(name: str) -> bool:
 
 
 def find(name: str) -> Activity[Any, Any]:
-    """The registered activity. Raises ``ActivityNotFound``."""
+    """Return the registered activity of that name. Raises ``ActivityNotFound``."""
     try:
         return registry[name]
     except KeyError:
         kind, colon, path = name.partition(":")
+        # Not registered yet: a Django task can live in any module, and is imported by its path when it is first needed.
         if colon and kind in loaders:
             return loaders[kind](path)
         raise ActivityNotFound(

@@ -1,4 +1,4 @@
-"""``activity_context()``: what an activity may ask about its own attempt."""
+"""``activity_context()``: the facts of its attempt that an activity may read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from temporalex_django.errors import OutsideWorkflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityContext:
-    """What is known about the attempt.
+    """The facts of one attempt of an activity.
 
-    ``attempt`` counts from 1; ``idempotency_key`` is the same in every attempt: give it to whoever must not do a thing
-    twice. ``heartbeat_details`` is what the attempt before said last.
+    ``attempt`` counts from 1. ``idempotency_key`` is the same in every attempt: pass it to systems that must not do the
+    same thing twice. ``heartbeat_details`` are the last details that an earlier attempt sent with its heartbeat.
     """
 
     attempt: int
@@ -30,22 +30,23 @@ class ActivityContext:
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     def heartbeat(self, details: Any = None) -> None:
-        """Say that the attempt is alive; ``details`` (a payload) are there for the next attempt.
+        """Send a heartbeat; the next attempt can read ``details`` (a payload).
 
         Cheap: call it often.
         """
         self._heartbeat(payloads.to_plain(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the wait was cancelled, or the lease was lost."""
+        """True if the result is no longer wanted: the wait was cancelled, or the lease was lost."""
         return self._is_cancelled()
 
 
+# A context variable, so that async activities which share a thread each see their own attempt.
 _current: ContextVar[ActivityContext | None] = ContextVar("temporalex_activity", default=None)
 
 
 def activity_context() -> ActivityContext:
-    """The context of the activity that is running here. Raises ``OutsideWorkflow`` elsewhere."""
+    """Return the context of the activity that runs here. Raises ``OutsideWorkflow`` elsewhere."""
     context = _current.get()
     if context is None:
         raise OutsideWorkflow("activity_context() was called outside a running activity")
@@ -54,7 +55,7 @@ def activity_context() -> ActivityContext:
 
 @contextmanager
 def use_context(context: ActivityContext) -> Iterator[None]:
-    """Code that runs inside is the activity of ``context``."""
+    """Make ``context`` the one that ``activity_context()`` returns inside the block."""
     token = _current.set(context)
     try:
         yield

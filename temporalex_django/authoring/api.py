@@ -1,7 +1,7 @@
 """The primitives of workflow code (``from temporalex_django import api``).
 
-Each checks its context when it is called and acts when it is awaited. Those that only read or note something act at
-once.
+Each primitive checks its context when it is called and acts when it is awaited. Those that only read or record
+something act at once.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Info:
 
 
 def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[None]:
-    """Durable timer; a number is seconds. Zero returns at once. Raises ``ValueError`` for a negative duration.
+    """Wait for a durable timer; a number is seconds.
 
-    ``then`` says what follows, to people who look at the run.
+    Zero returns at once. ``then`` is a text for people who view the run: it says what follows. Raises ``ValueError``
+    for a negative duration.
     """
     port = current.runtime_for("sleep")
     wait = wait_seconds(duration, label="sleep")
@@ -63,21 +64,21 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
 
 
 def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-    """Run a Django task (what ``@task`` of ``django.tasks`` made of a function) as an activity; gives its result.
+    """Run a Django task, a function decorated with ``@task`` of ``django.tasks``, as an activity.
 
-    Recorded, retried and timed like any activity: by its own ``retry``, ``start_to_close`` and ``heartbeat`` if it is a
-    ``DurableTask`` that has them, in its own queue if that is not ``"default"``. ``run_after``, priority and backend do
-    not count here. Raises ``WorkflowDefinitionError`` for anything else, ``PayloadError`` for arguments that are no
-    JSON.
+    Returns its result. The task is recorded, retried and timed like any activity. If it is a ``DurableTask``, its own
+    ``retry``, ``start_to_close`` and ``heartbeat`` apply. Its queue applies unless it is ``"default"``. ``run_after``,
+    priority and backend have no effect here. Raises ``WorkflowDefinitionError`` for anything else, and ``PayloadError``
+    for arguments that are not JSON.
     """
     result: Awaitable[Any] = activity_of(task)(*args, **kwargs)
     return result
 
 
 def wait_for_signal(name: str) -> Awaitable[Any]:
-    """Take the oldest buffered signal of that name, or block until one arrives; gives its payload.
+    """Take the oldest buffered signal of that name, or block until one arrives; returns its payload.
 
-    Raises ``WorkflowDefinitionError`` here for one that the class, where it declares ``signals``, does not.
+    If the class declares ``signals`` and this one is not among them, the call raises ``WorkflowDefinitionError``.
     """
     port = current.runtime_for("wait_for_signal")
     names.check_code_name(name, label="wait_for_signal")
@@ -86,7 +87,10 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
-    """Nobody could send a signal that the class does not declare. Raises ``WorkflowDefinitionError``."""
+    """Raise ``WorkflowDefinitionError`` for a signal that the class does not declare.
+
+    Such a signal is refused when it is sent, so a wait for it would never end.
+    """
     declared_names = port.run_context.signals
     if declared_names is not None and (missing := [name for name in signal_names if name not in declared_names]):
         raise WorkflowDefinitionError(
@@ -109,18 +113,21 @@ def approval(
     four_eyes: bool | str = False,
     shows: Any = None,
 ) -> Awaitable[Decision]:
-    """Ask people to decide: opens a human task and waits for what they decide, see ``Decision``.
+    """Ask people to decide: open a human task and wait for the ``Decision``.
 
-    ``title`` is what is asked, in one line; one that does not fit is shortened to 200 characters. Who has the ``role``
-    (a permission ``app.codename``, or a group) may decide, and the ``users`` (usernames) and members of the ``groups``;
-    it takes one of these at least. ``due`` gives the outcome ``overdue`` when nobody has decided by then. Each
-    ``remind`` a reminder is counted and told by a Django signal; ``escalate`` lets others decide as well. ``form`` is
-    what the data of the decision are to be: a dataclass, TypedDict or msgspec type, or the dotted path of a Django
-    form. With ``four_eyes`` somebody decides who has neither started the run nor decided an earlier approval of it:
-    ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from (its parents, and the run that
-    it was forked from), and ``"run"`` counts this run alone. ``shows`` is what people decide about: they see it
-    beside the title, the decision is for that alone, and ``decision.covers(value)`` asks later whether it still holds.
-    Raises ``WorkflowDefinitionError`` and ``PayloadError`` here.
+    ``title`` is the question, in one line; one that is longer than 200 characters is shortened. People who have the
+    ``role`` (a permission ``app.codename``, or a group) may decide, and so may the ``users`` (usernames) and the
+    members of the ``groups``. Give at least one of these. ``shows`` is what people decide about. They see it beside
+    the title, and the decision applies to it alone: ``decision.covers(value)`` asks later whether it still does.
+
+    ``due`` gives the outcome ``overdue`` when nobody has decided by then. After each ``remind`` a reminder is counted
+    and a Django signal is sent. ``escalate`` lets more people decide as well. ``form`` describes the data of the
+    decision: a dataclass, TypedDict or msgspec type, or the dotted path of a Django form.
+
+    With ``four_eyes`` a person has to decide who has neither started the run nor decided an earlier approval of it.
+    ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from: its parents, and the run that
+    it was forked from. ``"run"`` counts this run alone (see decision 49). The call raises ``WorkflowDefinitionError``
+    and ``PayloadError``.
     """
     port = current.runtime_for("approval")
     current.unit_for("approval")
@@ -143,14 +150,15 @@ def approval(
     )
     if not spec.candidates:
         raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")
+    # Zero is refused, unlike in `sleep`: a decision that is overdue at once asks nobody.
     wait = None if due is None else positive_seconds(due, label="approval: due")
     return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(spec, wait)))
 
 
 def publish_state(value: Any) -> None:
-    """Replace what queries see by a snapshot of ``value``.
+    """Replace the state that queries read by a snapshot of ``value``.
 
-    Raises ``PayloadError`` for what cannot be encoded, and for what queries would see as something else.
+    Raises ``PayloadError`` if the value cannot be encoded, or if queries would get another value.
     """
     current.unit_for("publish_state")
     port = current.runtime_for("publish_state")
@@ -158,44 +166,46 @@ def publish_state(value: Any) -> None:
 
 
 def set_search_attributes(attributes: Mapping[str, Any]) -> None:
-    """Set those that are named, as the class declares them; None takes one away, the others stay.
+    """Set the named search attributes, as the class declares them; None removes one, and all others stay.
 
-    They are there with the commit of the activation, and go along to the next run of the chain. Raises
-    ``PayloadError`` for a name that is not declared and for a value of another type; nothing is set then.
+    They are stored with the commit of the activation, and the next run of the chain keeps them. Raises ``PayloadError``
+    for a name that is not declared and for a value of another type; nothing is set then.
     """
     current.unit_for("set_search_attributes")
     current.runtime_for("set_search_attributes").set_search_attributes(attributes)
 
 
 def now() -> datetime:
-    """The time of the present activation: aware, UTC, constant until the run waits and is woken."""
+    """Return the time of the present activation: aware, UTC, and constant until the run waits and continues."""
     return current.runtime_for("now").run_context.now
 
 
 def random() -> float:
-    """A float in [0, 1) from the run's recorded seed."""
+    """Return a float in [0, 1) from the run's recorded seed."""
+    # Only units may draw numbers: a replay does not run validators, so a draw there would shift the sequence.
     current.unit_for("random")
     return current.runtime_for("random").rng.random()
 
 
 def uuid4() -> uuid.UUID:
-    """A UUID from the run's recorded seed."""
+    """Return a UUID from the run's recorded seed."""
     current.unit_for("uuid4")
     return uuid.UUID(int=current.runtime_for("uuid4").rng.getrandbits(128), version=4)
 
 
 def patched(id: str) -> bool:
-    """True in new code, False for a run that went past here before the patch: branch on it."""
+    """True in new code, False for a run that passed this place before the patch: branch on it."""
     current.unit_for("patched")
     port = current.runtime_for("patched")
     is_patched, needs_marker = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
+    # The answer is an event, so that a replay takes the same path whatever the code says by then (see decision 17).
     if needs_marker:
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
     return is_patched
 
 
 def deprecate_patch(id: str) -> None:
-    """Say that no run without the patch is open any more; later the call can go, too."""
+    """Declare that no run without the patch is open any more; later you can remove this call, too."""
     current.unit_for("deprecate_patch")
     port = current.runtime_for("deprecate_patch")
     if port.patches.deprecate(_patch_id(id), replaying=port.run_context.replaying):
@@ -210,15 +220,16 @@ def phase(
     *,
     label: str | None = None,
 ) -> Awaitable[Any]:
-    """Take messages until a handler returns ``Stop``; gives the final state, or ``TimedOut(state)``.
+    """Take messages until a handler returns ``Stop``; returns the final state, or ``TimedOut(state)``.
 
-    ``label`` says what it is about, to people who look at the run.
-    Raises ``WorkflowDefinitionError`` here for handlers that cannot work and for a phase that could never end.
+    ``label`` describes the phase to people who view the run. The call raises ``WorkflowDefinitionError`` for handlers
+    that cannot work and for a phase that could never end.
     """
     port = current.runtime_for("phase")
     host = current.unit_for("phase")
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
     checked_label = names.check_label(label, owner="phase")
+    # Checked at the call, which is the line to correct; at the await, another unit may be the one that fails.
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
@@ -228,12 +239,13 @@ def phase(
 
 
 def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
-    """Run branches side by side and wait for all of them: results in input order, ``Err(exc)`` for one that raised.
+    """Run branches side by side and wait for all of them.
 
-    A branch is a function without arguments or an awaitable. ``limit`` bounds how many run at once; they start in input
-    order.
+    Returns the results in input order, with ``Err(exc)`` for a branch that raised. A branch is a function without
+    arguments or an awaitable. ``limit`` is the number of branches that run at a time; they start in input order.
     """
     port = current.runtime_for("parallel")
+    # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
@@ -243,10 +255,10 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
 
 
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
-    """Run branches side by side; the first to finish wins: ``(index, value)``. A branch that raises first raises here.
+    """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
-    Branches are what ``parallel`` takes. Of several that finish in one activation the lowest index wins. The others are
-    cancelled, and all have ended when this returns.
+    If that one raised, its exception is raised here. Branches are as in ``parallel``. If several finish in one
+    activation, the lowest index wins. The others are cancelled, and all of them have ended when this returns.
     """
     port = current.runtime_for("race")
     if not branches:
@@ -255,16 +267,16 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
 
 
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
-    """In an async handler: ``fn(state) -> (result, new_state)`` on the phase state, never interleaved.
+    """Change the state of the phase from an async handler: ``fn(state) -> (result, new_state)``.
 
-    Gives ``result``.
+    Returns ``result``. Calls of ``fn`` never interleave.
     """
     port = current.runtime_for("update_state")
     return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
-    """Block until ``predicate()`` is true; True then, False after ``timeout``."""
+    """Block until ``predicate()`` is true; returns True then, and False after ``timeout``."""
     port = current.runtime_for("wait_condition")
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
     start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
@@ -283,14 +295,16 @@ def child(
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
-    Without ``id`` it gets one from this run's. ``version`` is for a dispatcher. ``parent_close`` says what becomes of a
-    child that is open when this run closes. ``search_attributes`` and ``tags`` are as for a start. Raises
-    ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError``,
+    Without ``id`` the child gets one that is derived from this run. ``version`` is for a dispatcher. ``parent_close``
+    says what happens to an open child when this run closes. ``search_attributes`` and ``tags`` are as in a start.
+
+    Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``PayloadError``,
     ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.runtime_for("child")
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
+    # A child has no further options, so `version_for` of a dispatcher gets none.
     workflow_class = cast("type[Startable]", workflow).choose(version, {})
     if parent_close not in get_args(ParentClose):
         raise WorkflowDefinitionError(
@@ -299,7 +313,9 @@ def child(
     current.unit_for("child")
     input_label = f"the input of {workflow_class.name}"
     plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
+    # Converted only to fail here, at the call, and not in the child, where nobody could correct it.
     payloads.convert(plain, workflow_class.definition.args_type, label=input_label)
+    # A warning, not an error: the child's annotation decides what becomes of the input (see decision 15).
     if not port.run_context.replaying:
         warn_lossy_value(
             args, plain, lambda: workflow_class.definition.args_type, reader=f"run of {workflow_class.name}"
@@ -318,10 +334,10 @@ def child(
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
-    """Send a signal to the open run of that id; returns when it is in its inbox.
+    """Send a signal to the open run of that id; returns when it is in the run's inbox.
 
-    Raises at the await ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` for a run whose
-    class declares other signals.
+    The await raises ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` if the class of
+    the run declares other signals.
     """
     port = current.runtime_for("signal_external")
     names.check_code_name(name, label="signal_external")
@@ -334,7 +350,7 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
 def cancel_external(id: str) -> Awaitable[None]:
     """Ask the open run of that id to cancel; returns when the request is in its inbox.
 
-    Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
+    The await raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId``.
     """
     port = current.runtime_for("cancel_external")
     attributes = {"id": check_id(id)}
@@ -343,47 +359,48 @@ def cancel_external(id: str) -> Awaitable[None]:
 
 
 def cancel_requested() -> bool:
-    """Whether somebody asked this run to cancel.
+    """True if somebody asked this run to cancel.
 
-    Who has heard yes and continues as new does not pass the request on.
+    Code that has read True has taken notice: if it continues as new, the next run does not get the request.
     """
     port = current.runtime_for("cancel_requested")
-    if port.cancellation.requested and port.run_context.pure_context != "validator":  # which a replay does not run
+    # A replay does not run validators, so a validator must not mark the request as noticed.
+    if port.cancellation.requested and port.run_context.pure_context != "validator":
         port.cancellation.acknowledge()
     return port.cancellation.requested
 
 
 def wait_cancelled() -> Awaitable[None]:
-    """Block until somebody asks this run to cancel; returns (at once, if somebody has).
+    """Block until somebody asks this run to cancel; returns at once if that has happened.
 
-    This is how the unit hears of the cancel: its later waits do not raise ``Cancelled`` for it, unless it is inside
-    ``shield``.
+    The unit takes notice of the cancel in this way: its later waits do not raise ``Cancelled`` for it, unless this call
+    is inside ``shield``.
     """
     port = current.runtime_for("wait_cancelled")
     return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(port)))
 
 
 def shield() -> Shield:
-    """``async with api.shield():`` lets what is inside finish.
+    """Let a block finish before a cancel is raised: ``async with api.shield():``.
 
-    A cancel that arrives is raised at the first wait after the block.
-
-    Branches and phases that are started inside are shielded with it. A ``race`` inside still cancels its losers.
+    A cancel that arrives is raised at the first wait after the block. Branches and phases that are started inside are
+    shielded with it. A ``race`` inside still cancels its losers.
     """
     return Shield()
 
 
 def saga() -> Saga:
-    """``async with api.saga() as saga:`` with ``saga.add(undo, *args)`` after each step that worked.
+    """Undo the finished steps of a block that raises: ``async with api.saga() as saga:``.
 
-    When the block raises, or is cancelled, the compensations run in reverse, shielded from a cancel; then the error
-    goes on. What a compensation raises is logged and does not stop the others.
+    Call ``saga.add(undo, *args)`` after each step that worked. If the block raises or is cancelled, the compensations
+    run in reverse order, shielded from a cancel; then the error is raised. An exception of a compensation is logged and
+    does not stop the others.
     """
     return Saga()
 
 
 def info() -> Info:
-    """Facts about this run."""
+    """Return facts about this run."""
     port = current.runtime_for("info")
     run = port.run_context.info
     return Info(
@@ -399,24 +416,26 @@ def info() -> Info:
 
 
 def sender() -> Sender | None:
-    """Who sent the message that this unit is about: an object with ``key`` (of the user, as text) and ``name``.
+    """Return the sender of the message that this unit handles: an object with ``key`` and ``name``.
 
-    None for code.
+    ``key`` is the key of the user as text. Returns None for a message from code.
 
-    In a handler, in what it started (branches, ``Async``) and in a validator that of its message; elsewhere that of the
-    signal which the unit took last with ``wait_for_signal``, None before the first. From the history, so it is the same
-    on replay.
+    In a handler, in what it started (branches, ``Async``) and in a validator it is the sender of that message.
+    Elsewhere it is the sender of the signal that the unit last took with ``wait_for_signal``, and None before the
+    first. It comes from the history, so it is the same on replay.
     """
     port = current.runtime_for("sender")
+    # A validator runs before its update has a unit, so its sender is a fact of the run context.
     if port.run_context.pure_context is not None:
         return port.run_context.update_sender
     return current.unit_for("sender").sender
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs
-    """Says nothing while a history is replayed; adds the ids of the run."""
+    """A logger that is silent while a history is replayed, and that adds the ids of the run."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the base class's name
+        # A replay runs this line again for events that were logged when they happened.
         port = current.current_runtime()
         return (port is None or not port.run_context.replaying) and super().isEnabledFor(level)
 
@@ -436,7 +455,10 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
-    """The id asked for, None to make one. A class whose runs are not unique gets a number behind the value."""
+    """Return the id of a child, or None to derive one from this run.
+
+    A class whose scope is ``none`` gets a suffix after the value.
+    """
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")
     if value is None:

@@ -1,4 +1,4 @@
-"""What code says of an approval: what is asked, of whom, and what happens while nobody decides."""
+"""The arguments of an approval, checked: the question, the people asked, and the steps until they decide."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from temporalex_django.errors import WorkflowDefinitionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalation:
-    """``after`` so long (a timedelta or seconds) these may decide as well: see ``api.approval`` for who."""
+    """An extension of an approval to more people when nobody has decided it for a while.
+
+    They may decide as well once the time ``after`` (a timedelta or seconds) has passed. ``role``, ``users`` and
+    ``groups`` name them, as in ``api.approval``.
+    """
 
     after: timedelta | float
     role: str | None = None
@@ -41,7 +45,7 @@ def human_task_spec(
     due: bool,
     shows: Any = None,
 ) -> HumanTaskSpec:
-    """What code says, checked. Raises ``WorkflowDefinitionError``."""
+    """Check the arguments of an approval and return its spec. Raises ``WorkflowDefinitionError``."""
     scope = parse_scope(four_eyes)
     if scope is None:
         raise WorkflowDefinitionError(f"{label}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")
@@ -69,7 +73,10 @@ def human_task_spec(
 
 
 def build_candidates(label: str, role: str | None, users: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
-    """Who is named, as words (see ``people.answers_to``). Raises ``WorkflowDefinitionError``."""
+    """Return the candidates that a role, users and groups name, each once, as strings.
+
+    ``authorization.matches_candidate`` explains their form. Raises ``WorkflowDefinitionError``.
+    """
     if role is not None and not (isinstance(role, str) and role and names.is_name(role)):
         raise WorkflowDefinitionError(
             f"{label}: role must be a permission (app.codename) or the name of a group, not {role!r}"
@@ -84,7 +91,7 @@ def build_candidates(label: str, role: str | None, users: Sequence[str], groups:
 
 
 def positive_seconds(value: Any, *, label: str) -> float:
-    """A duration in seconds that is not zero. Raises ``WorkflowDefinitionError``."""
+    """Return a duration above zero in seconds. Raises ``WorkflowDefinitionError``."""
     try:
         duration = wait_seconds(value, label=label)
     except (TypeError, ValueError) as exc:
@@ -102,6 +109,7 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
     )
     if len(set(outcome_names)) < len(outcome_names):
         raise WorkflowDefinitionError(f"{label}: outcomes has one twice: {', '.join(outcome_names)}")
+    # The engine reports a passed due date under this name, so code could not distinguish it from a person's decision.
     if due and OVERDUE in outcome_names:
         raise WorkflowDefinitionError(f"{label}: an outcome {OVERDUE!r} cannot be told from what comes when it is due")
     return outcome_names
@@ -110,5 +118,6 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
 def _check_form(label: str, form: Any) -> Any:
     try:
         return build_form_spec(form, label)
-    except TypeError:  # what cannot be hashed is no type either
+    except TypeError:
+        # `build_form_spec` is cached and hashes its argument; an unhashable value cannot be a type either.
         raise WorkflowDefinitionError(f"{label}: form must be a type or a dotted path, not {form!r}") from None

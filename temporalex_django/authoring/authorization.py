@@ -1,6 +1,6 @@
-"""People: who is named by ``by=``, what of him travels with a message, and what he may do.
+"""Users in whose name operations happen (``by=``): the sender of their messages, and their permissions.
 
-Users of Django, or whatever has ``has_perm``.
+A user is one of Django, or any object that has ``has_perm``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ _CANDIDATE_KINDS = frozenset({"user", "group", "perm"})
 
 
 class Person(Protocol):
-    """A user of Django is one; tests without Django bring their own."""
+    """A user: one of Django, or in tests without Django an object of your own."""
 
     def has_perm(self, perm: str, /) -> bool: ...
 
 
 def check_person(by: object) -> Person | None:
-    """Who is named. Raises ``ActionNotPermitted`` for a name, or whatever else cannot be asked for permissions."""
+    """Return ``by`` if it is a user or None.
+
+    Raises ``ActionNotPermitted`` for a name, a class, or anything else that has no ``has_perm``.
+    """
     if by is None or (callable(getattr(by, "has_perm", None)) and not isinstance(by, type)):
         return cast("Person | None", by)
     raise ActionNotPermitted(
@@ -33,46 +36,53 @@ def check_person(by: object) -> Person | None:
 
 
 def split_decider(by: object) -> tuple[Person | None, str | None]:
-    """Who decides a step: a user, or somebody who is known by name alone, which is noted and has no role."""
+    """Return the user who decides a step, or the name of a person who is known by name alone.
+
+    The other item of the pair is None. A name is recorded and has no role.
+    """
     return (None, by) if isinstance(by, str) else (check_person(by), None)
 
 
 def sender_of(by: Person | None) -> Sender | None:
-    """What travels with a message of that person; None for code."""
+    """Return the key and name of a user that travel with their message; None for code."""
     if by is None:
         return None
+    # Key and name are copied, not looked up later: the history keeps them after the user was renamed or deleted.
     key = getattr(by, "pk", None)
     get_username = getattr(by, "get_username", None)
     name = str(
         get_username() if callable(get_username) else getattr(by, "username", None) or getattr(by, "name", None) or ""
     )
-    if key is None and not hasattr(by, "pk"):  # no model: its name is all there is to know it by
+    if key is None and not hasattr(by, "pk"):
+        # Not a model: the name is all that identifies it. A model without a key is unsaved and gets none.
         key = name or type(by).__name__
     return Sender("" if key is None else str(key)[:_MAX_LENGTH], name[:_MAX_LENGTH])
 
 
 def sender_key(by: Person | None) -> str:
-    """What he is told from others by: see ``Sender``."""
+    """Return the key of a user as text (see ``Sender``).
+
+    It is empty for code, and for a user who has not been saved.
+    """
     identity = sender_of(by)
     return "" if identity is None else identity.key
 
 
 def has_permission(user: Person, permission: str) -> bool:
-    """Whether an active user has a permission (``app.codename``)."""
+    """True if the user is active and has the permission (``app.codename``)."""
     return bool(_is_active(user) and user.has_perm(permission))
 
 
 def has_role(user: Person | None, role: str) -> bool:
-    """Whether an active user has the permission (``app.codename``), or is in the group of that name.
+    """True if the user is active and has the permission (``app.codename``), or is in the group of that name.
 
-    ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be
-    known.
+    The ``groups`` of a user who is not Django's are names. Raises ``ActionNotPermitted`` if the groups cannot be known.
     """
     return matches_candidate(user, candidate_of_role(role))
 
 
 def candidate_of_role(role: str) -> str:
-    """The word for who has a role, see ``matches_candidate``."""
+    """Return the candidate that stands for a role; see ``matches_candidate``."""
     return f"perm:{role}" if "." in role else f"group:{role}"
 
 
@@ -82,10 +92,10 @@ def matches_candidate(
     *,
     permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name),
 ) -> bool:
-    """Whether an active user is meant by a word: ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``.
+    """True if the user is active and fits a candidate.
 
-    A superuser is in each group. ``permits`` says who has a permission. Raises ``ActionNotPermitted`` where groups
-    cannot be known.
+    A candidate is ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``. A superuser is in every group.
+    ``permits`` decides who has a permission. Raises ``ActionNotPermitted`` if the groups of the user cannot be known.
     """
     if user is None or not _is_active(user):
         return False
@@ -93,6 +103,7 @@ def matches_candidate(
     if kind == "user":
         identity = sender_of(user)
         return identity is not None and identity.name == name
+    # Superusers fit roles and groups, but not a candidate that names another person: hence after `user:`.
     if getattr(user, "is_superuser", False):
         return True
     if kind == "perm":
@@ -100,21 +111,24 @@ def matches_candidate(
     groups = getattr(user, "groups", None)
     if groups is None:
         raise ActionNotPermitted(
-            f"whether {user} is in the group {name!r} cannot be known here: give him `groups` (names), or ask for a permission "
+            f"whether {user} is in the group {name!r} is unknown here: give them `groups` (names), or ask for a permission "
             "(app.codename) instead of a role"
         )
     return bool(groups.filter(name=name).exists()) if hasattr(groups, "filter") else name in groups
 
 
 def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
-    """Whether he has a permission of a handler, or is meant by a word (see ``matches_candidate``)."""
+    """True if the user has the permission of a handler, or fits it as a candidate.
+
+    ``permission`` is ``app.codename`` or a candidate (see ``matches_candidate``).
+    """
     if permission.partition(":")[0] in _CANDIDATE_KINDS:
         return matches_candidate(user, permission, permits=permits)
     return permits(user, permission)
 
 
 def require_operation(by: object, operation: str, *, action: str) -> Person | None:
-    """Who is named, if he has the permission to do that with runs (``view``, ``cancel`` …).
+    """Return the user ``by`` if they have the permission for an operation on runs (``view``, ``cancel`` …).
 
     Raises ``ActionNotPermitted``.
     """
@@ -122,7 +136,10 @@ def require_operation(by: object, operation: str, *, action: str) -> Person | No
 
 
 def require_permission(by: object, codename: str, *, action: str) -> Person | None:
-    """The same by the code name of the permission. Raises ``ActionNotPermitted``."""
+    """Return the user ``by`` if they have the permission of that code name; None for code.
+
+    Raises ``ActionNotPermitted``.
+    """
     user = check_person(by)
     permission = f"{APP}.{codename}"
     if user is not None and not has_permission(user, permission):
@@ -131,12 +148,12 @@ def require_permission(by: object, codename: str, *, action: str) -> Person | No
 
 
 def require_start(by: object, workflow: Any) -> None:
-    """Raises ``ActionNotPermitted`` for who may not start runs, or not those of this class."""
+    """Raise ``ActionNotPermitted`` for a user who may not start runs, or not runs of this class."""
     user, permission = require_operation(by, "start", action="start"), workflow.start_permission
     if user is not None and permission is not None and not has_permission(user, permission):
         raise ActionNotPermitted(f"{user} may not start {workflow.name}: that takes the permission {permission}")
 
 
 def _is_active(user: Person) -> bool:
-    """Active, and stored where it is a model."""
+    """True if the user is active and, for a model, has been saved."""
     return bool(getattr(user, "is_active", True)) and getattr(user, "pk", user) is not None

@@ -1,7 +1,7 @@
-"""How classes reach whatever runs them, without importing it.
+"""The connection from workflow classes to the backend that runs them, without importing it.
 
-``AppConfig.ready`` puts the database backend here (``client.backend``); a ``WorkflowEnvironment`` brings handles of its
-own. Engines that stand alone, without Django, are known here while they run.
+``AppConfig.ready`` binds the database backend (``client.backend``); a ``WorkflowEnvironment`` has handles of its own.
+Engines without Django are registered here while they run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.start_api import Startable
     from temporalex_django.authoring.workflow import Workflow
 
-#: Activities that a description has.
+#: Most activities in a description.
 MOST_ACTIVITIES = 100
 
 
@@ -30,12 +30,12 @@ def _empty_accepts() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenActivity:
-    """An activity that has no result yet, as it stands.
+    """An activity that has no result yet.
 
-    ``attempt`` is the one under way, or the last that was; of at most ``max_attempts`` (0: without limit). ``due_at``
-    is when it may begin, or is tried next. ``owner`` is the epoch of the worker that has it, None while nobody has.
-    ``expires_at`` is when the first of its timeouts passes. ``heartbeat_timeout`` is in seconds. ``waits_for`` is what
-    a worker lacked that gave it back. ``last_failure`` is why its last attempt failed.
+    ``attempt`` is the attempt under way, or the last one. ``max_attempts`` is their limit (0: no limit). ``due_at`` is
+    the time at which the activity may start, or is tried next. ``owner`` is the epoch of the worker that runs it, or
+    None. ``expires_at`` is the time at which its first timeout passes. ``heartbeat_timeout`` is in seconds.
+    ``waits_for`` names what the worker that released it lacked. ``last_failure`` is the failure of its last attempt.
     """
 
     seq: int
@@ -55,20 +55,20 @@ class OpenActivity:
 
     @property
     def state(self) -> str:
-        """Running, retrying (it failed and is due again), or queued."""
+        """Its state: "running", "retrying" (it failed and is due again) or "queued"."""
         if self.owner is not None:
             return "running"
         return "retrying" if self.last_failure is not None else "queued"
 
     @property
     def next_try(self) -> datetime | None:
-        """When it is tried again; None unless it is retrying."""
+        """The time of its next attempt; None unless it is retrying."""
         return self.due_at if self.state == "retrying" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessage:
-    """A signal whose handler failed, as ``handle.redeliver`` and ``handle.discard`` take it by its ``id``.
+    """A signal whose handler failed; ``handle.redeliver`` and ``handle.discard`` take its ``id``.
 
     ``type`` and ``message`` are those of the exception.
     """
@@ -82,14 +82,14 @@ class FailedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What ``handle.describe()`` gives: a run as it stands, readable by attribute and by key.
+    """The present state of a run, as ``handle.describe()`` returns it; readable by attribute and by key.
 
-    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``), ``paused`` None, or who paused
-    it (``since, reason, by``). ``waiting_for`` says in words what it waits for, a worker included. ``accepts`` names
-    the signals and updates that the open phase takes. ``activities`` are those that have no result yet, with their
-    attempts and the last failure: the first hundred. ``failed_messages`` are signals whose handler failed, which people
-    can deliver again or discard: the first hundred of the chain. ``search_attributes`` are as workflow code set them,
-    ``tags`` those of the class and of the start.
+    ``blocked`` is None, or says why the run cannot continue (``code, error, since, attempt``). ``paused`` is None, or
+    says who paused it (``since, reason, by``). ``waiting_for`` says in words what the run waits for, including a
+    worker. ``accepts`` names the signals and updates that the open phase takes. ``activities`` are the first hundred
+    that have no result yet, with their attempts and last failures. ``failed_messages`` are the first hundred failed
+    messages of the chain, which people can deliver again or discard. ``search_attributes`` are those that workflow code
+    has set, and ``tags`` are those of the class and of the start.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Description:
 
 
 class Backend(Protocol):
-    """Where ``Workflow.start`` and its kin go. Each gives a handle."""
+    """The part that runs workflows: the database, a test environment or an engine without Django. Returns handles."""
 
     def start(
         self,
@@ -195,7 +195,7 @@ class Backend(Protocol):
 
 
 class BoundBackend(Backend, Protocol):
-    """One that an application is wired to: ``WorkflowHandle(id)`` makes its handles."""
+    """The backend that an application is wired to: ``WorkflowHandle(id)`` makes its handles."""
 
     handle_class: type[Any]
 
@@ -204,16 +204,21 @@ _backend: Callable[[], BoundBackend] | None = None
 
 
 def bind(backend: Callable[[], BoundBackend]) -> None:
-    """``backend()`` is asked at each use, so that importing it can wait until Django is ready."""
+    """Set the function that returns the backend of the application.
+
+    It is called at each use, so that its import can wait until Django is ready.
+    """
     global _backend  # noqa: PLW0603 - the one place where the application is wired
     _backend = backend
 
 
 def backend(cls: Any = None) -> Backend:
-    """Where the runs of a class are: the engine that it names, else what is bound, else the only engine that runs.
+    """Return the backend for the runs of a class.
 
-    Raises ``EngineNotFound``, and ``NotConfigured`` when there is nothing at all.
+    It is the engine that the class names, else the bound backend, else the only engine that runs. Raises
+    ``EngineNotFound``, and ``NotConfigured`` if there is none of them.
     """
+    # A named engine comes first: such a graph stays with its engine in processes where Django's backend is bound, too.
     named = getattr(cls, "engine", None) or getattr(getattr(cls, "dispatched_by", None), "engine", None)
     if named is not None:
         return engine(named).backend
@@ -223,7 +228,7 @@ def backend(cls: Any = None) -> Backend:
 
 
 def bound_backend() -> BoundBackend:
-    """What the application is wired to. Raises ``NotConfigured``."""
+    """Return the backend that the application is wired to. Raises ``NotConfigured``."""
     if _backend is not None:
         return _backend()
     raise NotConfigured(
@@ -232,22 +237,23 @@ def bound_backend() -> BoundBackend:
     )
 
 
-# -- engines that stand alone ------------------------------------------------------------------------------------------
+# -- engines without Django --------------------------------------------------------------------------------------------
 
 
 class StandaloneEngine(Protocol):
-    """An engine that stands alone, as far as is to be known here."""
+    """An engine without Django, as far as this module uses it."""
 
     @property
     def backend(self) -> Backend: ...
 
 
 _engines: dict[str, StandaloneEngine] = {}
+# Engines start and stop in any thread of the process.
 _lock = threading.Lock()
 
 
 def register(name: str, standalone_engine: StandaloneEngine) -> None:
-    """Make an engine known. Raises ``NotConfigured`` for a name that is taken."""
+    """Register a running engine. Raises ``NotConfigured`` if its name is taken."""
     with _lock:
         if name in _engines:
             raise NotConfigured(f"an engine {name!r} is running already: stop it, or take another name")
@@ -255,14 +261,19 @@ def register(name: str, standalone_engine: StandaloneEngine) -> None:
 
 
 def deregister(name: str, standalone_engine: StandaloneEngine) -> None:
-    """It has stopped."""
+    """Remove an engine that has stopped; one that has taken its name meanwhile stays."""
     with _lock:
+        # An engine that was stopped twice must not remove its successor of the same name.
         if _engines.get(name) is standalone_engine:
             del _engines[name]
 
 
 def engine(name: str | None = None) -> StandaloneEngine:
-    """The engine of that name; without one the only one there is. Raises ``EngineNotFound``, with advice."""
+    """Return the engine of that name, or the only one if ``name`` is None.
+
+    Raises ``EngineNotFound``, with advice.
+    """
+    # A copy, so that the messages below are built without the lock.
     with _lock:
         engines = dict(_engines)
     if name is not None and name in engines:

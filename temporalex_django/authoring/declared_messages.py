@@ -1,8 +1,8 @@
-"""Which messages the code of a class takes, and what goes with them: read from its source, without running it.
+"""Messages that the code of a class takes, with their types, read from its source without running it.
 
-Handlers are given where a phase is opened, inside of ``run``. Who is to write a form for a message needs their
-annotations before that, in a process that may never have run one. What the source does not say plainly is left out:
-such a message takes any JSON.
+Handlers are passed where a phase is opened, inside ``run``. A form for a message needs their annotations earlier, in a
+process that may never have run the class. Messages that the source does not declare plainly are left out, or take any
+JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredMessage:
-    """A signal or update of a class. ``args_type`` is Any where the code does not say, ``about`` its docstring."""
+    """A signal or update of a class.
+
+    ``args_type`` is Any if the code does not declare a type. ``about`` is the docstring of the handler.
+    """
 
     kind: MessageKind
     name: str
@@ -43,7 +46,7 @@ class DeclaredMessage:
 
 @lru_cache(maxsize=1024)
 def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], DeclaredMessage]:
-    """The messages that its phases and waits name, by kind and name. Never raises."""
+    """Return the messages that the phases and waits of a class name, by kind and name. Never raises."""
     messages: dict[tuple[MessageKind, str], DeclaredMessage] = {}
     for fn in _functions_of(cls):
         source = _parse_source(fn)
@@ -56,9 +59,9 @@ def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], Declare
 def warn_lossy(
     cls: type[Workflow], kind: MessageKind, name: str, payload: Any, plain_payload: Any, *, aloud: bool = True
 ) -> None:
-    """Warn, once, of what a message brings as something else: ``plain_payload`` is ``payload`` as plain data.
+    """Warn, once, of the parts of a message that its reader gets as another type.
 
-    Of one that is not found in the code nothing is known, and nothing said.
+    ``plain_payload`` is ``payload`` as plain data. Without a declaration in the code no warning is possible.
     """
     if is_unchanged(plain_payload, payload):
         return
@@ -69,10 +72,11 @@ def warn_lossy(
 
 
 def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
-    """The methods of the class, and the functions of its modules that they name."""
+    """Yield the methods of the class, and the functions of its modules that they name."""
     bases = [base for base in cls.__mro__ if issubclass(base, Workflow) and base is not Workflow]
     pending = [fn for base in bases for fn in vars(base).values() if isinstance(fn, FunctionType)]
     modules = {base.__module__ for base in bases}
+    # Only functions of the class's own modules: following all names would read the whole project.
     visited: set[FunctionType] = set()
     while pending:
         fn = pending.pop(0)
@@ -87,12 +91,13 @@ def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
 def _parse_source(fn: FunctionType) -> ast.AST | None:
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(fn)))
-    except (OSError, TypeError, SyntaxError, ValueError):  # of a console, or of a file that has changed
+    except (OSError, TypeError, SyntaxError, ValueError):
+        # The function was typed in a console, or its file has changed since it was imported.
         return None
 
 
 class _PhaseReader:
-    """One function: what it opens phases with."""
+    """The phases that one function opens."""
 
     def __init__(self, cls: type[Workflow], fn: FunctionType, source: ast.AST) -> None:
         self.cls = cls
@@ -105,6 +110,7 @@ class _PhaseReader:
         }
         self.assigned: dict[str, ast.expr] = {}
         for node in ast.walk(source):
+            # The first assignment wins: a later one cannot be followed without running the code.
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 self.assigned.setdefault(node.targets[0].id, node.value)
 
@@ -123,7 +129,7 @@ class _PhaseReader:
                 yield DeclaredMessage(kind="signal", name=str(call.args[0].value))
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """Names and what handles them: a part of the source, or a value."""
+        """Yield names and their handlers; a handler is a part of the source, or a value."""
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
@@ -140,6 +146,7 @@ class _PhaseReader:
     ) -> DeclaredMessage:
         if isinstance(handler, ast.Call) and handler.args:
             callee = self.evaluate(handler.func)
+            # The handler is the first argument of the call; its permission is another one.
             if callee in (handlers.update, handlers.signal):
                 own_permission = next((self.evaluate(k.value) for k in handler.keywords if k.arg == "permission"), None)
                 return self.build_message(
@@ -158,7 +165,7 @@ class _PhaseReader:
         return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
 
     def annotation_and_doc(self, handler: Any, *, bound: int = 0) -> tuple[Any, str]:
-        """Annotation of what it is given, behind so many bound arguments, and its docstring."""
+        """Return the annotation of a handler's first parameter after ``bound`` ones, and its docstring."""
         if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
             parameters = [*inner.args.posonlyargs, *inner.args.args]
             annotation_node = parameters[bound].annotation if len(parameters) > bound else None
@@ -168,12 +175,16 @@ class _PhaseReader:
         if not callable(value):
             return Any, ""
         about = inspect.getdoc(value) or "" if isinstance(value, FunctionType) else ""
+        # `self.method` is bound at run time, so its first parameter does not count; static methods have no `self`.
         if isinstance(handler, ast.Attribute) and isinstance(handler.value, ast.Name) and handler.value.id == "self":
             bound += not isinstance(inspect.getattr_static(self.cls, handler.attr), (staticmethod, classmethod))
         return (first_annotation(value) if not bound else _parameter_annotation(value, bound)), about
 
     def evaluate(self, node: ast.expr) -> Any:
-        """What an expression of names, attributes, texts and annotations stands for; nothing is called."""
+        """Return the value of an expression of names, attributes, texts and annotations.
+
+        Nothing is called. Returns ``_MISSING`` if the value is not known.
+        """
         match node:
             case ast.Constant(value=value):
                 return value
@@ -187,7 +198,7 @@ class _PhaseReader:
         return self.evaluate_composite(node)
 
     def evaluate_composite(self, node: ast.expr) -> Any:
-        """An annotation of several parts."""
+        """Return the value of an annotation of several parts."""
         match node:
             case ast.Subscript(value=inner, slice=index):
                 return _join_annotations(self.evaluate(inner), self.evaluate(index), operator.getitem)
@@ -200,7 +211,10 @@ class _PhaseReader:
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """``list[int]`` or ``int | None`` of its parts; an annotation may be nonsense."""
+    """Return ``list[int]`` or ``int | None`` from its parts.
+
+    Returns ``_MISSING`` if the parts make no annotation.
+    """
     if (
         left is _MISSING
         or right is _MISSING
@@ -218,7 +232,7 @@ def _is_special_form(value: Any) -> bool:
 
 
 def _parameter_annotation(fn: Any, index: int) -> Any:
-    """Of the parameter of that number; Any where there is none."""
+    """Return the annotation of the parameter at ``index``, or Any if there is none."""
     try:
         names = [*inspect.signature(fn).parameters]
     except (TypeError, ValueError):
@@ -227,7 +241,7 @@ def _parameter_annotation(fn: Any, index: int) -> Any:
 
 
 def _closure_variables(fn: FunctionType) -> dict[str, Any]:
-    """What a function closes over, as far as it is assigned."""
+    """Return the variables that a function closes over, as far as they are assigned."""
     variables = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:

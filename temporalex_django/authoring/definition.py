@@ -1,4 +1,4 @@
-"""What can be wrong with a workflow class: found when it is defined, all of it together."""
+"""Checks of a workflow class, made when it is defined; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 #: Attributes of a class that are durations: seconds, or timedeltas.
 DURATIONS = ("execution_timeout", "run_timeout", "retention", "chain_retention")
-#: What the outside calls on a class: a method of that name would hide it.
+#: Names that the engine and other code call on a class; a method of the same name would hide them.
 _OPERATIONS = frozenset(
     {"start", "astart", "list", "alist", "signal_with_start", "asignal_with_start", "handle", "answer"}
     | {"definition", "defined_as"}
     | {"dispatched_by", "resolve_version", "is_versioned", "choose"}
 )
 _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})
-#: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word
-#: has two.
+#: Minimal length of a name for which two edits still count as a misspelling. Short names (`run`, `tags`) are two edits
+#: away from too many other words.
 _LONG_NAME = 6
-#: Of a stored field and of a search attribute: what a column and a query string can hold.
+#: Longest name of a stored field or search attribute that a column and a query string can hold.
 _LONGEST_NAME = 100
-#: What one of ours is called elsewhere: by activities, say.
+#: Names that other parts use for one of our attributes (activities have `queue`), and the attribute meant.
 _FOREIGN_NAMES = {"queue": "task_queue"}
-#: Like one of ours, and words of their own.
+#: Ordinary words that are close to one of our attributes and are no misspellings of it.
 _ORDINARY_WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
 
 def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
-    """What is wrong with the attributes of ``cls``, one sentence each. ``base`` is ``Workflow`` itself."""
+    """Yield one sentence for each problem of the class ``cls``. ``base`` is ``Workflow`` itself."""
     run = inspect.getattr_static(cls, "run")
     if not inspect.iscoroutinefunction(run):
         yield "run must be an `async def` method"
@@ -52,13 +52,14 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     yield from _exposure_problems(cls)
     yield from _signal_problems(cls)
     yield from _misspelling_problems(cls, base)
+    # Without `unique` a class has no `resume`, `get` or `cancel` of ours, so it may use these names itself.
     reserved = _OPERATIONS | START_API if cls.unique is not None else _OPERATIONS
     for name in sorted(reserved & cls.__dict__.keys()):
         yield f"{name} is how others reach the workflow: give the attribute another name"
 
 
 def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
-    """What its runs are found by."""
+    """Yield the problems of the attributes by which runs of the class are found."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
@@ -72,7 +73,7 @@ def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _label_problems(cls: type[Workflow]) -> Iterator[str]:
-    """What is stored with each run for people."""
+    """Yield the problems of the tags and metadata that are stored with each run."""
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
     else:
@@ -85,7 +86,10 @@ def _label_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def merge_tags(cls: type[Workflow], extra_tags: Sequence[str]) -> list[str]:
-    """The tags of a run: those of its class, and those that it is given. Raises ``PayloadError``."""
+    """Return the tags of a run: those of its class, then those given at its start, each once.
+
+    Raises ``PayloadError``.
+    """
     if (
         not isinstance(extra_tags, (list, tuple))
         or len(extra_tags) > attributes.MAX_TEXTS
@@ -109,7 +113,7 @@ def _duration_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Who may start it, and what nobody is shown."""
+    """Yield the problems of the attributes that say who may start a run and what is shown of it."""
     if cls.updates_in not in (None, "request", "workers"):
         yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
     if cls.unexpected_error not in (None, "fail", "block"):
@@ -125,7 +129,7 @@ def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
-    """What is wrong with the names of the signals that it declares."""
+    """Yield the problems of the names in ``signals``."""
     if cls.signals is None:
         return
     if not isinstance(cls.signals, (list, tuple)):
@@ -137,7 +141,10 @@ def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
-    """What is wrong with a mapping of names to types, of which everybody sees the values."""
+    """Yield the problems of ``stored`` or ``search_attributes``, which map names to types.
+
+    Their values are plain text in the database, so a redacted field is refused here.
+    """
     types = getattr(cls, attribute)
     if not isinstance(types, Mapping):
         yield f"{attribute} {types!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
@@ -152,7 +159,7 @@ def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[A
 
 
 def _path_problems(paths: Any) -> Iterator[str]:
-    """What of ``redacted`` leads to no field."""
+    """Yield the problems of the paths in ``redacted`` that can lead to no field."""
     if not isinstance(paths, (list, tuple)):
         yield f"redacted {paths!r} must be a tuple of paths such as 'card' or 'customer.email'"
         return
@@ -162,21 +169,26 @@ def _path_problems(paths: Any) -> Iterator[str]:
 
 
 def duplicate_query_problems(names: Sequence[str]) -> Iterator[str]:
-    """Names that occur more than once."""
+    """Yield one sentence for each name that occurs more than once."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"two functions answer the query {name!r}"
 
 
 def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
-    """Those that can be called with none of ``counts`` positional arguments; ``form`` says how they are called."""
+    """Yield one sentence for each function that accepts none of the ``counts`` of positional arguments.
+
+    ``form`` shows in the sentence how the function is called.
+    """
     for label, fn in functions.items():
         if not any(accepts_arguments(fn, count) for count in counts):
             yield f"{label} must be callable as {form}"
 
 
 def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
-    """Attributes that are nearly one of ours: a typing error would be ignored silently otherwise."""
+    """Yield the attributes whose names are nearly those of an attribute of ``Workflow``."""
+    # Nothing else reads unknown attributes: `taskqueue = "slow"` would be ignored, and runs would start in the wrong
+    # queue.
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
     attribute_names = sorted(
         name for name in {*annotated, "run", "handle_query"} - START_API if not name.startswith("_")
@@ -194,7 +206,7 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
 
 
 def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
-    """Where ``value`` is not JSON with string keys and finite numbers."""
+    """Yield each place where ``value`` is not JSON with string keys and finite numbers."""
     place = f" at {path}" if path else ""
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -215,7 +227,7 @@ def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
 
 
 def _text_problems(label: str, value: str) -> Iterator[str]:
-    """What keeps a text out of the columns of databases."""
+    """Yield the reason why database columns cannot hold a text."""
     try:
         check_text(value, label=f"{label} {value!r}")
     except PayloadError as exc:
@@ -223,7 +235,10 @@ def _text_problems(label: str, value: str) -> Iterator[str]:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """How many characters to insert, drop, replace or swap make ``b`` of ``a`` (optimal string alignment)."""
+    """Return how many edits make ``b`` of ``a`` (optimal string alignment).
+
+    An edit inserts, drops or replaces a character, or swaps two neighbours.
+    """
     rows = [list(range(len(b) + 1))]
     for i, x in enumerate(a, 1):
         row = [i]

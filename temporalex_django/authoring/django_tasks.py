@@ -1,6 +1,6 @@
-"""Django tasks as activities: known by their paths, with arguments and results that are JSON.
+"""Django tasks as activities, which are known by their paths and take and return JSON.
 
-Django's own classes are not imported: ``django.tasks`` and its backport have one each, and look alike.
+Django's own classes are not imported here: ``django.tasks`` and its backport each have their own, and both look alike.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from temporalex_django.authoring.activity_context import ActivityContext, activi
 from temporalex_django.core.payloads import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
 
-#: What the names of these activities begin with; then comes the path of the function.
+#: Prefix of the names of these activities; the path of the function follows.
 KIND: Final = "task"
 
 
 class TaskHost(Protocol):
-    """What knows Django's classes."""
+    """The part that makes objects of Django's task classes."""
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The ``TaskContext`` of an attempt."""
+        """Return the ``TaskContext`` of an attempt."""
 
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """The same where an event loop runs."""
+        """``context`` for code that runs in an event loop."""
 
     def notify_started(self, state: Any) -> None:
-        """An attempt of a lone one (a ``TaskState``) begins."""
+        """Report that an attempt of a background task (a ``TaskState``) begins."""
 
     def notify_finished(self, result: Any) -> None:
-        """A lone one has ended (a ``TaskResult`` of the engine), and that is committed."""
+        """Report that a background task has ended (with a ``TaskResult``); called after the commit."""
 
 
 _host: Callable[[], TaskHost] | None = None
 
 
 def bind(host: Callable[[], TaskHost]) -> None:
-    """From now on this is who knows Django's classes."""
+    """Set the function that returns the ``TaskHost`` of this process."""
     global _host  # noqa: PLW0603 - bound once, when Django is ready
     _host = host
 
 
 def host() -> TaskHost:
-    """Who knows Django's classes. Raises ``NotConfigured``."""
+    """Return the ``TaskHost`` of this process. Raises ``NotConfigured``."""
     if _host is None:
         raise NotConfigured("Django tasks need 'temporalex_django' in INSTALLED_APPS")
     return _host()
 
 
 def is_task(value: object) -> bool:
-    """Whether it is what ``@task`` made of a function."""
+    """True if the value is a function that ``@task`` has decorated."""
     has_function = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
     return has_function and isinstance(getattr(value, "module_path", None), str)
 
@@ -78,7 +78,10 @@ class DjangoTask(Activity[Any, Any]):
         self._signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Schedule it, when awaited. Raises as any activity does, and ``PayloadError`` for what is not JSON."""
+        """Schedule the activity when the call is awaited.
+
+        Raises what any activity raises, and ``PayloadError`` for arguments that are not JSON.
+        """
         label = f"an argument of {self.name}"
         return super().__call__(
             *(normalize(arg, label=label) for arg in args),
@@ -86,7 +89,8 @@ class DjangoTask(Activity[Any, Any]):
         )
 
     def _accepts_count(self, count: int) -> bool:
-        return False  # the signature knows, which leaves the context out
+        # Always bind against the signature made in `__init__`, which leaves the context parameter out.
+        return False
 
     @property
     def result_type(self) -> Any:
@@ -95,7 +99,10 @@ class DjangoTask(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Arguments come as they are, as with Django's own backends: annotations are not asked."""
+        """Return the function and its arguments as they are stored.
+
+        Annotations do not convert them, as in Django's own backends.
+        """
         del source
         fn: Callable[..., Any] = self.__wrapped__
         if self.task.takes_context:
@@ -115,7 +122,7 @@ class DjangoTask(Activity[Any, Any]):
 
 
 def activity_of(task: Any) -> DjangoTask:
-    """The activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
+    """Return the activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
     if not is_task(task):
         raise WorkflowDefinitionError(f"task: {task!r} is no Django task: decorate the function with @task")
     existing_activity = activity.registry.get(f"{KIND}:{task.module_path}")
@@ -123,16 +130,18 @@ def activity_of(task: Any) -> DjangoTask:
         return existing_activity
     new_activity = DjangoTask(task)
     if not isinstance(existing_activity, DjangoTask) or existing_activity.task.func is not task.func:
-        activity.register(new_activity)  # the one that its module defines; ``using`` makes others of it
+        # Only the task that its module defines is registered; `using()` makes copies with other options.
+        activity.register(new_activity)
     return new_activity
 
 
 def load(path: str) -> DjangoTask:
-    """The activity of the Django task at that path. Raises ``ActivityNotFound``."""
+    """Import the Django task at that path and return its activity. Raises ``ActivityNotFound``."""
     module, _, name = path.rpartition(".")
     try:
         task = getattr(import_module(module), name)
-    except Exception as exc:  # a module may raise anything, and must not hold up the other tasks
+    except Exception as exc:
+        # A module may raise anything on import, and must not stop the other tasks of the worker.
         raise ActivityNotFound(f"no Django task {path!r} in this process: {error_reason(exc)}") from exc
     if not is_task(task):
         raise ActivityNotFound(f"{path!r} is no Django task in this process: it has lost its @task")
@@ -145,7 +154,7 @@ def load(path: str) -> DjangoTask:
 
 
 def normalize(value: Any, *, label: str) -> Any:
-    """``value`` as JSON, as Django's backends see it. Raises ``PayloadError`` for what is none."""
+    """Return ``value`` as JSON, as Django's backends do. Raises ``PayloadError`` if it is not JSON."""
     match value:
         case str() | int() | float() | bool() | None:
             return value

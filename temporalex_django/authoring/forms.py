@@ -1,4 +1,4 @@
-"""Forms that workflow code names by their path: form classes as Django has them. Nothing here imports Django."""
+"""Django form classes that workflow code names by their path. Nothing here imports Django."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from temporalex_django.errors import PayloadError
 
 
 def form_class(path: str) -> Any:
-    """The class of that dotted path. Raises ``PayloadError`` when it is not there, or is no form."""
+    """Return the class at that dotted path. Raises ``PayloadError`` if it is missing or is no form."""
     module, _, name = path.rpartition(".")
     try:
         form_type = getattr(import_module(module), name)
@@ -18,13 +18,14 @@ def form_class(path: str) -> Any:
         raise PayloadError(
             f"the form {path} is not there: {exc}. Put it back, or let a later version ask anew"
         ) from exc
+    # Checked by its method, because the in-memory environment runs without Django.
     if not (isinstance(form_type, type) and hasattr(form_type, "is_valid")):
         raise PayloadError(f"{path} is no form: it lacks is_valid()")
     return form_type
 
 
 def clean_data(path: str, data: Any, *, label: str) -> Any:
-    """What the form makes of the data, as JSON. Raises ``PayloadError`` with what it says against them."""
+    """Return the data as the form cleans them, as JSON. Raises ``PayloadError`` with the errors of the form."""
     if data is not None and not isinstance(data, dict):
         raise PayloadError(f"{label} must be an object of the fields of {path}, not {type(data).__name__}")
     form = form_class(path)(data or {})

@@ -1,7 +1,8 @@
-"""``WorkflowHandle``: what can be done with a run from outside, wherever it lives.
+"""``WorkflowHandle``: the operations on a run from outside, wherever the run lives.
 
-One contract with an implementation for each host: ``client.DatabaseHandle``, ``testing.handles.EnvironmentHandle``.
-They do the plain methods; the ``a``-prefixed twins are written once, here, for those that need no way of their own.
+One contract with an implementation for each host: ``client.DatabaseHandle`` and ``testing.handles.EnvironmentHandle``.
+They implement the plain methods. The twins for async code, with the prefix ``a``, are written once here; a host
+overrides only those that it does differently.
 """
 
 from __future__ import annotations
@@ -21,37 +22,39 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring.start_api import Startable
 
-#: Seconds to wait for the answer of an update or a resume, and for a result.
+#: Default waits in seconds: for the answer of an update, resume or decision, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
 RESULT_TIMEOUT: Final = 30.0
-#: Stands for an input that stays what it is.
+#: Default of ``input``: the arguments stay as they are. None would be a valid input.
 UNCHANGED: Final[Any] = object()
 
 
 class WorkflowHandle(Generic[Result_co]):
-    """A business execution.
+    """A business execution: the newest chain of a business id, or one particular chain.
 
-    The newest chain of a business id, or the one that ``start`` gave or that a run id belongs to.
+    A handle that ``start`` returned, or that was made with a run id, belongs to the chain of that run. Making a handle
+    reads nothing. ``workflow`` limits the search to one class, which the scopes ``workflow`` and ``version`` need. A
+    method raises ``WorkflowNotFound`` if there is no such run. It raises ``AmbiguousId`` if several workflows used the
+    id and not exactly one of them has an open run.
 
-    Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version``
-    need. What a method raises when there is no such run is ``WorkflowNotFound``; when several workflows used the id and
-    not exactly one of them has an open run, ``AmbiguousId``.
-
-    ``by`` of each method is the user in whose name it happens (None: code, which may do everything): it is audited and
-    told. Who may send a message is for the handler to say (``permission=``, the role of an approval); everything else
-    takes the permission of the operation (``temporalex_django.cancel_instance`` …). Raises ``ActionNotPermitted``;
-    nothing is written then.
+    ``by`` is the user in whose name a method acts; None means code, which may do everything. The user is recorded in
+    the audit and in messages. The handler decides who may send a message (``permission=``, or the role of an approval).
+    All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They raise
+    ``ActionNotPermitted`` without it, and write nothing then.
     """
 
-    # Not an ABC: to type checkers the class is one that code makes. What raises NotImplementedError is the contract:
-    # that each kind implements all of it is tested (tests/contract/test_handles.py).
+    # Not an ABC, because type checkers must let code write `WorkflowHandle(id)`. The methods that raise
+    # NotImplementedError are the contract; tests/contract/test_handles.py checks that each host implements all of them.
     id: str
     chain_id: UUID | None
 
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Of the kind that belongs to where runs live, as ``pathlib.Path`` does it. Raises ``NotConfigured``."""
+            """Make a handle of the class that belongs to the bound backend, as ``pathlib.Path`` does for its systems.
+
+            Raises ``NotConfigured``.
+            """
             return object.__new__(backend.bound_backend().handle_class if cls is WorkflowHandle else cls)
 
     @overload
@@ -73,10 +76,11 @@ class WorkflowHandle(Generic[Result_co]):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
-        """Send a signal: one INSERT on the caller's connection, which commits or vanishes with his transaction.
+        """Send a signal.
 
-        ``id`` makes it safe to send again: the run gets it once. A handler with a ``permission`` judges ``by`` when the
-        signal is dispatched; one that is refused leaves an audit row alone. Raises ``WorkflowClosed``,
+        It is one INSERT on the caller's connection, and commits or rolls back with the caller's transaction. With an
+        ``id`` it is safe to send the signal again: the run gets it once. If the handler has a ``permission``, ``by`` is
+        checked when the signal is dispatched; a refused signal leaves only an audit row. Raises ``WorkflowClosed``,
         ``PayloadError``, ``InvalidId``; nothing is written then.
         """
         raise NotImplementedError
@@ -91,13 +95,15 @@ class WorkflowHandle(Generic[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        """Send an update and give its response; see ``actions.update`` for where it runs and what it locks.
+        """Send an update and return its answer; see ``actions.update`` for where it runs and what it locks.
 
-        ``id`` makes it safe to send again: the first outcome is given. ``timeout`` is in seconds. ``mode`` "worker"
-        leaves the turn to a worker. When the database goes away while it is sent, nobody knows whether it counts:
-        ``UpdateTimeout`` with the code ``unknown`` has the ``update_id`` to ask again with. Raises ``UpdateRejected``,
-        ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``, and ``ActionNotPermitted`` when
-        ``by`` lacks the ``permission`` of the handler.
+        With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds.
+        ``mode`` "worker" leaves the turn to a worker. If the connection to the database breaks while the update is
+        sent, nobody knows whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again
+        with its ``update_id``.
+
+        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout`` and ``PayloadError``. Raises
+        ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
         """
         raise NotImplementedError
 
@@ -112,15 +118,17 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> None:
         """Give a graph the event that one of its steps waits for.
 
-        ``data`` goes under the step's key, with who decided (``by``). ``step`` (a step, or its key) says which, where
-        several wait for the event. A mere name as ``by`` is noted, and has no role. Runs and waits as ``update`` does.
-        Raises ``ResumeRefused`` when none or several match, ``ActionNotPermitted`` when ``by`` lacks the role of the
-        step, ``WorkflowClosed``, ``PayloadError``, ``UpdateTimeout``; nothing changes then.
+        ``data`` is stored under the step's key, with the person who decided (``by``). ``step`` (a step, or its key)
+        selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. Runs and
+        waits as ``update`` does.
+
+        Raises ``ResumeRefused`` if no step or several steps match, and ``ActionNotPermitted`` if ``by`` lacks the role
+        of the step. Raises ``WorkflowClosed``, ``PayloadError`` and ``UpdateTimeout``, too. Nothing changes then.
         """
         raise NotImplementedError
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
-        """What the run asks people at present, oldest first; of a person's those that he may see."""
+        """Return the open human tasks of the run, oldest first; for a user, those that they may see."""
         raise NotImplementedError
 
     def decide(
@@ -135,39 +143,47 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> None:
         """Decide a human task of the run in the name of a user.
 
-        ``task`` is its key, id or title; it may be left out where one is open. ``data`` is what its form wants. Runs
-        and waits as ``update`` does. Raises ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened instead,
-        ``HumanTaskClaimed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused``,
-        ``UpdateTimeout``; nothing changes then.
+        ``task`` is its key, id or title; leave it out if exactly one is open. ``data`` are the data that its form asks
+        for. Runs and waits as ``update`` does. Raises ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened
+        instead, ``HumanTaskClaimed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused`` and
+        ``UpdateTimeout``. Nothing changes then.
         """
         raise NotImplementedError
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
-        """Ask the run's published state. ``fresh`` delivers unread messages first.
+        """Return the answer to a query, computed from the published state.
 
-        Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` where the class is missing.
+        ``fresh`` delivers unread messages first. Raises ``UnknownQuery``, ``QueryFailed``, and ``UnknownWorkflow`` if
+        this process lacks the class.
         """
         raise NotImplementedError
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- result and end ------------------------------------------------------------------------------------------------
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
-        """Wait for the result, through continue-as-new; ``timeout`` in seconds, None is for ever.
+        """Wait for the result and return it, through continue-as-new.
 
-        In a transaction it looks once. Raises ``WorkflowFailed`` (with ``WorkflowTerminated`` and
-        ``WorkflowTimedOut``), ``WorkflowCancelled``, ``ResultTimeout``.
+        ``timeout`` is in seconds; None waits for ever. Inside a transaction it checks once and does not wait. Raises
+        ``WorkflowFailed`` (or its subclasses ``WorkflowTerminated`` and ``WorkflowTimedOut``), ``WorkflowCancelled``
+        and ``ResultTimeout``.
         """
         raise NotImplementedError
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Ask the run to cancel: an INSERT like ``signal``; a graph is cancelled at once. Raises ``WorkflowClosed``."""
+        """Ask the run to cancel, by an INSERT as in ``signal``; a graph is cancelled at once.
+
+        Raises ``WorkflowClosed``.
+        """
         raise NotImplementedError
 
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
+        """Close the run at once, in the caller's transaction and without running any of its code.
+
+        Locks the chain. Raises ``WorkflowClosed``.
+        """
         raise NotImplementedError
 
-    # -- again ---------------------------------------------------------------------------------------------------------
+    # -- reset and fork ------------------------------------------------------------------------------------------------
 
     def reset(
         self,
@@ -178,13 +194,15 @@ class WorkflowHandle(Generic[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> str:
-        """Take the run back to behind its activation ``to`` (0: the start): a new run of the chain goes on from there.
+        """Reset the run to the point after its activation ``to`` (0: its start).
 
-        Without ``to`` behind the last one that the code goes through as recorded and that did not close the run: of a
-        run that is blocked or closed. ``messages`` that came later are delivered "again", or "drop" drops them.
-        ``edited`` gives activities that were open there other arguments: ``{number: [argument, …]}``. The old run is
-        closed as terminated (``reset``); gives the id of the new one. Locks the chain, in the caller's transaction.
-        Raises ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``.
+        A new run of the chain continues from there; its id is returned. The old run is closed as terminated
+        (``reset``). Without ``to`` the run must be blocked or closed. The point is then after the last activation that
+        the code replays as recorded and that did not close the run.
+
+        ``messages`` that came after the point are delivered "again", or dropped with "drop". ``edited`` gives
+        activities that were open at the point other arguments: ``{number: [argument, …]}``. Locks the chain, in the
+        caller's transaction. Raises ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``.
         """
         raise NotImplementedError
 
@@ -198,53 +216,55 @@ class WorkflowHandle(Generic[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> WorkflowHandle[Result_co]:
-        """Start a run that has the history of this one up to ``to``; this one stays as it is. Gives its handle.
+        """Start a run with the history of this one up to ``to`` and return its handle; this run stays as it is.
 
-        All else is as in ``reset``. ``id`` is that of the new run, made of that of this one if it is not given. Raises
-        ``InvalidId`` and ``AlreadyRunning``, too.
+        Everything else is as in ``reset``. ``id`` is the id of the new run, and is derived from the id of this one by
+        default. Raises ``InvalidId`` and ``AlreadyRunning``, too.
         """
         raise NotImplementedError
 
-    # -- what operators do -------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Stop the run where it stands until ``unpause``; see ``actions.pause``.
+        """Pause the run: none of its code runs until ``unpause``; see ``actions.pause``.
 
         Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
         """
         raise NotImplementedError
 
     def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Let a paused run go on, with all that came meanwhile. Raises and locks as ``pause`` does."""
+        """Continue a paused run, with everything that came meanwhile. Raises and locks as ``pause`` does."""
         raise NotImplementedError
 
     def try_again(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Try a blocked run once, now, and not at its back-off; one that ended its workers on one worker, alone.
+        """Try a blocked run once more now, without waiting for its back-off.
 
-        Raises and locks as ``pause`` does; ``ActionNotPossible`` where the run is not blocked, or is paused.
+        A run that ended its workers is tried on one worker, separately from other runs. Raises and locks as ``pause``
+        does; ``ActionNotPossible`` if the run is not blocked, or is paused.
         """
         raise NotImplementedError
 
     def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
-        """Try a failed activity again now, and not at its back-off. ``seq`` is the number of the command.
+        """Try a failed activity again now, without waiting for its back-off.
 
-        ``input`` (a list of arguments, or an object of them by name) is tried instead of what it was given, under a new
-        idempotency key. Raises and locks as ``pause`` does, and ``PayloadError`` for an input that does not fit.
+        ``seq`` is the number of its command. ``input`` (a list of arguments, or an object of them by name) replaces its
+        arguments, and gives it a new idempotency key. Raises and locks as ``pause`` does, and raises ``PayloadError``
+        for an input that does not fit.
         """
         raise NotImplementedError
 
     def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
-        """End an activity with a result, in place of whoever runs it: an attempt under way comes too late.
+        """End an activity with a result; the result of an attempt under way comes too late then.
 
-        Of a step of a graph the result is ``{"event": name, "data": …}``. Raises and locks as ``pause`` does, and
-        ``PayloadError`` for a result that does not fit its annotation.
+        For a step of a graph the result is ``{"event": name, "data": …}``. Raises and locks as ``pause`` does, and
+        raises ``PayloadError`` for a result that does not fit its annotation.
         """
         raise NotImplementedError
 
     def fail_activity(
         self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
     ) -> None:
-        """End an activity as failed, for good, with an error of that type and message.
+        """End an activity as failed, without a further attempt, with an error of that type and message.
 
         Raises and locks as ``pause`` does.
         """
@@ -258,64 +278,69 @@ class WorkflowHandle(Generic[Result_co]):
         raise NotImplementedError
 
     def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        """Send a signal whose handler failed to the run once more, behind the messages that wait.
+        """Send a failed message to the run once more, after the messages that wait.
 
-        ``id`` is that of the message, see ``describe().failed_messages``; None: all of them. Raises
-        ``ActionNotPossible`` where there is none, and raises and locks as ``pause`` does.
+        ``id`` is the id of the message, see ``describe().failed_messages``; None sends all of them. Raises
+        ``ActionNotPossible`` if there is none, and raises and locks as ``pause`` does.
         """
         raise NotImplementedError
 
     def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
-        """Give up a signal whose handler failed: nobody delivers it again.
+        """Discard a failed message; it is not delivered again.
 
-        ``id`` as in ``redeliver``. Raises ``ActionNotPossible`` where there is none, and raises and locks as ``pause``
+        ``id`` is as in ``redeliver``. Raises ``ActionNotPossible`` if there is none, and raises and locks as ``pause``
         does.
         """
         raise NotImplementedError
 
     def delete(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Delete a closed run, with all runs of its chain, their histories and messages; the audit stays.
+        """Delete a closed run with all runs of its chain, their histories and messages; the audit stays.
 
-        Raises ``ActionNotPossible`` while it is open.
+        Raises ``ActionNotPossible`` while the run is open.
         """
         raise NotImplementedError
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def instance(self, *, by: Person | None = None) -> Any:
-        """A graph as an instance of the pure engine, with context and execution history, computed from its history.
+        """Return a graph as an instance of the pure engine, computed from its history.
 
-        Raises ``UnknownWorkflow`` when this process does not have the class, or it is no graph.
+        The instance has the context and the execution history. Raises ``UnknownWorkflow`` if this process lacks the
+        class, or the run is no graph.
         """
         raise NotImplementedError
 
     def describe(self, *, by: Person | None = None) -> Description:
-        """The run as it stands; what it waits for includes a worker, when none that is alive can take it."""
+        """Return the present state of the run.
+
+        If no live worker can process the run or one of its activities, ``waiting_for`` names the worker that is
+        missing.
+        """
         raise NotImplementedError
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
-        """The events of the newest run, or of the run that the handle was made for by run id."""
+        """Return the events of the newest run, or of the run whose id the handle was made with."""
         raise NotImplementedError
 
     @property
     def run_id(self) -> str:
-        """Of the newest run, or of the one that the handle was made for by run id."""
+        """The id of the newest run, or the run id that the handle was made with."""
         raise NotImplementedError
 
     @property
     def run_ids(self) -> list[str]:
-        """Of all runs of the chain, oldest first."""
+        """The ids of all runs of the chain, oldest first."""
         raise NotImplementedError
 
     @property
     def status(self) -> str:
-        """Of the run that ``describe`` shows."""
+        """The status of the run that ``describe`` returns."""
         return self.describe().status
 
     # -- async ---------------------------------------------------------------------------------------------------------
 
     async def _from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """``call(*args, **options)`` for async code."""
+        """Call ``call(*args, **options)`` from async code and return its result."""
         raise NotImplementedError
 
     async def asignal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:

@@ -17,14 +17,17 @@ def update(
     permission: str | None = None,
     label: str | None = None,
 ) -> Handler:
-    """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted.
+    """Return an update handler ``(args, state)`` with options.
 
-    A person who sends it (``by=``) needs the ``permission`` (``app.codename``): else he gets ``ActionNotPermitted``,
-    and nothing is written. It is asked before the validator, when the update is first dispatched; what code sends is
-    not judged. ``label`` is what people call it.
+    ``validator`` is a function ``(args, state)`` that runs before the update is accepted.
+
+    A user who sends the update (``by=``) needs the ``permission`` (``app.codename``). Without it they get
+    ``ActionNotPermitted``, and nothing is written. The permission is checked before the validator, when the update is
+    first dispatched; updates from code are not checked (see decision 37). ``label`` is the name that people see.
     """
     if not callable(handler) or (validator is not None and not callable(validator)):
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
+    # Options are checked here, and not by the phase, so that the error names the line that made the handler.
     _check_permission("update", permission)
     args_type = first_annotation(handler)
     label = names.check_label(label, owner="update")
@@ -38,19 +41,20 @@ def signal(
     label: str | None = None,
     on_error: Literal["keep", "block"] = "keep",
 ) -> Handler:
-    """A signal handler ``(payload, state)`` with options.
+    """Return a signal handler ``(payload, state)`` with options.
 
-    A signal whose handler raises, or whose payload does not fit its annotation, leaves the state as it was and becomes
-    a failed message: people see it, and deliver it again or discard it. With ``on_error="block"`` the run is blocked
-    instead, with the signal first in line, and goes on by itself when the code is put right.
+    If the handler raises, or the payload does not fit its annotation, the state stays as it was and the signal becomes
+    a failed message. People see it, and deliver it again or discard it. With ``on_error="block"`` the run is blocked
+    instead, with the signal first in its inbox, and continues by itself once the code is corrected.
 
-    A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an
-    audit row. It is asked when the signal comes; of one that came before its phase was open, when the phase takes it.
-    ``label`` is what people call it.
+    A user who sends the signal (``by=``) needs the ``permission`` (``app.codename``). Without it the signal has no
+    effect and leaves an audit row. The permission is checked when the signal arrives. For a signal that arrived before
+    its phase was open, it is checked when the phase takes it. ``label`` is the name that people see.
     """
     if not callable(handler):
         raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
     _check_permission("signal", permission)
+    # "keep" is the default, so that a sender of bad payloads cannot stop a run (see decision 46).
     if on_error not in ("keep", "block"):
         raise WorkflowDefinitionError(f'signal: on_error is "keep" or "block", not {on_error!r}')
     label = names.check_label(label, owner="signal")

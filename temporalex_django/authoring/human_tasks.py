@@ -1,4 +1,4 @@
-"""Human tasks as handles give them, and which of them is meant."""
+"""Human tasks as handles return them, and the selection of the one that a caller means."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, Payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenHumanTask:
-    """What a run asks people. ``asked`` are words for who may decide: ``user:``, ``group:`` or ``perm:`` and a name.
+    """A decision that a run asks people for.
 
-    ``four_eyes``: the scope in which somebody else has to decide, chain or run; "" without four eyes. ``form``: kind,
-    name, schema and digest of what the data are to be. ``shows``: what people decide about, beside the title.
-    ``happened``: of one that is not open any more.
+    ``asked`` are the candidates who may decide: ``user:``, ``group:`` or ``perm:`` and a name. ``four_eyes`` is the
+    scope in which a different person has to decide, "chain" or "run", and "" without four eyes. ``form`` describes the
+    data of the decision: its kind, name, schema and digest. ``shows`` is what people decide about, beside the title.
+    ``happened`` says how the task ended, and is "" while it is open.
     """
 
     id: str
@@ -58,17 +59,20 @@ class OpenHumanTask:
 
 
 def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: str) -> OpenHumanTask:
-    """Which one somebody means by its key, id or title, or as the only one that is open.
+    """Return the open task that a key, an id or a title names, or the only open one if ``selector`` is None.
 
-    Raises ``HumanTaskNotFound``, and ``HumanTaskClosed`` with what happened.
+    Raises ``HumanTaskNotFound`` if none or several match, and ``HumanTaskClosed`` with what happened to a task that is
+    no longer open.
     """
     matches = [task for task in tasks if selector is None or selector in (task.key, task.id, task.title)]
+    # Steps that ask again use the same title, so closed tasks may match as well; the open one is meant.
     open_tasks = [task for task in matches if not task.happened]
     if len(open_tasks) == 1:
         return open_tasks[0]
     if open_tasks:
         choices = ", ".join(f"{task.key!r} ({task.title})" for task in open_tasks)
         raise HumanTaskNotFound(f"{run} asks for several decisions: name one by task=, of {choices}")
+    # A task that is closed gets its own error: the caller was too late, and can be told what happened instead.
     if matches:
         raise HumanTaskClosed(
             f"{run}: the human task {matches[-1].title!r} is not open any more: {matches[-1].happened}"
@@ -77,13 +81,18 @@ def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: st
 
 
 def require_outcome(task: OpenHumanTask, outcome: object) -> None:
-    """Raises ``PayloadError``."""
+    """Raise ``PayloadError`` unless the task has that outcome."""
     if outcome not in task.outcomes:
         raise PayloadError(f"the human task {task.title!r} takes {', '.join(task.outcomes)}, not {outcome!r}")
 
 
 def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:
-    """What a form that is judged before the turn makes of the data, with its name. Raises ``PayloadError``."""
+    """Clean the data of a decision by the Django form of its task, and return them with the form that judged them.
+
+    The keys are ``data`` and, if a Django form was applied, ``judged`` with its path. Data for other kinds of forms are
+    returned as they are, because they are judged in the turn. Raises ``PayloadError``.
+    """
+    # Only Django forms run here, before the turn: their code may query the database, which workflow code must not.
     if form is None or form["kind"] != "form":
         return {"data": data}
     label = f"the data for the human task {title!r}"
@@ -91,5 +100,5 @@ def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) ->
 
 
 def base_key(key: str) -> str:
-    """What the run itself calls a task: where a step asks again, only the end of the key differs."""
+    """Return the key without the suffix after ``#`` that a step which asks again adds to it."""
     return key.partition("#")[0]

@@ -1,12 +1,12 @@
-"""Reads workflow modules for calls that the determinism guard would refuse, without running them.
+"""Static check of workflow modules for calls that the determinism guard would refuse.
 
-And for coroutines that nobody awaits, which nothing can see when they run, and for what has another order or number in
-another process.
+It also finds coroutines that nobody awaits, which nothing can see at run time, and uses whose order or number differs
+between processes. The source is read and not run (see decision 18).
 
-Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level
-collections of the same module that code names, however indirectly. Activities, steps of graphs and module-level code
-are not. Names are followed through imports and aliases; what a variable holds is not known here, but the guard sees it
-when it is called.
+The workflow code of a module is every method of its workflow classes, with everything of the same module that they
+name, directly or not: functions, classes and module-level collections. Activities, steps of graphs and module-level
+code are excluded. Names are followed through imports and aliases. The value of a variable is not known here; the guard
+sees it when it is called.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One call: where it stands, in which function, what is wrong with it, and what to write instead."""
+    """One finding: its line and function, the call, the problem, and what to write instead."""
 
     line: int
     call: str
     function: str
     advice: str
     problem: str = "its result can differ on replay"
-    seeded: bool = False  # not where all processes have one hash seed
+    #: True if the finding does not matter once all processes share one hash seed.
+    seeded: bool = False
 
 
 def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
-    """What is wrong with the text of a module, in the order of its lines.
+    """Return the findings in the source of a module, ordered by line.
 
-    ``workflows`` names classes of it that are workflows though their bases do not show it. Raises ``SyntaxError``.
+    ``workflows`` names classes of the module that are workflows although their bases do not show it. Raises
+    ``SyntaxError``.
     """
     tree = ast.parse(source)
     module = _Module(tree, frozenset(workflows))
@@ -81,7 +83,10 @@ class _Module:
         return next(self.workflow_code(), None) is not None
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
-        """Functions, and values such as lambdas in a table of handlers, each once, with their names."""
+        """Yield the functions and values that are workflow code, each once, with their names.
+
+        A value is workflow code if it holds lambdas or names functions, such as a table of handlers.
+        """
         pending = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
         visited: set[str] = set()
         while pending:
@@ -100,6 +105,7 @@ class _Module:
             if not self._is_activity(function):
                 yield function, name
         elif (cls := self._classes.get(name)) is not None:
+            # The engine runs steps as activities, so they may do what workflow code may not.
             if self._is_kind(name, _STEPS):
                 return
             for node in _statements(cls.body):
@@ -133,10 +139,11 @@ class _Module:
         return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
 
     def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
-        """In one function with all that is inside it."""
+        """Yield the findings in one function and everything inside it."""
         yield from _CallReader(function_name).read(body, self._imports, outermost=True)
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
             yield Finding(line, call, function_name, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+        # Sets of these are ordered by addresses, which no hash seed fixes.
         definitions = frozenset({*self._functions, *self._classes})
         for issue in unordered_uses(body, frozenset(_local_names(body)), definitions):
             yield Finding(
@@ -149,7 +156,7 @@ class _Module:
             )
 
     def _methods(self, function_name: str) -> Mapping[str, Function]:
-        """Methods of the class that ``function_name`` is in, those of its bases in this module included."""
+        """Return the methods of the class that ``function_name`` is in, and of its bases in this module."""
         methods: dict[str, Function] = {}
         pending, visited = [function_name.partition(".")[0]], set[str]()
         while pending:
@@ -165,7 +172,10 @@ class _Module:
 
 
 class _DeferredLambdas(ast.AST):
-    """Of a module-level value only the lambdas are workflow code: the rest ran when the module was imported."""
+    """The lambdas and names of a module-level value, which are its only workflow code.
+
+    The rest of the value was evaluated when the module was imported.
+    """
 
     _fields = ("parts",)
 
@@ -180,15 +190,17 @@ class _CallReader:
         self._function_name = function_name
 
     def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
-        """``names``: what local names stand for, by dotted name.
+        """Yield the forbidden uses in ``node`` and below it.
 
-        The defaults of the outermost function are not read.
+        ``names`` maps local names to the dotted names that they stand for. The defaults of the outermost function are
+        not read, because they are evaluated at import.
         """
         if isinstance(node, _Scope):
             if not outermost:
                 for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
                     yield from self.read(default, names)
             body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+            # A local name hides an import of the same name; after that its value is not known here.
             local_names = _local_names(node)
             names = {name: dotted for name, dotted in names.items() if name not in local_names}
             if not isinstance(node, ast.Lambda):
@@ -218,11 +230,13 @@ def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] |
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         constructor = _dotted_name(func.value.func, names)
+        # Making a path is harmless; only methods that touch the file system count.
         if constructor == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
             return f"pathlib.Path.{func.attr}", forbidden.FILES
         if constructor == "threading.Thread" and func.attr == "start":
             return "threading.Thread.start", forbidden.THREADS
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
+        # Models are not imported here; a capital letter before `.objects` is the sign of one.
         model = func.value.value
         if isinstance(model, ast.Name) and model.id[:1].isupper():
             return f"{model.id}.objects.{func.attr}", forbidden.DATABASE
@@ -234,7 +248,7 @@ def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool)
 
 
 def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
-    """The public dotted name that an expression stands for, None when that is not known."""
+    """Return the public dotted name that an expression stands for, or None if it is not known."""
     match node:
         case ast.Name(id=name):
             if name in names:
@@ -247,7 +261,10 @@ def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
 
 
 def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Local name and dotted name of everything that these statements import, not those of functions inside."""
+    """Yield the local name and the dotted name of everything that these statements import.
+
+    Imports inside functions are left out.
+    """
     for node in _statements(body):
         match node:
             case ast.Import(names=names):
@@ -262,7 +279,7 @@ def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _public_names(module: str) -> Iterable[str]:
-    """The names that a star import brings from a module that is loaded; of others they are unknown."""
+    """Return the names that a star import brings from a loaded module; no names if it is not loaded."""
     loaded = sys.modules.get(module)
     if loaded is None:
         return ()
@@ -270,10 +287,11 @@ def _public_names(module: str) -> Iterable[str]:
 
 
 def _star_import_findings(body: Iterable[ast.stmt]) -> Iterator[Finding]:
-    """Star imports that hide from this check what workflow code calls."""
+    """Yield the star imports that hide from this check what workflow code calls."""
     for node in _statements(body):
         match node:
             case ast.ImportFrom(module=module, names=[ast.alias(name="*")], level=level):
+                # Its names are known if the module is loaded, which is the case in `manage.py check`.
                 if level or module not in sys.modules:
                     source = "." * level + (module or "")
                     call = f"from {source} import *"
@@ -282,7 +300,7 @@ def _star_import_findings(body: Iterable[ast.stmt]) -> Iterator[Finding]:
 
 
 def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
-    """Statements with those inside of ``if``, ``try``, ``with`` and loops, but not of functions and classes."""
+    """Yield statements and those nested in them, but not the bodies of functions and classes."""
     for node in nodes:
         if isinstance(node, ast.stmt):
             yield node
@@ -293,7 +311,7 @@ def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
 
 
 def _local_names(node: ast.AST) -> set[str]:
-    """Names that a function gives a meaning of its own, other than by importing."""
+    """Return the names that a function binds itself, except by imports."""
     names: set[str] = set()
     if isinstance(node, _Scope):
         arguments = node.args
@@ -318,5 +336,5 @@ def _local_names(node: ast.AST) -> set[str]:
 
 
 def _without_builtins(names: Mapping[str, str], local: set[str]) -> Mapping[str, str]:
-    """A local ``open`` or ``input`` is not the builtin."""
+    """Return ``names`` without the builtins that a function shadows, such as a local ``open``."""
     return {**names, **dict.fromkeys(local & _BUILTINS, "")}

@@ -1,6 +1,6 @@
-"""Finds calls of coroutine functions that nobody awaits: as a statement of their own, or used as a value.
+"""Detection of coroutine calls that nobody awaits: calls that stand alone, or whose coroutine is used as a value.
 
-A coroutine that is kept in a variable, returned or passed on may be awaited elsewhere, so it is left alone.
+A coroutine that is kept in a variable, returned or passed on may be awaited elsewhere, so it is not reported.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def unawaited_calls(
     body: ast.AST, functions: Mapping[str, Function], methods: Mapping[str, Function]
 ) -> Iterator[tuple[int, str]]:
-    """Line and name of each call in ``body`` of a coroutine function that is used without ``await``.
+    """Yield the line and name of each call in ``body`` of a coroutine function that is used without ``await``.
 
-    ``functions`` are those of the module, ``methods`` those of the class that ``body`` belongs to.
+    ``functions`` are the functions of the module, and ``methods`` are those of the class that ``body`` belongs to.
     """
     coroutine_functions = {name for name, node in functions.items() if _returns_coroutine(node)}
     yield from _UnawaitedCalls(
@@ -30,7 +30,7 @@ class _UnawaitedCalls:
         self._methods = methods
 
     def read(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """In one function, with those that are defined inside it."""
+        """Yield the calls in one function and in the functions that are defined inside it."""
         inner = self
         if isinstance(node, (Function, ast.Lambda)):
             inner = self._inner_scope(node)
@@ -41,7 +41,10 @@ class _UnawaitedCalls:
             yield from inner.read(child)
 
     def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
-        """A function gives names a meaning of its own, and may define coroutine functions itself."""
+        """Return a reader for the body of ``scope``.
+
+        Its own names hide those of the module, and it may define coroutine functions itself.
+        """
         arguments = scope.args
         local_names = {
             arg.arg
@@ -64,7 +67,7 @@ class _UnawaitedCalls:
         return _UnawaitedCalls((self._functions - local_names) | coroutine_names, self._methods)
 
     def coroutine_name(self, node: ast.expr) -> str | None:
-        """Name of the function whose call ``node`` is, if that gives a coroutine."""
+        """Return the name of the function that ``node`` calls if the call makes a coroutine."""
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions:
                 return name
@@ -74,12 +77,13 @@ class _UnawaitedCalls:
 
 
 def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
-    """Expressions of ``node`` whose value it looks at, or throws away."""
+    """Return the expressions of ``node`` whose value it inspects or throws away."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
             return [value]
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
             return [test]
+        # The last operand is the value of the whole expression, and may be awaited there.
         case ast.BoolOp(values=values):
             return values[:-1]
         case ast.UnaryOp(operand=operand):
@@ -87,6 +91,7 @@ def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one f
         case ast.BinOp(left=left, right=right):
             return [left, right]
         case ast.Compare(left=left, ops=ops, comparators=comparators):
+            # `coroutine is None` asks about the object, which is legal; every other comparison takes it for its result.
             by_identity = all(isinstance(op, (ast.Is, ast.IsNot)) for op in ops)
             return [] if by_identity else [left, *comparators]
         case ast.Subscript(value=value) | ast.Attribute(value=value):
@@ -101,7 +106,10 @@ def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one f
 
 
 def _returns_coroutine(node: ast.AST) -> bool:
-    """An ``async def`` without ``yield``. A decorator may make anything of it, but for those that keep it as it is."""
+    """True for an ``async def`` without ``yield``.
+
+    A decorator may return anything, so only functions without one count, or with one that keeps them as they are.
+    """
     if not isinstance(node, ast.AsyncFunctionDef):
         return False
     is_plain = all(
@@ -112,7 +120,7 @@ def _returns_coroutine(node: ast.AST) -> bool:
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Nodes inside a function, without those of functions and classes in it."""
+    """Yield the nodes inside a function, without those of functions and classes in it."""
     pending = [*ast.iter_child_nodes(scope)]
     while pending:
         node = pending.pop()

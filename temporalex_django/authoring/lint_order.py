@@ -1,7 +1,7 @@
-"""Finds what has another order or number in another process: iteration of sets, ``hash()`` and ``id()``.
+"""Detection of values whose order or number differs between processes: iteration of sets, ``hash()``, ``id()``.
 
-Texts hash by the hash seed of the process, which a project may set once for all. Classes, functions and objects without
-a hash of their own hash by their place in memory, for which there is no cure but another order.
+The hash of a text depends on the hash seed of the process, which a project may fix for all processes. Classes,
+functions and objects without a hash of their own hash by their address in memory; only a different order helps there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ SEED: Final = "sort it, or give all processes one hash seed"
 
 @dataclass(frozen=True, slots=True)
 class UnorderedUse:
-    """``seeded``: one hash seed for all processes makes it the same in all of them."""
+    """One use whose result differs between processes.
+
+    ``seeded`` is True if a common hash seed makes it equal in all of them.
+    """
 
     line: int
     call: str
@@ -33,9 +36,10 @@ class UnorderedUse:
 
 
 def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: frozenset[str]) -> Iterator[UnorderedUse]:
-    """In one function.
+    """Yield the uses in one function.
 
-    ``local_names`` are names that are no builtins there, ``definitions`` classes and functions of the module.
+    ``local_names`` are names that are no builtins there, and ``definitions`` are the classes and functions of the
+    module.
     """
     sets = _set_names(body)
     for node in ast.walk(body):
@@ -66,6 +70,7 @@ def _iteration_uses(
         for element in elements
     ):
         yield UnorderedUse(node.lineno, "iteration of a set of classes or functions", SORT, seeded=False)
+    # Small integers hash to themselves, so a set of integer literals has the same order everywhere.
     elif not elements or not all(
         isinstance(element, ast.Constant) and isinstance(element.value, int) for element in elements
     ):
@@ -84,7 +89,7 @@ def _is_set(node: ast.expr, local_names: frozenset[str]) -> bool:
 
 
 def _set_names(body: ast.AST) -> frozenset[str]:
-    """Names that a function gives nothing but sets."""
+    """Return the names to which a function assigns nothing but sets."""
     set_names: set[str] = set()
     other_names: set[str] = set()
     for node in ast.walk(body):

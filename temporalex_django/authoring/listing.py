@@ -1,4 +1,4 @@
-"""What ``Workflow.list`` takes: the names of its filters, and what each of them may be."""
+"""The filters of ``Workflow.list``: their names, and the check of the value of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.start_api import Startable
 
 STATUSES = frozenset({"pending", "running", "waiting", *CLOSED_STATUSES})
-#: How the words begin in which a run says what it waits for, by their kind.
+#: How the texts begin that describe a wait of a run, by the kind of the wait.
 WAIT_PREFIXES: Mapping[str, tuple[str, ...]] = {
     "message": ("phase: ", "signal ", "step ", "decision "),
     "activity": ("activity ", "step "),
     "timer": ("timer", "sleep"),
     "child": ("child ", "workflow "),
 }
-#: In which order runs are listed; with a minus the last of it come first. Runs that have no such time are left out.
+#: Orders of a list; a minus reverses one. Runs that do not have the time are left out.
 ORDERS = ("started", "-started", "closed", "-closed", "due", "-due")
 NEWEST_FIRST = "-started"
-#: Kinds of what a run waits for.
+#: Valid values of the filter ``waits``.
 WAIT_KINDS = tuple(WAIT_PREFIXES)
 
 
@@ -43,7 +43,7 @@ def _check_cause(value: Any) -> str:
 
 
 def _check_statuses(value: Any) -> list[str]:
-    """One or several."""
+    """Return one or several statuses as a list."""
     statuses = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
     unknown_statuses = [status for status in statuses if not isinstance(status, str) or status not in STATUSES]
     if unknown_statuses or not statuses:
@@ -52,6 +52,7 @@ def _check_statuses(value: Any) -> list[str]:
 
 
 def _check_integer(value: Any) -> int:
+    # The range of an integer column: a larger number would be an error of the database.
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
         raise ValueError(f"is a whole number, not {quoted(value)}")
     return value
@@ -90,7 +91,7 @@ def _check_subject(value: Any) -> Any:
     return value
 
 
-#: Every filter, with what checks its value. ``attributes`` are those of the class, see ``searching``.
+#: The check of each filter's value. ``attributes`` depends on the class and is checked by ``searching``.
 FILTERS: Mapping[str, Callable[[Any], Any]] = {
     "id": _check_text,
     "id_prefix": _check_text,
@@ -112,9 +113,10 @@ FILTERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def check_filters(cls: type[Startable], filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The filters of a call, ``value`` as ``id``; with ``order``, where one is given.
+    """Check the filters of a call and return them by name, with ``value`` turned into ``id``.
 
-    Raises ``TypeError`` for a filter that there is not, ``ValueError`` for what one cannot be, ``InvalidId``.
+    ``order`` is included if the caller gave one. Raises ``TypeError`` for an unknown filter, ``ValueError`` for a value
+    that a filter cannot have, and ``InvalidId``.
     """
     filter_names = sorted({*FILTERS, "attributes", "order", *(["value"] if cls.unique is not None else [])})
     if unknown := sorted(filters.keys() - {*filter_names}):

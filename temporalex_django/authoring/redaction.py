@@ -1,8 +1,9 @@
-"""What somebody sees of a run: its shape, its payloads, and of those not the fields that its class redacts.
+"""Redaction: the parts of a run that a user may see.
 
-The shape is what happened and when: kinds of events, names, numbers and ids of things, times. All else is payload,
-whatever it is called. What an exception says may quote a payload, and nobody knows which part of it: where a class
-redacts fields its words are not shown, only its type and the places that a traceback names.
+The shape of a run is visible to everybody who may see the run: kinds of events, names, numbers and ids, times. All
+other values are payloads. Users with the permission see payloads, without the fields that the class redacts. The text
+of an exception may quote a payload, and the quoted part cannot be known. If a class redacts fields, only the type of an
+exception and the places of its traceback are shown.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import ActionNotPermitted
 
 VIEW_PAYLOAD = "temporalex_django.view_payload"
-#: Stands where a payload is, for whoever may not see payloads.
+#: Takes the place of a payload for users who may not see payloads.
 HIDDEN = {"hidden": VIEW_PAYLOAD}
-#: Stands where the value of a redacted field is.
+#: Takes the place of the value of a redacted field.
 REDACTED = "[redacted]"
-#: Attributes of events that are no payload. Any other is, so that a new one is hidden until somebody has thought about
-#: it.
+#: Attributes of events that are no payload. All others are treated as payloads, so a new attribute stays hidden until
+#: it is added here.
 _SHAPE_KEYS = frozenset(
     {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender", "by"}
     | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
@@ -32,17 +33,18 @@ _SHAPE_KEYS = frozenset(
     | {"search_attributes", "number", "untouched", "failed", "failed_signals"}
 )  # fmt: skip
 _TEXT_KEYS = frozenset({"message", "cause", "traceback"})
-#: A line of a traceback that says where something was: the lines between may be of what was raised.
+#: A line of a traceback that names a place. The other lines may quote source text or the exception.
 _TRACEBACK_PLACE = re.compile(r' +File "[^"]+", line \d+, in [\w.<>]+')
 _BLOCKED_SHAPE_KEYS = frozenset({"code", "since", "attempt", "waits_for", "place", "event", "recorded", "produced"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redactor:
-    """What is shown.
+    """The rules by which a run is shown to one user.
 
-    ``may_see_payloads``: whether he sees them at all. ``redacted_paths``: paths that he does not see; None: they are
-    not known, so nothing is shown. ``mask`` is the last to see a payload before it is shown.
+    ``may_see_payloads`` is True if the user has the permission to see payloads. ``redacted_paths`` are the paths of
+    hidden fields; None means that they are not known, so no payload is shown. ``mask`` gets each payload last, before
+    it is shown.
     """
 
     may_see_payloads: bool = True
@@ -51,40 +53,46 @@ class Redactor:
 
     @property
     def shows_payloads(self) -> bool:
-        """Whether any payload is shown."""
+        """True if any payload is shown."""
         return self.may_see_payloads and self.redacted_paths is not None
 
     @property
     def shows_error_text(self) -> bool:
-        """Whether what exceptions say is shown: it may quote what is redacted."""
+        """True if texts of exceptions are shown; they may quote redacted fields."""
         return self.shows_payloads and not self.redacted_paths
 
     def require_payloads(self, user: object) -> Redactor:
-        """Raises ``ActionNotPermitted`` where nothing but payload is wanted, and none is shown."""
+        """Return this redactor if it shows payloads.
+
+        For views that consist of payloads alone. Raises ``ActionNotPermitted``.
+        """
         if not self.shows_payloads:
             raise ActionNotPermitted(f"{user} may not see payloads: that takes the permission {VIEW_PAYLOAD}")
         return self
 
     def redact_payload(self, payload: Any, *, message_name: str = "") -> Any:
-        """A payload as it is shown; ``message_name``: the name of its message."""
+        """Return a payload as it is shown. ``message_name`` is the name of its message."""
         if not self.shows_payloads:
             return HIDDEN
         return self.redact_answer(payload, message_name=message_name)
 
     def redact_answer(self, answer: Any, *, message_name: str = "") -> Any:
-        """What he asked for and is given in any case, without what is redacted."""
+        """Return an answer that the user asked for and may see in any case, without redacted fields."""
         paths = [tuple(path.split(".")) for path in self.redacted_paths or ()]
         redacted_answer = redact(answer, paths, (message_name,)) if paths else answer
         return redacted_answer if self.mask is None else self.mask(redacted_answer)
 
     def redact_text(self, text: str) -> str:
-        """What an exception says: it may quote payloads."""
+        """Return the text of an exception as it is shown; it may quote payloads."""
         if not self.shows_payloads:
             return f"hidden: that takes the permission {VIEW_PAYLOAD}"
         return text if self.shows_error_text else REDACTED
 
     def redact_waiting_for(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:
-        """List in words what a run waits for; titles of human tasks are payloads, and their keys stand for them."""
+        """Return the texts that say what a run waits for, as they are shown.
+
+        Titles of human tasks are payloads, so the keys of the tasks take their place.
+        """
         if self.shows_error_text:
             return [*waiting_for]
         keys = {
@@ -98,11 +106,14 @@ class Redactor:
         ]
 
     def redact_own_failure(self, text: str) -> str:
-        """The words of an exception for the sender of the message that caused it, who knows what they sent."""
+        """Return the text of an exception for the sender of the message that caused it.
+
+        Senders know their own payload, so they need no permission; only redacted fields hide the text.
+        """
         return REDACTED if self.redacted_paths is None or self.redacted_paths else text
 
     def redact_failed_message(self, message: FailedMessage) -> FailedMessage:
-        """A signal whose handler failed: the words of its exception may quote payloads."""
+        """Return a failed message as it is shown; the text of its exception may quote payloads."""
         return (
             message
             if self.shows_error_text and self.shows_payloads
@@ -110,15 +121,19 @@ class Redactor:
         )
 
     def redact_traceback(self, text: str) -> str:
-        """As much of it as ``text`` would show; its places, where words are redacted."""
+        """Return a traceback as ``redact_text`` would show it.
+
+        If texts are redacted, the lines that name places are kept.
+        """
         if self.shows_error_text or not self.shows_payloads:
             return self.redact_text(text)
         return "\n".join([*(line for line in text.splitlines() if _TRACEBACK_PLACE.fullmatch(line)), REDACTED])
 
     def redact_attributes(self, attributes: Any, *, kind: str = "") -> Any:
-        """Those of an event of that kind. What goes to a child and comes from it is redacted as the child's class says.
+        """Return the attributes of an event of that kind as they are shown.
 
-        Of a result nobody knows here whose it is: all that any class redacts is.
+        The payloads of a child are redacted by the rules of the child's class. The class of a child's result is not
+        known here, so the fields that any class redacts are hidden.
         """
         if not isinstance(attributes, Mapping):
             return self.redact_payload(attributes)
@@ -138,7 +153,7 @@ class Redactor:
         return replace(event, attributes=self.redact_attributes(event.attributes, kind=event.kind))
 
     def redact_activity(self, activity: OpenActivity) -> OpenActivity:
-        """One that has no result yet: the words of its last failure may quote payloads."""
+        """Return an open activity as it is shown; the text of its last failure may quote payloads."""
         failure = activity.last_failure
         if failure is None or self.shows_error_text:
             return activity
@@ -149,6 +164,7 @@ class Redactor:
         return replace(activity, last_failure=redacted_failure)
 
     def _for_child(self, workflow: object) -> Redactor:
+        # One class that is missing here could redact anything, so everything is hidden then.
         names = [workflow] if isinstance(workflow, str) else [*workflows.registry]
         path_lists = [redacted_paths_of(name) for name in names]
         if None in path_lists:
@@ -158,20 +174,20 @@ class Redactor:
         )
 
     def redact_blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Why a run cannot go on: the text of the error may quote payloads."""
+        """Return the reason why a run is blocked as it is shown; its error may quote payloads."""
         if not blocked or self.shows_error_text:
             return blocked
         return {k: v if k in _BLOCKED_SHAPE_KEYS else self.redact_text("") for k, v in blocked.items()}
 
 
-#: Code sees everything.
+#: The redactor of code, which may see everything.
 UNREDACTED = Redactor()
 
 
 def redact(value: Any, paths: Sequence[tuple[str, ...]], location: tuple[str, ...] = ()) -> Any:
-    """``value`` without the fields that one of ``paths`` leads to.
+    """Return ``value`` without the fields to which one of ``paths`` leads.
 
-    The end of the way to a field, through lists, counts.
+    A path matches the end of the way to a field. Lists do not count as a part of the way.
     """
     if any(location[-len(path) :] == path for path in paths):
         return REDACTED
@@ -183,7 +199,7 @@ def redact(value: Any, paths: Sequence[tuple[str, ...]], location: tuple[str, ..
 
 
 def redacted_paths_of(workflow: str) -> Sequence[str] | None:
-    """What the class of that name redacts, in any of its versions; None where this process does not have it."""
+    """Return the paths that any version of a class redacts, or None if this process lacks the class."""
     workflow_class = workflows.find_or_none(workflow)
     if workflow_class is None:
         return None

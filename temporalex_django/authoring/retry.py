@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again: a pure policy; the attempts themselves are rows."""
+"""The retry policy of activities: a pure function of the attempts; the attempts themselves are rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 from temporalex_django.core.durations import to_seconds
 from temporalex_django.errors import WorkflowDefinitionError
 
-#: Seconds between two attempts at most, unless a policy says more.
+#: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and when an activity is tried again.
+    """The number of attempts of an activity and the pauses between them.
 
-    ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n
-    - 1)``, at most ``max_interval`` (None: 100 seconds, or ``initial_interval`` where that is longer).
-    ``non_retryable`` holds exception classes or class names that end the retries at once. Durations are timedeltas or
-    seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
+    ``max_attempts`` 0 or None means no limit. The pause before attempt n + 1 is
+    ``initial_interval * backoff ** (n - 1)``, and at most ``max_interval`` (None: 100 seconds, or
+    ``initial_interval`` if that is longer). ``non_retryable`` lists exception classes or class names that end the
+    retries at once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no
+    sense.
     """
 
     max_attempts: int | None = None
@@ -55,7 +56,7 @@ class RetryPolicy:
             raise WorkflowDefinitionError("RetryPolicy: " + "; ".join(errors))
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
+        """Return the policy as it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
         initial_interval = to_seconds(self.initial_interval)
         return {
             "max_attempts": self.max_attempts or 0,
@@ -72,15 +73,16 @@ _UNLIMITED = RetryPolicy().as_dict()
 
 
 def next_delay(policy: dict[str, Any] | None, attempt: int, error_types: Sequence[str]) -> float | None:
-    """Seconds until the attempt after ``attempt`` (counted from 1), or None when there is none.
+    """Return the seconds until the attempt after ``attempt`` (counted from 1), or None if there is none.
 
-    ``policy`` is ``RetryPolicy.as_dict()``, None for the default one (without limit); ``error_types`` are the class
-    names of the exception and its bases.
+    ``policy`` is the dict of ``RetryPolicy.as_dict``, or None for the default policy, which has no limit.
+    ``error_types`` are the class names of the exception and its bases.
     """
     policy = policy or _UNLIMITED
     if policy["max_attempts"] and attempt >= policy["max_attempts"]:
         return None
+    # Names, not classes: the attempt may have failed in another process, and the history stores names alone.
     if not set(policy["non_retryable"]).isdisjoint(error_types):
         return None
-    # the exponent is capped: attempt 5000 of an unlimited policy must not overflow a float
+    # The exponent is capped: attempt 5000 of an unlimited policy must not overflow a float.
     return float(min(policy["initial_interval"] * policy["backoff"] ** min(attempt - 1, 64), policy["max_interval"]))

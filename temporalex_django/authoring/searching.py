@@ -1,4 +1,4 @@
-"""Conditions on search attributes: ``{"total__gt": 1000, "customer": "x"}``, checked against what a class declares."""
+"""Conditions on search attributes, such as ``{"total__gt": 1000, "customer": "x"}``, checked by the class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from temporalex_django.errors import PayloadError
 if TYPE_CHECKING:
     from temporalex_django.authoring.start_api import Startable
 
-#: What stands behind the name of an attribute, and what holds then of what a run has; "": it is equal.
+#: Suffixes of attribute names, and the test of the run's value against the given one; "" tests for equality.
 OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "": eq,
     "gt": gt,
@@ -25,13 +25,16 @@ OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "lte": le,
     "prefix": lambda text, beginning: text.startswith(beginning),
 }
-#: Conditions that one search may have: each of them is a join.
+#: Most conditions of one search: each of them is a join.
 MOST_CONDITIONS: Final = 10
 _RANGES = ("", "gt", "gte", "lt", "lte")
 
 
 class SearchCondition(NamedTuple):
-    """That a run of this workflow has the attribute, and its value is so. ``several``: it may be so of many values."""
+    """A condition that a run of ``workflow`` has the attribute ``name`` with a value that fits.
+
+    ``several`` is True if many values of one run can fit.
+    """
 
     workflow: str
     name: str
@@ -41,7 +44,7 @@ class SearchCondition(NamedTuple):
     several: bool
 
     def matches(self, run_attributes: Mapping[str, Any]) -> bool:
-        """Of the search attributes of a run, as they are kept."""
+        """True if the search attributes of a run, as they are stored, fit the condition."""
         own_attributes = {self.name: run_attributes[self.name]} if self.name in run_attributes else {}
         values = (getattr(row, self.column) for row in attributes.search_rows(own_attributes))
         test, expected = OPERATORS[self.operator], _as_number(self.value, self.column)
@@ -49,13 +52,13 @@ class SearchCondition(NamedTuple):
 
 
 def search_attribute_types(cls: type[Startable]) -> Mapping[str, Any]:
-    """The types of a class, or of all versions of a dispatcher, by name."""
+    """Return the attribute types by name: those of a class, or of all versions of a dispatcher."""
     types: Mapping[str, Any] = getattr(cls, "search_attributes", {})
     return types
 
 
 def condition_keys(cls: type[Startable]) -> list[str]:
-    """Everything that a condition on runs of the class may be about: names, with the operators that fit."""
+    """Return all valid keys of conditions on runs of the class: names, with the operators that fit."""
     return [
         f"{name}__{operator}" if operator else name
         for name, kind in search_attribute_types(cls).items()
@@ -64,9 +67,10 @@ def condition_keys(cls: type[Startable]) -> list[str]:
 
 
 def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False) -> list[SearchCondition]:
-    """What is asked for. ``texts``: it comes from a face, where numbers and times may be texts.
+    """Return the conditions in ``mapping``, checked and encoded.
 
-    Raises ``TypeError`` for what is not declared or takes no such operator, ``ValueError`` for what one cannot be.
+    ``texts`` is True if they come from an interface that has numbers and times as texts. Raises ``TypeError`` for an
+    undeclared attribute or an operator that its type does not have, and ``ValueError`` for a value that it cannot have.
     """
     if not isinstance(mapping, Mapping):
         raise ValueError(f"is a mapping of attributes to values, not {quoted(mapping)}")  # noqa: TRY004 - see ``listing``
@@ -97,6 +101,7 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
         raise ValueError(f"{key} {exc}") from None
     if stored_value is None or (operator == "prefix" and stored_value == ""):
         raise ValueError(f"{key} is compared with a value, not {quoted(value)}")
+    # Only a prefix can fit two texts of one run, so only then must the query remove duplicates.
     several = attribute_type == list[str] and operator == "prefix"
     return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(stored_value), several)
 

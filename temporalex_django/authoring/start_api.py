@@ -1,8 +1,8 @@
-"""How code outside starts and reaches the runs of a class: by id, or by the business value of its ``unique``.
+"""The class methods by which code starts and reaches runs: by id, or by the business value of ``unique``.
 
-A class with ``unique`` has the facade ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with
-an async twin. With scope ``none`` several runs share a value, and without ``unique`` there is none, so only ``start``
-and ``list`` exist. What does not exist is really absent: the attribute is missing.
+A class with ``unique`` has ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with an async
+twin. Without ``unique``, and with scope ``none``, where several runs share a value, only ``start`` and ``list`` exist.
+The attribute of a method that does not exist is missing, so ``hasattr`` is False.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _UNSET: Any = object()
 
 
 class _ConditionalMethod:
-    """A class method that only fitting classes have; versions of a dispatcher have none of them.
+    """A class method that exists only on classes that fit; versions of a dispatcher have none of them.
 
-    ``action_permission`` says what: nothing, or a scope in which a value means ``one`` run.
+    ``needs`` is "nothing", or "one": a scope in which a value means one run.
     """
 
     def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "one"] = "one") -> None:
@@ -37,6 +37,7 @@ class _ConditionalMethod:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
+    # A descriptor decides at each access, because `unique` and `dispatched_by` are set after the class was made.
     def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
         unique = owner.unique
         is_unavailable = self._needs == "one" and (unique is None or unique.scope == "none")
@@ -55,30 +56,30 @@ def _missing_message(owner: type[Startable], name: str) -> str:
 
 
 class Startable:
-    """What workflow classes and dispatchers have in common."""
+    """The common base of workflow classes and dispatchers."""
 
     name: ClassVar[str]
     unique: ClassVar[Unique | None] = None
-    #: Of graphs: the engine that runs them, wherever Django's backend is bound, too.
+    #: Name of the engine that runs a graph, even in processes where Django's backend is bound.
     engine: ClassVar[str | None] = None
-    #: The dispatcher of which the class is a version.
+    #: The dispatcher of which the class is a version, or None.
     dispatched_by: ClassVar[type[Startable] | None] = None
 
     if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 
         @classmethod
         def is_versioned(cls) -> bool:
-            """Whether it is a dispatcher over versions."""
+            """True if the class is a dispatcher over versions."""
 
         @classmethod
         def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-            """The version and the class that a start would run. Raises ``UnknownVersion``."""
+            """Return the version and the class that a start would run. Raises ``UnknownVersion``."""
 
     @classmethod
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
-        """The concrete class of a start with these options.
+        """Return the class that a start with these options runs.
 
-        Raises ``UnknownVersion``, ``TypeError`` for options of nobody.
+        Raises ``UnknownVersion``, and ``TypeError`` for options that the class does not have.
         """
         if options and not cls.is_versioned():
             raise TypeError(f"{cls.__name__}.start has no option {', '.join(sorted(options))}")
@@ -98,17 +99,20 @@ class Startable:
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it.
+        """Start a run and return its handle.
 
-        Gives its handle.
+        The run is written on the caller's connection. Inside a transaction it commits or rolls back with it. Nothing
+        that exists is locked.
 
-        ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is
-        ``key::value``. ``subject`` links the run to a model instance. A dispatcher takes ``version`` and further
-        options for its ``version_for``; ``telemetry`` (JSON) is merged into every signal about the steps of a graph.
-        ``search_attributes`` are values of those that the class declares, ``tags`` come beside those of the class.
-        ``by`` is the user in whose name it is started: audited, and he needs the permission
-        ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``,
-        ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        Call it as ``start(args, id=...)``; without ``id`` one is generated. With ``unique`` call it as
+        ``start(value, args)``; the id is ``key::value``. ``subject`` links the run to a model instance. A dispatcher
+        takes ``version`` and further options for its ``version_for``. ``telemetry`` (JSON) is merged into every Django
+        signal about the steps of a graph. ``search_attributes`` are values of attributes that the class declares.
+        ``tags`` are added to those of the class.
+
+        ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
+        ``temporalex_django.start_instance``. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``,
+        ``PayloadError``; nothing is written then.
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
@@ -166,7 +170,10 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Give the run of that value an event that one of its steps waits for; see ``WorkflowHandle.resume``."""
+        """Give the run of that value an event that one of its steps waits for.
+
+        See ``WorkflowHandle.resume``.
+        """
         cls.get(value, version=version).resume(event, step=step, data=data, by=by)
 
     async def _aresume(
@@ -184,9 +191,10 @@ class Startable:
         await handle.aresume(event, step=step, data=data, by=by)
 
     def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """The handle of the newest run of that value. Raises ``WorkflowNotFound``, ``InvalidId``.
+        """Return the handle of the newest run of that value.
 
-        With scope ``version`` several may be open: then ``version`` says which (``UnknownVersion`` without it).
+        With scope ``version`` several runs may be open, so ``version`` selects one (``UnknownVersion`` without it).
+        Raises ``WorkflowNotFound``, ``InvalidId``.
         """
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
@@ -195,25 +203,32 @@ class Startable:
         return await backend.backend(cls).aget(cls, _id_for_value(cls, value), version=version)
 
     def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
-        """Handles of the newest runs of this class, of all versions, those that were started last first.
+        """Return handles of the newest runs of this class, in all versions.
 
-        They are read in pages as they are asked for. Filters, all of which must hold: ``id``, ``id_prefix`` (what it
-        begins with), ``value`` (of a class with ``unique``), ``status`` (one or a list), ``version``, ``queue``,
-        ``blocked``, ``paused`` and ``stuck`` (True or False), ``waits`` (``"message"``, ``"activity"``, ``"timer"``,
-        ``"child"``), ``cause`` (why runs failed or are blocked, or why an activity of them fails, as ``doctor`` groups
-        them), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
-        ``closed_after``, ``closed_before`` (then or later; earlier), and ``attributes``: a mapping of search attributes
-        that the class declares to values, ``{"total__gt": 1000, "customer": "x"}``, with ``__gt``, ``__gte``, ``__lt``,
-        ``__lte`` for numbers and times, ``__prefix`` for texts. ``order``: ``"-started"`` unless given, ``"started"``,
-        ``"closed"`` and ``"-closed"`` (closed runs, by when), ``"due"`` and ``"-due"`` (those that go on by themselves,
-        by when). ``by`` is the user in whose name it is looked:
-        only runs that there are for him. Raises ``TypeError`` for other filters, ``ValueError`` for what one cannot be,
-        ``InvalidId``, ``ActionNotPermitted``.
+        They are read in pages while you iterate. A run must fit all filters:
+
+        - ``id``, ``id_prefix`` (the start of the id) and ``value`` (of a class with ``unique``)
+        - ``status`` (one or a list), ``version``, ``queue``, ``tag`` and ``subject`` (a saved object)
+        - ``blocked``, ``paused`` and ``stuck``: True or False
+        - ``waits``: ``"message"``, ``"activity"``, ``"timer"`` or ``"child"``
+        - ``cause``: why runs failed or are blocked, or why one of their activities fails, as ``doctor`` groups them
+        - ``created_after`` and ``closed_after`` (at that time or later), ``created_before`` and ``closed_before``
+          (earlier): datetimes with a time zone
+        - ``attributes``: a mapping of declared search attributes to values, such as
+          ``{"total__gt": 1000, "customer": "x"}``, with ``__gt``, ``__gte``, ``__lt`` and ``__lte`` for numbers and
+          times, and ``__prefix`` for texts
+
+        ``order`` is ``"-started"`` (the default: last started first), ``"started"``, ``"closed"`` or ``"-closed"``
+        (closed runs, by the time they closed), ``"due"`` or ``"-due"`` (runs with a due time, by that time).
+
+        ``by`` is the user in whose name you list; the user sees only the runs that the access policy allows. Raises
+        ``TypeError`` for other filters, ``ValueError`` for a value that a filter cannot have, ``InvalidId`` and
+        ``ActionNotPermitted``.
         """
         return backend.backend(cls).list(cls, listing.check_filters(cls, filters), by=by)
 
     async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
-        """``list`` for async code; a list."""
+        """``list`` for async code; returns a list."""
         return await backend.backend(cls).alist(cls, listing.check_filters(cls, filters), by=by)
 
     def _cancel(
@@ -223,11 +238,9 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the run of that value: a graph at once, a function workflow is asked to.
+        """Cancel the run of that value: a graph at once, while a function workflow is asked to cancel.
 
-        See ``WorkflowHandle.cancel``.
-
-        Raises ``WorkflowNotFound``, ``NotCancellable`` for one that is closed.
+        See ``WorkflowHandle.cancel``. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
         """
         try:
             cls.get(value, version=version).cancel(by=by)
@@ -258,7 +271,7 @@ class Startable:
     alist: ClassVar[Any] = _ConditionalMethod(_alist, needs="nothing")
 
 
-#: Names of the facade: an attribute of a workflow class would hide it.
+#: Names of the methods above; an attribute of a workflow class would hide them.
 START_API = frozenset(
     {"start", "astart", "resume", "aresume", "get", "aget", "list", "alist", "cancel", "acancel", "choose"}
 )
@@ -267,7 +280,8 @@ START_API = frozenset(
 def parse_start_arguments(
     cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
-    """Value and arguments of a call of ``start``. Raises ``InvalidId``, ``TypeError``."""
+    """Return the value and the arguments of a call of ``start``. Raises ``InvalidId``, ``TypeError``."""
+    # With `unique` the first positional argument is the value, unless the caller has named the run otherwise.
     if cls.unique is not None and value is None and id is None:
         if not positional:
             raise InvalidId(f"{cls.name} has `unique`: start it with a value, start(value, args)")

@@ -1,4 +1,4 @@
-"""What type checkers are told about workflow classes: what ``run`` takes, and what the ``result`` of a handle is."""
+"""Types for type checkers: the input of a workflow's ``run``, and the result of its handle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalex_django.core.results import ContinueAsNew, Err, Ok
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    #: What a handle gives. A handle that nobody gave a type is one of Any.
+    #: Type of a handle's result. Any by default, so that plain ``WorkflowHandle`` is a valid annotation.
     Result_co = TypeVarWithDefault("Result_co", covariant=True, default=Any)
 else:
     Result_co = TypeVar("Result_co", covariant=True)
@@ -23,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ValueOptions(TypedDict, total=False):
-    """What ``start(value, args)`` takes beside; see ``facade``."""
+    """The keyword arguments of ``start(value, args)``; see ``Startable.start``."""
 
     subject: Any
     version: int | None
@@ -34,13 +34,13 @@ class ValueOptions(TypedDict, total=False):
 
 
 class StartOptions(ValueOptions, total=False):
-    """What ``start(args)`` takes beside."""
+    """The keyword arguments of ``start(args)``."""
 
     id: str | None
     value: str | None
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):
-    """A workflow whose ``run`` takes A and promises ``Ok[R]``; without annotations both are Any."""
+    """A workflow whose ``run`` takes A and returns ``Ok[R]``; without annotations both are Any."""
 
     async def run(self, args: A_contra, /) -> Ok[R_co] | Err[Any] | ContinueAsNew: ...

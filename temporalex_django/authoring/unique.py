@@ -12,6 +12,7 @@ from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 Scope = Literal["workflow", "version", "global", "none"]
 SEPARATOR = "::"
+# Neither pattern allows ":", so an id can always be split into its parts again.
 _KEY = re.compile(r"[a-z0-9]+")
 _VALUE = re.compile(r"[a-z0-9]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
@@ -20,7 +21,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """Runs of the class have the id ``key::value``; at most one of them is open in ``scope``."""
+    """The business key of a class: its runs have the id ``key::value``, and one is open at most in ``scope``."""
 
     key: str
     scope: Scope = "workflow"
@@ -34,7 +35,10 @@ class Unique:
             )
 
     def id_for(self, value: object) -> str:
-        """``key::value``. Raises ``InvalidId`` unless the value is lower-case letters and digits, or a UUID."""
+        """Return ``key::value``.
+
+        Raises ``InvalidId`` unless the value consists of lower-case letters and digits, or is a UUID.
+        """
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise InvalidId(
                 f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID{type_advice(value)}"
@@ -42,15 +46,15 @@ class Unique:
         return f"{self.key}{SEPARATOR}{value}"
 
     def run_id_for(self, value: object, suffix: Callable[[], str]) -> str:
-        """The id of a new run.
+        """Return the id of a new run.
 
-        With scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart.
+        With scope ``none`` several runs share a value, so ``suffix()`` (8 hex digits) is added to distinguish them.
         """
         business_id = self.id_for(value)
         return check_id(f"{business_id}{SEPARATOR}{suffix()}" if self.scope == "none" else business_id)
 
     def check(self, id: str) -> str:
-        """``id`` if it is one that a value gives: whoever starts by id is bound like whoever starts by value.
+        """Return ``id`` if it has the form of an id made from a value, so that a start by id cannot avoid the rules.
 
         Raises ``InvalidId``.
         """
@@ -62,7 +66,7 @@ class Unique:
         return check_id(id)
 
     def value_of(self, id: str) -> str:
-        """The value in an id of two or three parts. Raises ``InvalidId`` for any other."""
+        """Return the value in an id of two or three parts. Raises ``InvalidId`` for any other id."""
         parts = id.split(SEPARATOR) if isinstance(id, str) else []
         if len(parts) not in (2, 3) or parts[0] != self.key or not _VALUE.fullmatch(parts[1]):
             raise InvalidId(f"{id!r} is not an id of the form {self.key}{SEPARATOR}value")
@@ -70,7 +74,10 @@ class Unique:
 
 
 def check_id(value: object) -> str:
-    """``value`` if it can be a run id: 1 to 200 printable characters without ``/``. Raises ``InvalidId``."""
+    """Return ``value`` if it can be a run id: 1 to 200 printable characters without ``/``.
+
+    Raises ``InvalidId``.
+    """
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
         raise InvalidId(
             f"{quoted(value)} is no id: 1 to {_LONGEST} printable characters without '/'{type_advice(value)}"

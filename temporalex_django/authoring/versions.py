@@ -1,4 +1,4 @@
-"""``VersionedWorkflow``: one name, several classes, each run fixed to the one that it was started with."""
+"""``VersionedWorkflow``: one name for several classes; each run stays with the class that it was started with."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class VersionedWorkflow(Startable):
-    """A dispatcher: ``versions = {1: First, 2: Second}``, ``current = 2``.
+    """A dispatcher over versions of a workflow: ``versions = {1: First, 2: Second}``, ``current = 2``.
 
-    A start runs the version that the caller names, else what ``version_for`` chooses, else ``current`` (read at each
-    start). Runs go on with the class of their version as long as it stands in ``versions``; what becomes of those whose
-    version is gone, a start does not touch: they are blocked, and say so. The classes keep their place and their names
-    in the code; in the database all are ``name``.
+    A start runs the version that the caller names, else the one that ``version_for`` chooses, else ``current``, which
+    is read at each start. A run continues with the class of its version as long as ``versions`` has it. Runs whose
+    version is missing are blocked with that reason; a start does not affect them. The classes keep their places and
+    names in the code; in the database all of them have the dispatcher's ``name``.
     """
 
     versions: ClassVar[Mapping[int, type[Workflow]]] = {}
     current: ClassVar[int]
-    #: Those of all of its versions.
+    #: The search attributes of all versions together.
     search_attributes: ClassVar[Mapping[str, Any]] = {}
     defined_as: ClassVar[int] = 0
 
     if TYPE_CHECKING:
 
         async def run(self, args: Any, /) -> Ok[Any]:
-            """For type checkers: what a run takes and gives depends on its version."""
+            """Exists for type checkers only: the input and result of a run depend on its version."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -43,6 +43,7 @@ class VersionedWorkflow(Startable):
             cls.name = cls.__name__
         if problems := _problems(cls):
             raise WorkflowDefinitionError(f"versioned workflow {cls.__qualname__}: " + "; ".join(problems))
+        # All versions have the same `unique`: `_problems` refuses others, since a value has to mean one run.
         cls.unique = next(iter(cls.versions.values())).unique
         for version in cls.versions.values():
             workflows.adopt(version, cls)
@@ -51,12 +52,15 @@ class VersionedWorkflow(Startable):
 
     @classmethod
     def is_versioned(cls) -> bool:
-        """True."""
+        """True: this class is a dispatcher."""
         return True
 
     @classmethod
     def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:
-        """Override it to choose the version of a start by its options; None leaves it to ``current``."""
+        """Override it to choose the version of a start by its options.
+
+        Return None to start ``current``.
+        """
         del versions, options
         return None
 
@@ -75,9 +79,10 @@ class VersionedWorkflow(Startable):
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """Send a signal to the open run of that id, of whatever version; start it first when there is none.
+        """Send a signal to the open run of that id, of any version; start a run first if there is none.
 
-        Gives its handle.
+        Returns its handle. Both happen in the caller's transaction. ``version`` and further ``options`` choose the
+        version of a run that is started.
         """
         workflow_class = cls.choose(version, options)
         return backend.backend(cls).signal_with_start(
@@ -123,16 +128,20 @@ class VersionedWorkflow(Startable):
 
     @classmethod
     def handle(cls, id: str) -> Any:
-        """The handle of the newest chain of that id, of whatever version."""
+        """Return the handle of the newest chain of that id, of any version."""
         return backend.backend(cls).handle(id, workflow=cls)
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """The version asked for, else that of ``version_for``, else ``current``. Raises ``UnknownVersion``."""
+        """Return the version and the class that a start would run.
+
+        The version is the one asked for, else that of ``version_for``, else ``current``. Raises ``UnknownVersion``.
+        """
         if version is None:
             version = cls.version_for(dict(cls.versions), options)
         if version is None:
             version = cls.current
+        # `type`, not `isinstance`: True equals 1 as a key, and would start version 1.
         workflow_class = cls.versions.get(version) if type(version) is int else None
         if workflow_class is None:
             version_numbers = ", ".join(str(number) for number in sorted(cls.versions))
@@ -141,7 +150,7 @@ class VersionedWorkflow(Startable):
 
 
 def _problems(cls: type[VersionedWorkflow]) -> list[str]:
-    """What is wrong with a dispatcher, one sentence each."""
+    """Return one sentence for each problem of a dispatcher."""
     problems: list[str] = []
     versions = cls.versions
     if "version" in cls.__dict__:
@@ -162,6 +171,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     classes = [version for version in versions.values() if isinstance(version, type) and issubclass(version, Workflow)]
     if len({version.unique for version in classes}) > 1:
         problems.append("its versions differ in `unique`: a value must mean the same in all of them")
+    # Runs of all versions are in the same tables, so none may store as plain text what another redacts.
     redacted = {path for version in classes for path in version.redacted}
     problems += [
         f"{version.__name__} stores {name}, which one of its versions redacts: nobody may see it, and SQL would"

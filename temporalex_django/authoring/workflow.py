@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
 registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
-#: Modules that define a class of that name: two of them that Django discovers are an error of `manage.py check`.
+#: Modules that define a class of that name; `manage.py check` reports two that Django discovers.
 defined_in: dict[str, dict[str, None]] = {}
 _definitions = itertools.count(1)
 _UNIONS = (typing.Union, types.UnionType)
@@ -55,9 +55,10 @@ class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stub
 
 
 def query(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Answers a query of that name.
+    """Make a static method answer the query ``name``.
 
-    ``(published state)``, or ``(published state, args)``, written over ``@staticmethod``.
+    Write it over ``@staticmethod``. The method takes ``(state)`` or ``(state, args)``, where ``state`` is the published
+    state.
     """
     if not isinstance(name, str) or not name or name.startswith("__"):
         raise WorkflowDefinitionError(
@@ -73,38 +74,42 @@ def query(name: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 class Workflow(Startable):
-    """Subclass it and write ``async def run(self, args)``; see the tutorial.
+    """The base class of workflows: subclass it and write ``async def run(self, args)``; see the tutorial.
 
-    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run.
-    ``unique`` gives its runs ids of a business value. Timeouts are timedeltas or seconds, and so is ``retention``:
-    workers that have the class delete a run, with its history, so long after its chain was closed. For chains that go
-    on and on ``chain_retention`` is the same of their earlier runs, and of answers to messages that are as old: an
-    update that is sent again with such an id acts again.
+    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is the queue of its turns.
+    ``unique`` makes the ids of its runs from a business value. Timeouts are timedeltas or seconds, and so are these
+    two. ``retention`` is the time after which workers that have the class delete a closed chain with its histories. For
+    chains that never end, ``chain_retention`` is the same for their earlier runs, and for answers to messages of that
+    age. An update that is sent again with such an id acts again.
 
-    ``internal``: code starts it, or a parent; nobody does from REST, the admin or a command. ``start_permission``
-    (``app.codename``) is what a person needs to start it, beside the permission to start runs. ``redacted`` names
-    fields that no person is shown, wherever they are in payloads: ``("card", "customer.email")``.
+    ``internal`` classes are started by code or a parent, and not from REST, the admin or a command.
+    ``start_permission`` (``app.codename``) is a permission that users need to start it, in addition to the one to start
+    runs. ``redacted`` names fields that are hidden from every user, wherever they are in payloads:
+    ``("card", "customer.email")``.
 
-    ``stored`` names fields of its published state that SQL may read, with their types (``str``, ``int``, ``Decimal``):
-    they are kept as plain text, whatever the codec, for ``with_workflow_state``.
+    ``stored`` maps fields of the published state to types (``str``, ``int``, ``Decimal``). They are stored as plain
+    text, whatever the codec, so that SQL can read them through ``with_workflow_state``.
 
-    ``search_attributes`` names what its runs are found by, with types (``str``, ``int``, ``bool``, ``Decimal``,
-    ``datetime``, ``date``, ``list[str]``): given at the start, set by ``api.set_search_attributes``, and plain text for
-    whoever may look at a run.
+    ``search_attributes`` maps names by which you find runs to types (``str``, ``int``, ``bool``, ``Decimal``,
+    ``datetime``, ``date``, ``list[str]``). They are given at the start and set by ``api.set_search_attributes``. They
+    are plain text for everybody who may view a run.
 
-    ``signals`` names those that its runs take, ``("paid", "cancelled")``: others are refused where they are sent, and a
-    phase or wait for another one where it is opened. Without it a run takes any, and keeps those that nobody asks for.
+    ``signals`` names the signals that its runs take: ``("paid", "cancelled")``. Others are refused when they are sent,
+    and a phase or wait for another one is refused when it is opened. Without it a run takes any signal, and keeps those
+    that no code consumes.
 
-    ``aliases`` are names that the class had once, the first one first: open runs that hold one go on with it, are found
-    by it, and keep their ids from being started anew.
+    ``aliases`` are names that the class had before, the first one first. Open runs that hold one continue with the
+    class, are found by it, and keep their ids from being started again.
 
-    ``unexpected_error`` says what an exception does that escapes ``run`` and that nobody raised on purpose: "fail"
-    fails the run, "block" blocks it until the code is put right. Raised on purpose are failures of activities and
-    children, and ``errors.ApplicationError``. None: the setting ``UNEXPECTED_ERROR`` says it. ``updates_in`` says where
-    updates and decisions are judged: "request", in the process that sends them, or "workers". None: the setting
-    ``UPDATES_IN`` says it.
+    ``unexpected_error`` says what happens when an exception escapes ``run`` that was not raised on purpose: "fail"
+    fails the run, and "block" blocks it until the code is corrected. Failures of activities and children, and
+    ``errors.ApplicationError``, count as raised on purpose. None uses the setting ``UNEXPECTED_ERROR``.
 
-    ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
+    ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,
+    and "workers" are workers alone. None uses the setting ``UPDATES_IN``.
+
+    ``title`` is the name that people see. ``summary`` names the fields of the result that they see when the run is
+    done.
     """
 
     task_queue: ClassVar[str] = "default"
@@ -127,11 +132,12 @@ class Workflow(Startable):
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 
-    #: Cancelled from outside, whatever it does; else it is asked to.
+    #: True if a cancel closes the run at once; else its code is asked to cancel.
     cancels_at_once: ClassVar[bool] = False
     _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     definition: ClassVar[Definition]
-    defined_as: ClassVar[int] = 0  # classes are counted, so that one of two with the same name is known to be the newer
+    #: Number of the definition: it shows which of two classes with the same name is the newer one.
+    defined_as: ClassVar[int] = 0
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -164,37 +170,38 @@ class Workflow(Startable):
             stored=dict(cls.stored),
             search_attributes=dict(cls.search_attributes),
         )
+        # A subclass of a version would inherit the dispatcher; it stands for itself until a dispatcher adopts it.
         cls.dispatched_by = None
         register(cls)
 
     @classmethod
     def _problems(cls) -> Iterator[str]:
-        """What is wrong with the class, one sentence each."""
+        """Yield one sentence for each problem of the class."""
         return definition.problems(cls, Workflow)
 
     @classmethod
     def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Signals to send, with their facts, when somebody outside has closed a run of it."""
-        del status, started_at, ended_at  # classes of processes read them
+        """Yield the names and arguments of the Django signals to send after an outside close."""
+        del status, started_at, ended_at  # graphs read them
         return iter(())
 
     @classmethod
     def is_versioned(cls) -> bool:
-        """False: a dispatcher is."""
+        """False: only a dispatcher has versions."""
         return False
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """Its own version, and itself. Raises ``UnknownVersion`` for any other."""
-        del options  # of a dispatcher
+        """Return the version of the class, and the class. Raises ``UnknownVersion`` for another version."""
+        del options  # a dispatcher reads them
         if version is not None and version != cls.version:
             raise UnknownVersion(f"{cls.name} has no version {version!r} (it is version {cls.version})")
         return cls.version, cls
 
     async def run(self, args: Any, /) -> Ok[Any] | Err[Any] | ContinueAsNew:
-        """The workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
+        """Run the workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
         raise WorkflowDefinitionError(f"{type(self).__name__} has no run")
 
     @staticmethod
@@ -204,10 +211,11 @@ class Workflow(Startable):
 
     @classmethod
     def answer(cls, name: str, args: Any, state: Any) -> Any:
-        """The answer to a query, from the published state; plain data.
+        """Return the answer to a query from the published state, as plain data.
 
         Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``.
         """
+        # A class answers in one of the two ways, so that it is clear which function answers a name.
         overrides_queries = cls.handle_query is not Workflow.handle_query
         fn = cls._queries.get(name) if isinstance(name, str) and not overrides_queries else None
         if not overrides_queries and fn is None:
@@ -217,7 +225,8 @@ class Workflow(Startable):
         guard.watch(cls)
         try:
             with current.outside_workflow("query"):
-                value = Context().run(cls._call_query, fn, name, args, state)  # the same answer, whoever asks
+                # An empty context: the answer must not depend on context variables of the caller.
+                value = Context().run(cls._call_query, fn, name, args, state)
         except UnknownQuery as exc:
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
         except TemporalexError as exc:
@@ -230,7 +239,7 @@ class Workflow(Startable):
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
-        """The functions that answer, by the names of their queries; none where ``handle_query`` does."""
+        """Return the functions that answer, by the names of their queries; none if ``handle_query`` does."""
         return cls._queries if cls.handle_query is Workflow.handle_query else {}
 
     @classmethod
@@ -239,7 +248,8 @@ class Workflow(Startable):
             return cls.handle_query(name, args, state)
         return fn(state, args) if _takes_args(fn) else fn(state)
 
-    if TYPE_CHECKING:  # what the facade does, in types
+    # `start_api` makes these methods at run time; here are their types.
+    if TYPE_CHECKING:
 
         @overload
         @classmethod
@@ -301,10 +311,10 @@ class Workflow(Startable):
         tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> WorkflowHandle[R]:
-        """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
+        """Send a signal to the open run of that id, and start the run first if there is none. Returns its handle.
 
-        Both in the caller's transaction, like ``start`` and ``signal``, and in the name of ``by``, as there. ``args``,
-        ``subject``, ``search_attributes`` and ``tags`` are of a run that is started: one that is there keeps its own.
+        Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
+        ``subject``, ``search_attributes`` and ``tags`` apply to a run that is started; an existing run keeps its own.
         """
         workflow = cast("type[Workflow]", cls)
         handle = backend.backend(cls).signal_with_start(
@@ -350,24 +360,26 @@ class Workflow(Startable):
 
     @classmethod
     def handle(cls: type[TypedWorkflow[Any, R]], id: str) -> WorkflowHandle[R]:
-        """The handle of the newest chain of that id and class.
+        """Return the handle of the newest chain of that id and class.
 
-        Asks nobody: what does not exist says so when it is used.
+        It reads nothing: a missing run raises when you use the handle.
         """
         return cast("WorkflowHandle[R]", backend.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
-    """Make it known by its name."""
+    """Register a class under its name and its aliases."""
     cls.defined_as = next(_definitions)
     registry[cls.name] = cls
+    # A present name wins over an alias: runs of a class that exists must not continue with its former namesake.
     aliases.WORKFLOWS.pop(cls.name, None)
     aliases.WORKFLOWS.update((alias, cls.name) for alias in getattr(cls, "aliases", ()) if alias not in registry)
     defined_in.setdefault(cls.name, {})[cls.__module__] = None
 
 
 def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
-    """Make a class a version of ``dispatcher``: it is known by that name and its number from now on."""
+    """Make a class a version of ``dispatcher``; it is known by that name and its version number from now on."""
+    # A version is found through its dispatcher only; a start by its old name would create a run without a dispatcher.
     if registry.get(cls.name) is cls:
         del registry[cls.name]
         defined_in[cls.name].pop(cls.__module__, None)
@@ -377,7 +389,10 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 
 
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
-    """What is registered under the name, or had it once. Raises ``UnknownWorkflow``, with the nearest names."""
+    """Return the class that is registered under the name, or that had it before.
+
+    Raises ``UnknownWorkflow``, which suggests the nearest name.
+    """
     try:
         return registry[aliases.current_name(name)]
     except (KeyError, TypeError):
@@ -389,21 +404,21 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
 
 
 def find_or_none(name: str) -> type[Workflow | VersionedWorkflow] | None:
-    """The same; None for a name that this process does not have."""
+    """Return the class that ``find`` would return, or None for an unknown name."""
     return registry.get(aliases.current_name(name))
 
 
 def named_classes() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
-    """Every name that a run may hold, those that classes had once among them, with what is behind it."""
+    """Return every name that a run may hold, including aliases, with its class."""
     aliased = ((alias, registry[name]) for alias, name in aliases.WORKFLOWS.items() if name in registry)
     return [*registry.items(), *aliased]
 
 
 def class_for_run(name: str, version: int) -> type[Workflow]:
-    """The class that a run of that name and version goes on with: of a dispatcher that of its version.
+    """Return the class with which a run of that name and version continues.
 
-    A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises
-    ``UnknownWorkflow``.
+    For a dispatcher it is the class of that version. A class without a dispatcher takes runs of all its versions, since
+    it has patches for the differences. Raises ``UnknownWorkflow``.
     """
     try:
         workflow_class = find(name)
@@ -416,7 +431,7 @@ def class_for_run(name: str, version: int) -> type[Workflow]:
 
 
 def find_version(name: str, version: int) -> type[Workflow] | None:
-    """The class of a run, when this process has it in the version of the run."""
+    """Return the class of a run if this process has it in the version of the run, else None."""
     if find_or_none(name) is None:
         return None
     try:
@@ -427,7 +442,7 @@ def find_version(name: str, version: int) -> type[Workflow] | None:
 
 
 def signal_sender(name: str, version: int | None = None) -> Any:
-    """Who sends the Django signals of a run: its class, or its name where this process does not have it."""
+    """Return the sender of a run's Django signals: its class, or its name if this process lacks the class."""
     sender = find_or_none(name) or name
     if isinstance(sender, str) or issubclass(sender, Workflow):
         return sender
@@ -435,7 +450,7 @@ def signal_sender(name: str, version: int | None = None) -> Any:
 
 
 def concrete_classes() -> Iterator[type[Workflow]]:
-    """Every class that runs can have, versions of dispatchers among them."""
+    """Yield every class that runs can have, including the versions of dispatchers."""
     for workflow_class in registry.values():
         if issubclass(workflow_class, Workflow):
             yield workflow_class
@@ -444,7 +459,7 @@ def concrete_classes() -> Iterator[type[Workflow]]:
 
 
 def registered_versions() -> dict[str, list[int]]:
-    """The versions that this process has, by name."""
+    """Return the versions that this process has, by name."""
     versions: dict[str, list[int]] = {}
     for cls in concrete_classes():
         versions.setdefault(cls.name, []).append(cls.version)
@@ -452,16 +467,20 @@ def registered_versions() -> dict[str, list[int]]:
 
 
 def fork_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
-    """The start options of a fork of a run that has these tags: it keeps them, beside those that its class has now."""
+    """Return the start options of a fork of a run that has these tags.
+
+    The fork keeps them, in addition to those that its class has now.
+    """
     return start_options(cls) | {"tags": [*dict.fromkeys([*cls.tags, *tags])] or None}
 
 
 def start_options(
     cls: type[Workflow], *, search_attributes: Mapping[str, Any] | None = None, tags: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What a class says about each run of it that is started, as far as it says anything; timeouts are in seconds.
+    """Return the options of a run that is started: those of its class, with those of the caller.
 
-    With what the caller says, who may find it by more than that. Raises ``PayloadError`` for what does not fit.
+    Timeouts are in seconds; options that are not set are left out. Raises ``PayloadError`` for search attributes and
+    tags that do not fit.
     """
     timeouts = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
     options = {name: to_seconds(value) for name, value in timeouts.items() if value is not None}
@@ -482,17 +501,17 @@ def start_options(
 
 
 def decode_result(cls: type[Workflow], result: Any) -> Any:
-    """A result (plain data) as ``run`` of the class is annotated. Raises ``PayloadError``."""
+    """Return a result (plain data) as the annotation of ``run`` describes it. Raises ``PayloadError``."""
     return payloads.convert(result, cls.definition.result_type, label=f"the result of {cls.name}")
 
 
 def input_or_default(cls: type[Workflow], args: Any) -> Any:
-    """The input of a start; without one the default of ``run``, where it has one."""
+    """Return the input of a start; without one the default of ``run``, or None."""
     return deep_copy(cls.definition.args_default) if args is None else args
 
 
 def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
-    """The input of a child (plain data) as ``run`` of the class reads it. Raises ``PayloadError``."""
+    """Return the input of a child (plain data) as ``run`` of its class reads it. Raises ``PayloadError``."""
     label, args_type = f"the input of {cls.name}", cls.definition.args_type
     return to_reading(
         {"args": payloads.convert(deep_copy(attributes["args"]), args_type, label=label)}, {"args": args_type}
@@ -500,7 +519,7 @@ def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReadi
 
 
 def require_signal(cls: type[Workflow], name: str) -> None:
-    """Raises ``UnknownSignal`` for one that a class which declares its signals does not have."""
+    """Raise ``UnknownSignal`` for a signal that the class does not declare, if it declares any."""
     if cls.signals is None or name in cls.signals:
         return
     declared = sorted(cls.signals)
@@ -512,18 +531,20 @@ def require_signal(cls: type[Workflow], name: str) -> None:
 
 
 def newest_class(workflow_class: type[Workflow], definition_number: int) -> type[Workflow]:
-    """What a run of ``workflow_class`` goes on with.
+    """Return the class with which a run of ``workflow_class`` continues.
 
-    A class of its name and version that was defined after ``definition_number``, else itself.
+    It is a class of its name and version that was defined after ``definition_number``, else ``workflow_class``.
     """
     current_class = registry.get(workflow_class.name)
+    # Only a later definition replaces the class of the run. An earlier one with the same name, for example from another
+    # test, is a different workflow.
     if current_class is None or current_class.defined_as <= definition_number:
         return workflow_class
     return class_for_run(workflow_class.name, workflow_class.version)
 
 
 def last_definition_number() -> int:
-    """The number of the class that was defined last."""
+    """Return the number of the class that was defined last."""
     return max((cls.defined_as for cls in registry.values()), default=0)
 
 
@@ -547,7 +568,7 @@ def _args_default(cls: type[Workflow]) -> Any:
 
 
 def _result_type(cls: type[Workflow]) -> Any:
-    """``T`` of ``run(...) -> Ok[T] | …``; Any where it does not say."""
+    """Return ``T`` of ``run(...) -> Ok[T] | …``; Any if the annotation has none."""
     annotation = payloads.resolve_hints(cls.run).get("return", Any)
     for part in typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,):
         if typing.get_origin(part) is Ok:

@@ -1,10 +1,10 @@
-"""What the signals of runs and graphs say, in the log: attach a handler, and take it away again.
+"""A log of the signals of runs and graphs: attach the handler, and detach it again.
 
     handler = LogHandler(levels={"step_started": logging.INFO}, events=["step_started", "workflow_failed"])
-    handler.attach()          # in AppConfig.ready, say
+    handler.attach()          # for example in AppConfig.ready
 
-One line an event: its name and the facts that identify it. Results, states, reasons and messages stay out of the log:
-they are payloads.
+Each signal is one line: its name and the facts that identify it. Results, states, reasons and messages are payloads, so
+they are never logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.dispatch import Signal
 
 from temporalex_django import signals
 
-#: What is told at another level than INFO.
+#: Levels of the signals that are not logged at INFO.
 LEVELS: Mapping[str, int] = {
     "engine_advanced": logging.DEBUG,
     "runner_initialized": logging.DEBUG,
@@ -28,8 +28,9 @@ LEVELS: Mapping[str, int] = {
     "instance_blocked": logging.ERROR,
     "activity_failed": logging.WARNING,
 }
-#: Facts that may hold what users put in.
+#: Facts that may contain payloads of users.
 _PAYLOADS = frozenset({"result", "failure", "state", "reason", "message", "error"})
+# A list of what is logged, not of what is left out: a new fact stays out of the log until it is added here.
 _LOGGED_FACTS = frozenset({
     "workflow", "workflow_id", "run_id", "workflow_version", "version", "status", "step", "event", "events", "type", "duration",
     "wait_duration", "source", "targets", "count", "fan_out", "concurrent", "active_count", "completed_count", "recovered", "kind",
@@ -38,9 +39,9 @@ _LOGGED_FACTS = frozenset({
 
 
 class LogHandler:
-    """Writes the events ``events`` (default: all) to ``logger``, each at its level; ``levels`` overrides ``LEVELS``.
+    """Writes the signals ``events`` (default: all) to ``logger``, each at its level.
 
-    Raises ``ValueError`` for a name that is no signal.
+    ``levels`` overrides ``LEVELS``. Raises ``ValueError`` for a name that is no signal.
     """
 
     def __init__(
@@ -58,15 +59,16 @@ class LogHandler:
         self._attached: dict[str, Any] = {}
 
     def attach(self) -> None:
-        """Raises ``RuntimeError`` when it is attached already."""
+        """Connect to the signals. Raises ``RuntimeError`` if the handler is attached already."""
         if self._attached:
             raise RuntimeError("the log handler is attached already: detach it first, or make another one")
         for name in self.events:
             self._attached[name] = self._receiver(name)
+            # Nothing else refers to the receiver; a weak reference would disconnect it at the next garbage collection.
             signals.ALL[name].connect(self._attached[name], weak=False)
 
     def detach(self) -> None:
-        """Raises ``RuntimeError`` when it is not attached."""
+        """Disconnect from the signals. Raises ``RuntimeError`` if the handler is not attached."""
         if not self._attached:
             raise RuntimeError("the log handler is not attached")
         for name, receiver in self._attached.items():
@@ -77,6 +79,7 @@ class LogHandler:
         level = self.levels.get(name, logging.INFO)
 
         def receive(signal: Signal, sender: Any, **facts: Any) -> None:
+            # Signals are frequent; a level that is off must not cost the formatting.
             if not self._logger.isEnabledFor(level):
                 return
             logged_facts = {key: value for key, value in facts.items() if key in _LOGGED_FACTS - _PAYLOADS}

@@ -1,15 +1,18 @@
-"""Names that activities and classes had once: runs and histories that hold them go on with what has the new one."""
+"""Former names of activities and workflow classes.
+
+Runs and histories keep the name under which they were recorded. These tables map such a name to its present name.
+"""
 
 from __future__ import annotations
 
-#: By the old name the present one.
+#: The present name by each former name. ``authoring`` fills both tables from the ``aliases`` that code declares.
 ACTIVITIES: dict[str, str] = {}
 WORKFLOWS: dict[str, str] = {}
 _ALIASES_BY_ATTRIBUTE = {"activity": ACTIVITIES, "workflow": WORKFLOWS}
 
 
 def is_same_name(attribute: str, recorded: object, produced: object) -> bool:
-    """Whether what is recorded under an attribute of an event is what code calls so now."""
+    """Return True if the recorded value of an event attribute is the produced one, or a former name of it."""
     if recorded == produced:
         return True
     current_names = _ALIASES_BY_ATTRIBUTE.get(attribute)
@@ -17,15 +20,18 @@ def is_same_name(attribute: str, recorded: object, produced: object) -> bool:
 
 
 def current_name(workflow: str) -> str:
-    """The name that a class has now."""
+    """Return the present name of a workflow class."""
     return WORKFLOWS.get(workflow, workflow)
 
 
 def original_name(workflow: str) -> str:
-    """The name that a class had first, of those it says: ids are unique under that one, whichever code starts a run."""
+    """Return the first alias that a class declares, or its own name.
+
+    Business ids are unique under this name, so old and new code that start a run agree on the scope.
+    """
     return next((old for old, new in WORKFLOWS.items() if new == workflow), workflow)
 
 
 def all_names(workflow: str) -> list[str]:
-    """The name of a class, and those that it had once."""
+    """Return the name of a class, followed by its former names."""
     return [workflow, *(old for old, new in WORKFLOWS.items() if new == workflow)]

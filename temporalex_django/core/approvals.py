@@ -1,4 +1,4 @@
-"""``api.approval``: what workflow code that is no process of another kind asks people, and waits for."""
+"""``api.approval``: human tasks of workflow code that has no request judge of its own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.errors import PayloadError
 
-#: Begins the label of a wait for a decision, before the title.
+#: Prefix of the label of a wait for a decision; the title follows.
 DECISION_PREFIX: Final = "decision "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of an approval.
+    """The outcome of an approval.
 
-    ``outcome`` is one of its outcomes, or ``overdue`` when nobody had decided in time: ``by`` is None then. ``data``
-    is what the form says, ``stood_in_for`` the name of the one in whose place it was decided. ``shown`` is the digest
-    of what people were shown (``api.approval``, ``shows``), empty where that was nothing but the title.
+    - ``outcome`` is one of the outcomes of the approval, or ``overdue`` if nobody decided in time. ``by`` is then None.
+    - ``data`` is the data of the form.
+    - ``stood_in_for`` is the name of the person in whose place somebody decided.
+    - ``shown`` is the digest of the data that people saw (``shows`` of ``api.approval``). It is empty if they saw the
+      title alone.
     """
 
     outcome: str
@@ -37,9 +39,10 @@ class Decision:
     shown: str = ""
 
     def covers(self, value: Any) -> bool:
-        """Whether somebody has decided about this value: what they were shown is the same as plain data.
+        """Return True if a person decided about this value: the data shown to them equals it as plain data.
 
-        False where nobody decided in time, and where nothing was shown. Raises ``PayloadError``.
+        False if nobody decided in time, and if no data was shown. Raises ``PayloadError`` for a value that is no
+        payload.
         """
         return bool(self.shown) and self.shown == payloads.digest(
             payloads.to_plain(value, label="the value of covers()")
@@ -47,7 +50,7 @@ class Decision:
 
 
 class Approvals:
-    """A ``RequestJudge``: attached when the first approval of a run is asked for."""
+    """The request judge of plain code. It is attached when the run asks for its first approval."""
 
     def __init__(self, runtime: WorkflowRuntime) -> None:
         self._runtime = runtime
@@ -56,13 +59,18 @@ class Approvals:
         self._due_timers: dict[str, int] = {}
 
     async def request_decision(self, spec: HumanTaskSpec, due: float | None) -> Decision:
-        """Open a human task and wait for what becomes of it."""
+        """Open a human task and wait for its decision.
+
+        ``due`` is in seconds. When it has passed, the decision has the outcome ``overdue``. A wait that is cancelled
+        closes the task.
+        """
         runtime, tasks = self._runtime, self._tasks
         key, now = tasks.next_key(), runtime.run_context.now
-        spec = replace(spec, label=f"the human task {key!r}")  # people read it who may not see the title
+        spec = replace(spec, label=f"the human task {key!r}")  # the readers of errors may not see the title
         deadline = due_time(now, due)
         ivar = self._decision_ivars[key] = IVar(f"{DECISION_PREFIX}{spec.title}")
         ivar.wait_info = _build_wait_info(key, spec, now, deadline)
+        # The snapshot is part of the history, so a replay finds the same starter.
         snapshot = runtime.run_context.snapshot or {}
         requester = Sender(snapshot["started_by"], snapshot.get("started_as", "")) if "started_by" in snapshot else None
         tasks.add(key, spec, due_at=deadline, requested_by=requester)
@@ -79,6 +87,7 @@ class Approvals:
     def _expire(self, key: str) -> None:
         self._due_timers.pop(key)
         ivar = self._decision_ivars[key]
+        # Close before the IVar is filled: the ``_close`` of the waiter then finds nothing to do.
         self._close(key, OVERDUE)
         ivar.put(Decision(outcome=OVERDUE, at=self._runtime.run_context.now))
 
@@ -89,10 +98,13 @@ class Approvals:
             self._runtime.pending_commands.cancel_timer(timer)
         self._tasks.close(key, ending, **decision_fields)
 
-    # -- a process ----------------------------------------------------------------------------------------------------
+    # -- request judge ------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """What a decision becomes in the history; see ``HumanTasks.judge``."""
+        """Judge a decision and return the payload that the history records; see ``HumanTasks.judge``.
+
+        Raises ``HumanTaskClosed`` and ``PayloadError``, and the errors of ``HumanTasks.judge``.
+        """
         self._tasks.require_this_run(request)
         key, outcome = self._resolve_key(request), request["event"]
         task = self._tasks.open_tasks.get(key)
@@ -106,10 +118,11 @@ class Approvals:
         return {"event": outcome, "step": key, "data": data, **recorded_fields}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
-        """The key of the task that a decision is for.
+        """Return the key of the task that a decision is for.
 
-        One that is delivered again is for the task that asks its question, whatever number that has now.
+        A redelivered decision is for the task that asks its question, whatever number that task has now.
         """
+        # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""
         question = request.get("question") if request.get("again") else None
         task = self._tasks.open_tasks.get(key)
@@ -118,17 +131,17 @@ class Approvals:
         return self._tasks.key_by_question(question) or key
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """A decision that ``judge`` has let through, now or when the history was made."""
+        """Apply a decision that ``judge`` accepted, in this activation or when the history was made."""
         key = payload["step"]
         self._tasks.require_same_question(key, payload)
         ivar, task = self._decision_ivars.get(key), self._tasks.open_tasks.get(key)
         if ivar is None or task is None:
-            return  # the code asks for something else now, which matching reports
+            return  # the code asks for something else now; the comparison of commands reports it
         form, data = task.spec.form, payload.get("data")
         form_type = form.type if form is not None and form.kind == "type" else None
         try:
             decoded = payloads.convert(deep_copy(data), form_type, label=f"the data for {task.spec.label}")
-        except PayloadError as exc:  # the form is another one since then
+        except PayloadError as exc:  # the form has changed since the decision
             ivar.fail(exc)
             self._close(key, "cancelled")
             return

@@ -1,4 +1,4 @@
-"""What an activation delivers to phases and waits, in order: from jobs, or from what is recorded of it."""
+"""The order in which an activation delivers its messages, from jobs or from a recorded activation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _NON_MESSAGE_KINDS = RESOLUTIONS | {DELIVERED, "CancelRequested"}
 def order_deliveries(
     jobs: Sequence[Job], recorded: RecordedActivation | None, *, received: int, carried: int, run: str
 ) -> tuple[list[Update], list[Job | Update]]:
-    """Updates that waited since an earlier activation, and what arrives now, both in order of arrival.
+    """Return the updates that waited since an earlier activation and the messages that arrive now.
 
-    ``received`` signals came before. The first ``carried`` ones are in the mailbox before everything else: they are not
-    among what arrives. Raises ``TemporalexError`` for a job that is nothing to deliver.
+    Both are in order of arrival. ``received`` is the number of signals before this activation. The first ``carried``
+    signals are in the mailbox before everything else, so they are not among the messages that arrive. Raises
+    ``TemporalexError`` for a job that cannot be delivered.
     """
     if recorded is not None:
         return _order_recorded(jobs, recorded, received=received, carried=carried)
@@ -39,7 +40,7 @@ def order_deliveries(
                 attributes["id"],
                 attributes["name"],
                 attributes["args"],
-                0 if after is None else after,  # of a new one it is known when it arrives
+                0 if after is None else after,  # the dispatcher sets it when a new update arrives
                 accepted=False,
                 redelivered=attributes.get("redelivered", False),
                 sender=senders.sender_from(attributes),
@@ -52,13 +53,16 @@ def order_deliveries(
             incoming.append(job)
         elif job.kind not in _NON_MESSAGE_KINDS:
             raise TemporalexError(f"{run}: {job.kind!r} is nothing that can be delivered to a run")
-    waiting.sort(key=lambda update: update.after)  # as a replay does: ids of an inbox need not be in order of arrival
+    # A replay sorts by the same value. Ids of inbox rows need not be in order of arrival.
+    waiting.sort(key=lambda update: update.after)
     return waiting, incoming
 
 
 def _order_recorded(
     jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
+    # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
+    # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried
     accepted_attributes = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
     updates = [

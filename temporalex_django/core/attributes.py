@@ -1,8 +1,8 @@
-"""Search attributes: typed values by which runs are found. What may be declared, what fits, and how it is kept.
+"""Search attributes: typed values by which you find runs. Their types, their validation and their stored form.
 
-Kept they are JSON that says what it is, whatever the class declares by then: texts, whole numbers, ``True`` and
-``False`` and lists of texts as themselves, everything else as ``{"decimal": "12.50"}``, ``{"datetime": …}``,
-``{"date": …}``.
+The stored form is JSON that names its type, whatever the class declares later. Texts, whole numbers, ``True``,
+``False`` and lists of texts are stored as they are. Other values are stored as ``{"decimal": "12.50"}``, ``{"datetime":
+…}`` or ``{"date": …}``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from temporalex_django.core import payloads
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import PayloadError
 
-#: Of a text, so that an index takes it; of a list of them.
+#: Longest text, in characters, so that it fits into an index; largest number of texts in a list.
 MAX_TEXT_LENGTH: Final = 200
 MAX_TEXTS: Final = 50
-#: Digits of a number before the point and behind it.
+#: Digits of a Decimal before and after the point.
 MAX_INTEGER_DIGITS, MAX_FRACTION_DIGITS = 20, 12
 _INTEGER_BOUND = 2**63
 
@@ -39,7 +39,7 @@ def _encode_integer(value: Any) -> int:
 
 def _encode_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("True or False")  # noqa: TRY004 - whoever catches it says which attribute it is
+        raise ValueError("True or False")  # noqa: TRY004 - the caller adds the name of the attribute
     return value
 
 
@@ -60,7 +60,10 @@ def _encode_datetime(value: Any) -> dict[str, str]:
 
 
 def to_utc(moment: datetime) -> datetime:
-    """The same moment. Raises ``ValueError`` for one of the first or the last day of all, which UTC has not."""
+    """Return the same moment in UTC.
+
+    Raises ``ValueError`` for a moment of the first or last day of the calendar that has no equivalent in UTC.
+    """
     try:
         return moment.astimezone(UTC)
     except OverflowError:
@@ -69,20 +72,23 @@ def to_utc(moment: datetime) -> datetime:
 
 def _encode_date(value: Any) -> dict[str, str]:
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise ValueError("a date")  # noqa: TRY004 - as above
+        raise ValueError("a date")  # noqa: TRY004 - see above
     return {"date": value.isoformat()}
 
 
 def _encode_text_list(value: Any) -> list[str]:
     if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS:
         raise ValueError(f"a list of at most {MAX_TEXTS} texts")
+    # Duplicates would be two rows with one value for one run. A set would give another order in each process.
     return list(dict.fromkeys(_encode_text(word) for word in value))
 
 
 class AttributeType(NamedTuple):
-    """A type that may be declared. ``encode`` makes of a value what is kept, or raises ``ValueError`` with what it is.
+    """A type that a class may declare for a search attribute.
 
-    ``column``: in which it is searched; ``is_ordered``: whether values of it are more and less.
+    ``encode`` returns the stored form of a value. It raises ``ValueError`` with a description of the values that fit.
+    ``column`` is the column in which the value is searched. ``is_ordered`` is True if its values can be compared with
+    ``<`` and ``>``.
     """
 
     name: str
@@ -100,19 +106,22 @@ ATTRIBUTE_TYPES: Final[Mapping[Any, AttributeType]] = {
     date: AttributeType("date", _encode_date, "moment"),
     list[str]: AttributeType("list[str]", _encode_text_list, "text", is_ordered=False),
 }
-#: Types as they are written.
+#: Names of the types, for messages.
 TYPE_NAMES: Final = ", ".join(kind.name for kind in ATTRIBUTE_TYPES.values())
 
 
 def encode_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> dict[str, Any]:
-    """Values as they are kept; None, which takes one away, stays None. Raises ``PayloadError``, ``label`` in front."""
+    """Return the stored form of a mapping of search attributes.
+
+    None, which removes an attribute, stays None. Raises ``PayloadError`` with ``label`` at the start of its message.
+    """
     if not isinstance(attributes, Mapping):
         raise PayloadError(f"{label}: search attributes are a mapping of names to values, not {quoted(attributes)}")
     return {name: encode(name, value, declared, label=label) for name, value in attributes.items()}
 
 
 def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) -> Any:
-    """One value. Raises ``PayloadError``."""
+    """Return the stored form of one value. Raises ``PayloadError``."""
     if name not in declared:
         raise PayloadError(f"{label}: {undeclared_text(name, declared)}")
     if value is None:
@@ -126,14 +135,14 @@ def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) ->
 
 
 def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
-    """That there is no such attribute, and which there are."""
+    """Return the text of an error: there is no such attribute, and these are declared."""
     near = difflib.get_close_matches(name, declared, n=1) if isinstance(name, str) else []
     suggestion = f"; did you mean {near[0]}?" if near else ""
     return f"no search attribute {quoted(name)} is declared (there are: {', '.join(sorted(declared)) or 'none'}){suggestion}"
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is there after the changes."""
+    """Return the attributes after the changes; None removes an attribute."""
     return {name: value for name, value in {**before, **changes}.items() if value is not None}
 
 
@@ -145,7 +154,7 @@ _DECODERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def decode(value: Any) -> Any:
-    """What is kept as the Python value that it was."""
+    """Return the Python value of a stored value."""
     if not isinstance(value, Mapping):
         return value
     ((kind, text),) = value.items()
@@ -153,17 +162,18 @@ def decode(value: Any) -> Any:
 
 
 def decode_all(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All of a run."""
+    """Return the Python values of all search attributes of a run."""
     return {name: decode(value) for name, value in (attributes or {}).items()}
 
 
 def to_readable(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a run as people read them: numbers with a fraction and times are texts."""
+    """Return all search attributes of a run for people: numbers with a fraction and times as texts."""
     return {n: next(iter(v.values())) if isinstance(v, Mapping) else v for n, v in attributes.items()}
 
 
 def parse(value: Any, kind: Any) -> Any:
-    """What is meant by a value that comes from a face: a text, or a part of JSON. Raises ``ValueError``."""
+    """Parse a value that comes from an interface: a text, or a part of JSON. Raises ``ValueError``."""
+    # JSON has no decimals. The shortest text of the float is what the sender wrote; its binary value is not.
     if isinstance(value, float) and kind is Decimal:
         return Decimal(str(value))
     if not isinstance(value, str) or kind in (str, list[str]):
@@ -182,7 +192,10 @@ def parse(value: Any, kind: Any) -> Any:
 
 
 def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> Any:
-    """What is given to a face as a mapping of names, as values. Raises ``PayloadError``."""
+    """Parse a mapping of names to values that comes from an interface.
+
+    Returns anything else than a mapping unchanged. Raises ``PayloadError`` with the name of the attribute.
+    """
     if not isinstance(attributes, Mapping):
         return attributes
     parsed_attributes = {}
@@ -200,7 +213,10 @@ def _parse_datetime(text: str) -> datetime:
 
 
 class SearchRow(NamedTuple):
-    """A row by which a run is found: in one of the columns stands the value, of lists ``place`` tells them apart."""
+    """A row by which you find a run.
+
+    One of the columns ``text``, ``number`` and ``moment`` holds the value. ``place`` is the index in a list of texts.
+    """
 
     name: str
     place: int
@@ -210,21 +226,24 @@ class SearchRow(NamedTuple):
 
 
 def search_rows(attributes: Mapping[str, Any]) -> Iterator[SearchRow]:
-    """The rows of a run."""
+    """Return the search rows of a run."""
     for name, value in attributes.items():
         for place, element in enumerate(value if isinstance(value, list) else [value]):
             yield SearchRow(name, place, **{search_column(element): to_comparable(element)})
 
 
 def search_column(value: Any) -> str:
-    """Where what is kept is searched."""
+    """Return the name of the column in which a stored value is searched."""
     if isinstance(value, str):
         return "text"
     return "moment" if isinstance(value, Mapping) and "decimal" not in value else "number"
 
 
 def to_comparable(value: Any) -> Any:
-    """What is kept as it stands in that column: a text, a number in words, a moment (a day begins at midnight UTC)."""
+    """Return a stored value as its column holds it: a text, a number as text, or a moment.
+
+    A date is the moment at which it begins in UTC.
+    """
     decoded = decode(value)
     if isinstance(decoded, (str, datetime)):
         return decoded

@@ -19,10 +19,10 @@ BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]
 
 
 class _BranchGroup:
-    """What the two have in common: branches are taken over when the primitive is called and started when it is awaited.
+    """Branches of one call: adopted when the primitive is called, started when it is awaited.
 
-    A signal that a branch took and returned is taken when the caller goes on with that value; else it stays in the
-    mailbox.
+    A signal that a branch took and returned counts as taken when the caller continues with that value. Otherwise it
+    stays in the mailbox.
     """
 
     def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
@@ -41,11 +41,15 @@ class _BranchGroup:
         self.running = 0
 
     def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
-        """Spawn one branch as a unit; ``ended(index, value, error, hand)`` is called when it is over."""
+        """Spawn one branch as a unit.
+
+        ``on_end(index, value, error, taken_signals)`` is called when the branch has ended.
+        """
 
         def on_finish(value: Any, error: BaseException | None) -> None:
             self.running -= 1
             self._untrack(index)
+            # These fail the activation, not the branch: the worker repeats the activation as a whole.
             if isinstance(error, (MemoryError, RecursionError)):
                 raise error
             if error is None and isinstance(value, Async):
@@ -59,14 +63,14 @@ class _BranchGroup:
         return unit
 
     def return_signals(self, taken_signals: TakenSignals) -> None:
-        """The caller goes on without the value that those signals went into."""
+        """Return these signals to the mailbox: the caller continues without the value that they went into."""
         unit = self.runtime.scheduler.current
         assert unit is not None
         unit.taken_signals = ()
         self.runtime.dispatcher.return_signals(taken_signals)
 
     def close_unstarted(self, first_index: int) -> None:
-        """Branches from ``first_index`` on will never be started."""
+        """Close the branches from ``first_index`` on, which will never start."""
         for index in range(first_index, len(self.branches)):
             if inspect.iscoroutine(self.branches[index]):
                 self.branches[index].close()
@@ -77,7 +81,7 @@ class _BranchGroup:
 
 
 class Parallel(_BranchGroup):
-    """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
+    """Branches of one ``parallel`` call. All of them end before the caller continues, even if one fails."""
 
     def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None) -> None:
         super().__init__(runtime, "parallel", branches)
@@ -95,6 +99,8 @@ class Parallel(_BranchGroup):
             if self.branches:
                 await self._done
         except Cancelled:
+            # The scheduler cancels the running branches together with this unit. Only branches that have not started
+            # need to be closed here; then the running ones may finish their clean-up.
             self.close_unstarted(self._next_index)
             self._next_index = len(self.branches)
             await self._done
@@ -124,9 +130,9 @@ class Parallel(_BranchGroup):
 class Race(_BranchGroup):
     """Branches of one ``race`` call.
 
-    Who won is decided when every unit is blocked, so that of those that ended in the same activation the lowest index
-    wins, whatever the order in which they were stepped. The others are cancelled, and all have ended before the caller
-    goes on.
+    The winner is chosen when every unit is blocked. Among branches that end in the same activation the lowest index
+    wins, whatever the order in which they were stepped. The others are cancelled. All have ended before the caller
+    continues.
     """
 
     def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any]) -> None:
@@ -142,7 +148,7 @@ class Race(_BranchGroup):
         try:
             await self._done
         except Cancelled:
-            await self._done  # the same cancel has reached the branches
+            await self._done  # the same cancel has reached the branches, which may still clean up
             self.return_signals(self._done.taken_signals)
             raise
         assert self._winner is not None
@@ -155,6 +161,7 @@ class Race(_BranchGroup):
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
         self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
+            # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.
             if len(self._outcomes) == 1:
                 self.runtime.scheduler.when_blocked.append(self._pick_winner)
         else:
@@ -175,7 +182,7 @@ class Race(_BranchGroup):
             self._done.put()
 
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """An error of a loser goes to nobody; what it took stays for others."""
+        """Drop the result of a loser: return its signals to the mailbox and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not isinstance(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

@@ -1,4 +1,7 @@
-"""How much of what is there one activation takes: its host says when it has enough, a history how much it was."""
+"""The budget of an activation: how many messages it takes before the rest waits for the next activation.
+
+The host decides during the first execution. A replay takes as many messages as the history says. See decision 20.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from temporalex_django.core.run_context import RunContext
 
 
 class Budget:
-    """Of the present activation. ``dispatch_count``: messages that phases and waits took from the mailbox."""
+    """The budget of the current activation. ``dispatch_count`` is the number of messages taken from the mailbox."""
 
     __slots__ = ("_dispatch_limit", "_is_budget_spent", "_journal", "_run_context", "dispatch_count")
 
@@ -21,28 +24,30 @@ class Budget:
         self.dispatch_count = 0
 
     def begin(self, *, is_budget_spent: Callable[[], bool] | None, dispatch_limit: int | None) -> None:
-        """A new activation: see ``Executor.activate``. ``dispatch_limit``: ``Activation.dispatched``."""
+        """Begin a new activation; see ``Executor.activate``. ``dispatch_limit`` is ``Activation.dispatched``."""
         self._is_budget_spent, self._dispatch_limit, self.dispatch_count = is_budget_spent, dispatch_limit, 0
 
     def count_dispatch(self) -> None:
-        """A message is taken from the mailbox."""
+        """Count a message that is taken from the mailbox."""
         self.dispatch_count += 1
 
     def is_spent_before(self, index: int) -> bool:
-        """Whether message ``index`` of those that arrive is for the next activation.
+        """Return True if message ``index`` of those that arrive is left for the next activation.
 
-        Not the first one, unless the activation has had another effect: each comes further than the one before.
+        The first message is never left, unless the activation has had another effect. So each activation makes
+        progress.
         """
         return (
             self._is_budget_spent is not None and (index > 0 or self._journal.is_recording) and self._is_budget_spent()
         )
 
     def is_spent(self, *, since: int) -> bool:
-        """Whether the other messages in the mailbox are for the next activation: from then on, all of them.
+        """Return True if the other messages in the mailbox are left for the next activation; it then stays True.
 
-        Not before one was taken beyond ``since``. To be asked only where a message would be taken: a replay answers by
-        their count.
+        It is never True before a message was taken beyond ``since``. Call it only where a message would be taken,
+        because a replay decides by the count of messages.
         """
+        # The clock of the host differs between executions, so the count at which it stopped is part of the history.
         completion = self._journal.completion
         if completion.dispatched is None:
             if self._run_context.replaying:

@@ -1,4 +1,4 @@
-"""How a run ends: from what ``run`` returned or raised to the command that closes it."""
+"""The command that closes a run, built from what ``run`` returned or raised."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 
-#: Errors that a run may end with: it says so on purpose, or another run or an activity has failed for good. What a
-#: message to another run came to is in the history too, so trying again would change nothing.
+#: Errors that may end a run: its code raised them on purpose, or another run or an activity has failed for good. The
+#: outcome of a message to another run is in the history too, so another attempt would change nothing.
 _EXPECTED_ERRORS = (
     ActivityFailure,
     AmbiguousId,
@@ -42,15 +42,16 @@ def build_close_command(
     encode_result: Callable[[Any], Any],
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Kind and attributes of the command.
+    """Return the kind and the attributes of the command.
 
-    ``plain(value, what)`` makes JSON data of a value, ``result(value)`` of what ``Ok`` holds. ``blocks_run``: an
-    unexpected error makes the activation fail, which blocks the run, instead of the workflow.
+    ``to_plain(value, label)`` converts a value to JSON data. ``encode_result(value)`` does so for the value of ``Ok``.
+    With ``blocks_run`` an unexpected error fails the activation, which blocks the run, instead of the workflow.
 
-    Raises what makes the activation fail.
+    Raises the error that fails the activation.
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}
+    # The process lacks memory or stack. Another worker may have them, so the workflow does not fail.
     if isinstance(error, (MemoryError, RecursionError)):
         raise error
     if isinstance(error, RunFailure):
@@ -75,13 +76,14 @@ def build_close_command(
                     f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"
                 )
     except (PayloadError, NestingError, TypeError) as exc:
+        # The code returned a value that it may not return. A deploy can correct that, so blocking the run may help.
         if blocks_run:
             raise
         return "FailWorkflow", run_failure(exc)
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """The error as one that blocks the run: code that raises ``SystemExit`` is not to end its process."""
+    """Return the error as an ``Exception``, which blocks the run: a ``SystemExit`` must not end the process."""
     if isinstance(error, Exception):
         return error
     failure = UnexpectedError(f"run raised {exception_name(type(error))}: {exception_message(error)}")
@@ -90,7 +92,7 @@ def _as_exception(error: BaseException) -> Exception:
 
 
 def _describe_reason(reason: Any) -> Any:
-    """An exception given to ``Err`` is described; anything else is a payload."""
-    if issubclass(type(reason), BaseException):  # what it says of its class may raise
+    """Return a description of an exception in ``Err``; return anything else as it is, as a payload."""
+    if issubclass(type(reason), BaseException):  # ``isinstance`` would call its ``__class__``, which may raise
         return f"{exception_name(type(reason))}: {exception_message(reason)}"
     return reason

@@ -1,7 +1,6 @@
-"""``wait_condition``: predicates that are looked at again whenever a unit has run.
+"""``wait_condition``: predicates that are evaluated again after each step of a unit.
 
-One waiter at a time is let through, and goes on at once: so its condition holds when it goes on, whatever those before
-it did.
+One waiter at a time continues, at once. So its condition holds when it continues, whatever other waiters did before.
 """
 
 from __future__ import annotations
@@ -30,7 +29,11 @@ class Condition:
         self.ivar = ivar
 
     def is_true(self) -> bool:
-        """Whether it is true. An async predicate would be true for ever: it raises ``NestingError``."""
+        """Evaluate the predicate.
+
+        The awaitable of an async predicate would always be true, so such a predicate raises ``NestingError``.
+        """
+        # In a copy of the unit's context: a predicate may read context variables, but what it sets is discarded.
         verdict = inherit_context(self.unit.context).run(self.predicate)
         if inspect.isawaitable(verdict):
             getattr(verdict, "close", lambda: None)()
@@ -38,7 +41,7 @@ class Condition:
         return bool(verdict)
 
     def resolve(self, error: BaseException | None) -> None:
-        """Fill the wait without waking its unit, which is stepped by whoever asked."""
+        """Fill the IVar without waking its unit, because the caller steps that unit itself."""
         self.ivar.waiters.clear()
         if error is None:
             self.ivar.put(True)
@@ -47,7 +50,7 @@ class Condition:
 
 
 class Conditions:
-    """Open conditions of a run in the order in which they began to wait.
+    """Open conditions of a run, in the order in which they began to wait.
 
     A predicate that raises fails its own waiter only.
     """
@@ -61,23 +64,23 @@ class Conditions:
         self._open_conditions: list[Condition] = []
 
     def watch(self, condition: Condition) -> None:
-        """Look at it whenever a unit has run, until it is forgotten."""
+        """Evaluate the condition after each step of a unit, until it is removed."""
         self._open_conditions.append(condition)
         self._scheduler.set_next_waiter(self._next_unit)
 
     def remove(self, condition: Condition) -> None:
-        """Nobody waits for it any more, if anybody did."""
+        """Stop evaluating the condition. Does nothing if it is not watched."""
         with suppress(ValueError):
             self._open_conditions.remove(condition)
 
     def clear(self) -> None:
-        """The run is dropped."""
+        """Forget all conditions, because the run is evicted."""
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Whose condition holds.
+        """Return the unit whose condition holds, or None.
 
-        Nobody while there is nothing to record: a refused update must not move a run (its time could).
+        Returns None while there is nothing to record. A refused update must not advance a run, not even by its time.
         """
         if not self._open_conditions or not self._journal.is_recording:
             return None
@@ -85,7 +88,10 @@ class Conditions:
             return self._resolve_first()
 
     def _resolve_first(self) -> Unit | None:
-        """The one that is to go on now. Units that go on anyway, by their timer or a cancel, are left alone."""
+        """Resolve the first condition that holds and return its unit.
+
+        Units that continue anyway, by their timer or a cancel, are skipped.
+        """
         error: BaseException | None = None
         for condition in self._open_conditions:
             if condition.unit.queued:
@@ -101,7 +107,7 @@ class Conditions:
 
 
 def takes_state(predicate: Callable[..., Any]) -> bool:
-    """Whether the predicate takes the phase state."""
+    """Return True if the predicate takes the phase state: it has exactly one required positional parameter."""
     try:
         parameters = inspect.signature(predicate).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Copies at borders: nobody can change, through a reference that he kept, what another unit sees."""
+"""Copies at borders: no unit can change data of another one through a reference that it kept. See decision 14."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _MAX_DEPTH = 40
 
 
 def deep_copy(value: Any) -> Any:
-    """A deep copy of any value. JSON-like data takes a short way, about ten times faster than ``copy.deepcopy``."""
+    """Return a deep copy of any value.
+
+    JSON-like data takes a shorter path, about ten times as fast as ``copy.deepcopy``.
+    """
     kind = type(value)
     if kind in _ATOMIC_TYPES:
         return value
@@ -21,7 +24,8 @@ def deep_copy(value: Any) -> Any:
 
 def _deep_copy_at(value: Any, depth: int) -> Any:
     kind = type(value)
-    if depth < _MAX_DEPTH:  # deeper may be a cycle: deepcopy keeps account of what it has seen
+    # Deeper data may be a cycle. ``copy.deepcopy`` remembers the objects that it has seen and ends.
+    if depth < _MAX_DEPTH:
         if kind is dict:
             return {k: v if type(v) in _ATOMIC_TYPES else _deep_copy_at(v, depth + 1) for k, v in value.items()}
         if kind is list:

@@ -1,12 +1,13 @@
-"""Where a process may die, by name: before and after each commit of a worker, around an effect, before a hint.
+"""Points at which a process may die, by name: around each commit of a worker, around an effect, before a notification.
 
-``reached`` does nothing. Tests and ``make soak`` put something in its place that ends the process there, so it is
-called as ``crash_points.reached``. A test compares ``SITES`` with the transactions in the code.
+``reached`` does nothing. Tests and ``make soak`` replace it by a function that ends the process at a point. Call it as
+``crash_points.reached``, so that the replacement takes effect. A test compares ``SITES`` with the transactions in the
+code.
 """
 
 from __future__ import annotations
 
-#: The transactions of workers: what is behind the name ends in two points, before and after the commit.
+#: Transactions of workers. Each name has two points, before and after the commit; the value describes its content.
 SITES = {
     "turn": "many runs: ends of activities, activations, new activities",
     "limited": "activities that are under limits",
@@ -32,7 +33,7 @@ SITES = {
     "update": "an update in a request, with its turn",
     "update left": "an update that a worker is to take",
 }
-#: The others.
+#: Points around actions that are no transaction of a worker.
 AROUND = (
     "beat: before",
     "beat: after",
@@ -46,4 +47,4 @@ POINTS = (*(f"{site}: {when} commit" for site in SITES for when in ("before", "a
 
 
 def reached(point: str) -> None:
-    """This process has come to that point."""
+    """Note that this process has reached a point. Does nothing unless a test replaces it."""

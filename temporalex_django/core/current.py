@@ -1,8 +1,9 @@
-"""Where a primitive may be called: the nesting matrix and the way to the executor at work.
+"""The places where a primitive may be called: the nesting matrix and the active executor of this thread.
 
-Rows are the kinds of unit; whatever is not listed in ``FORBIDDEN`` is allowed. Functions that the executor calls
-outside of any unit (validators, predicates, ``update_state`` closures) and queries run in a *pure context*: they are
-not run again on replay, or run at other moments, so a draw or a command there would part live runs from rebuilt ones.
+The rows of the matrix are the kinds of units. Everything that ``FORBIDDEN`` does not list is allowed. The executor
+calls validators, predicates and ``update_state`` closures outside of any unit. These functions and queries run in a
+*pure context*. A replay does not run them again, or runs them at other moments. A random number or a command in them
+would make live and rebuilt runs differ.
 """
 
 from __future__ import annotations
@@ -31,29 +32,33 @@ FORBIDDEN: Final = {
     ("update_state", "sync handler"): "a sync handler gets the state as an argument and returns the new one",
     ("update_state", "branch"): "collect the branches' results and call it once in the async handler itself",
 }
-#: What a pure context may still ask: it reads and changes nothing.
+#: Primitives that a pure context may call: they read and change nothing.
 READS: Final = frozenset({"now", "info", "cancel_requested"})
-#: Except here: a closure gets all that it may know, and a transition is run again by whoever reads a process from its
-#: history.
+#: Contexts that may not call them either. A closure gets all that it needs as its argument. A transition runs again
+#: when a process is read from its history.
 _ISOLATED_CONTEXTS: Final = frozenset({"update_state closure", "transition"})
-#: Who sent an update is known where it is judged; a predicate is about no message.
+#: The sender of an update is known in its validator. A predicate belongs to no message, so it has no sender.
 _ALLOWED_PAIRS: Final = frozenset({("sender", "validator")})
 
 
 class _ThreadState(threading.local):
-    """Where this thread is. No context variables: the contexts of workflow code are its own, and empty at first."""
+    """The state of this thread.
+
+    These are no context variables, because workflow code has contexts of its own, which are empty at first.
+    """
 
     runtime: WorkflowRuntime | None = None
     pure_context: str | None = None
 
 
 _thread_state = _ThreadState()
-#: Python 3.11: the determinism guard looks at calls from here on (True) or not; gives what undoes it.
+#: On Python 3.11: turns the watch of the determinism guard on (True) or off for this thread, and returns the function
+#: that restores the previous state.
 switch: Callable[[bool], Callable[[], None] | None] | None = None
 
 
 def runtime_for(name: str) -> WorkflowRuntime:
-    """The executor at work. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure context."""
+    """Return the active executor. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure context."""
     runtime = _thread_state.runtime
     context = _thread_state.pure_context if runtime is None else runtime.run_context.pure_context
     if (
@@ -73,7 +78,7 @@ def runtime_for(name: str) -> WorkflowRuntime:
 
 
 def unit_for(name: str) -> Unit:
-    """The unit at work, if ``name`` is allowed in it. Raises ``OutsideWorkflow`` or ``NestingError``."""
+    """Return the active unit, if ``name`` is allowed in it. Raises ``OutsideWorkflow`` or ``NestingError``."""
     unit = runtime_for(name).scheduler.current
     if unit is None:
         raise OutsideWorkflow(f"{name} was called outside of a unit of the workflow")
@@ -85,12 +90,13 @@ def unit_for(name: str) -> Unit:
 
 @contextmanager
 def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
-    """Workflow code that runs inside belongs to the run of ``runtime``.
+    """Run workflow code inside as part of the run of ``runtime``.
 
-    Async generators that it begins to its units.
+    Async generators that it starts belong to its units.
     """
     adopt, hooks = runtime.scheduler.adopt_generator, sys.get_asyncgen_hooks()
     outer, _thread_state.runtime = _thread_state.runtime, runtime
+    # The hooks are those of the thread, so the previous ones come back below: the host may run in an event loop.
     sys.set_asyncgen_hooks(adopt, _ignore_generator)
     undo = switch(runtime.is_suspect) if switch is not None else None
     try:
@@ -103,12 +109,12 @@ def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
 
 
 def _ignore_generator(generator: object) -> None:
-    """The collector has an async generator of a run that is gone: with this hook it runs nothing of it."""
+    """Ignore an async generator that the collector finds after its run is gone, so that none of its code runs."""
 
 
 @contextmanager
 def outside_workflow(pure_context: str | None) -> Iterator[None]:
-    """User code that runs inside belongs to no workflow (activities: None) or to a pure context (queries)."""
+    """Run user code inside as part of no workflow (activities: None) or of a pure context (queries)."""
     outer = _thread_state.runtime, _thread_state.pure_context
     _thread_state.runtime, _thread_state.pure_context = None, pure_context
     undo = switch(pure_context is not None) if switch is not None else None
@@ -121,20 +127,20 @@ def outside_workflow(pure_context: str | None) -> Iterator[None]:
 
 
 def is_inside_workflow() -> bool:
-    """Whether workflow code is running here."""
+    """Return True if workflow code runs in this thread."""
     return _thread_state.runtime is not None
 
 
 def is_guarded() -> bool:
-    """Whether what runs here is workflow code, that of a pure context included."""
+    """Return True if workflow code or a pure context runs in this thread."""
     return _thread_state.runtime is not None or _thread_state.pure_context is not None
 
 
 def current_runtime() -> WorkflowRuntime | None:
-    """The executor whose workflow code is running here."""
+    """Return the executor whose workflow code runs in this thread, or None."""
     return _thread_state.runtime
 
 
 def _display_name(name: str) -> str:
-    """Activities have dotted names; primitives are of ``api``."""
+    """Return the name for messages: activities have dotted names, primitives belong to ``api``."""
     return name if "." in name else f"api.{name}"

@@ -1,4 +1,4 @@
-"""Messages meet whoever takes them: a phase with its handlers, or a unit that waits for a signal."""
+"""The dispatcher: it gives messages to a phase with its handlers, or to a unit that waits for a signal."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from temporalex_django.errors import (
 
 
 class Dispatcher:
-    """Owns the mailbox and the open phase of a run.
+    """The owner of the mailbox and the open phase of a run.
 
-    ``unfinished``: the host had enough, and somebody takes signals that are in the mailbox.
+    ``unfinished`` is True if the host ended the activation early while code still takes signals that are in the
+    mailbox.
     """
 
     __slots__ = (
@@ -67,18 +68,18 @@ class Dispatcher:
         )
         self._budget = Budget(run_context, journal)
         self._request_judge: RequestJudge | None = None
-        self._requests: dict[str, Job] = {}  # redelivered ones that nothing has taken yet, by id
+        self._requests: dict[str, Job] = {}  # redelivered requests that nothing has taken yet, by id
         self.mailbox = Mailbox()
         self.phase: Phase | None = None
         self.unfinished = False
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Requests go to ``request_judge`` from here on."""
+        """Send requests to ``request_judge`` from now on."""
         self._request_judge = request_judge
 
     @property
     def open_phase(self) -> Phase | None:
-        """The phase, while it takes messages."""
+        """The phase, while it takes messages; None after it began to leave."""
         phase = self.phase
         return phase if phase is not None and phase.leave_reason is None else None
 
@@ -101,9 +102,9 @@ class Dispatcher:
         refused: tuple[int, ...],
         failed: Mapping[int, bool],
     ) -> None:
-        """Begin a new activation: see ``Executor.activate``, and ``Activation`` for the facts of a replay.
+        """Begin a new activation; see ``Executor.activate``, and ``Activation`` for the facts of a replay.
 
-        ``dispatch_limit`` is its ``dispatched``.
+        ``dispatch_limit`` is ``Activation.dispatched``.
         """
         self.unfinished = False
         self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=dispatch_limit)
@@ -111,7 +112,11 @@ class Dispatcher:
         self.handler_runner.failures.begin(failed)
 
     def deliver(self, incoming: Sequence[Job | Update]) -> None:
-        """Run to blocked, then let in one message after the other, as far as the host and the run go."""
+        """Run until every unit is blocked, then deliver one message after the other.
+
+        Stops when the host has had enough or the run has closed; ``Completion.unapplied`` counts the messages that are
+        left.
+        """
         completion = self._journal.completion
         self.run()
         for index, message in enumerate(incoming):
@@ -125,13 +130,15 @@ class Dispatcher:
                 self._retry_requests()
 
     def end(self) -> tuple[list[Update], list[str]]:
-        """The activation is over.
+        """End the activation.
 
-        Gives the updates that nobody has judged, and the ids of the redelivered requests that nothing has taken: the
-        host delivers both again, so that cached and rebuilt executors agree. Once the run is closed there are none.
+        Returns the updates that were not judged, and the ids of the redelivered requests that nothing has taken. The
+        host delivers both again, so that cached and rebuilt executors agree. There are no such requests once the run is
+        closed: they are rejected.
         """
         unjudged = self.mailbox.remove_unjudged()
         requests, self._requests = self._requests, {}
+        # A continue-as-new passes its requests to the next run of the chain. After any other close nothing takes them.
         if requests and self._run_context.closed not in (None, "ContinueAsNew"):
             for request_id, request in requests.items():
                 self._journal.reject_update(
@@ -142,14 +149,14 @@ class Dispatcher:
         return unjudged, list(requests)
 
     def _has_buffered_work(self) -> bool:
-        """Whether a phase or a wait has something in the mailbox to go on with, also when nothing is delivered."""
+        """Return True if a phase or a wait can continue with a buffered signal, even if nothing new is delivered."""
         phase = self.open_phase
         return bool(self._scheduler.parked) or (phase is not None and self.mailbox.has_signal(phase.signals))
 
     # -- messages arrive ----------------------------------------------------------------------------------------------
 
     def buffer_signal(self, signal: Job, *, permission: str | None = None) -> None:
-        """Put a signal in the mailbox. ``permission``: the one that its sender was judged by."""
+        """Put a signal into the mailbox. ``permission`` is the permission by which its sender was judged."""
         self._journal.record(signal)
         attributes = signal.attributes
         name, payload, message_id = attributes["name"], attributes.get("payload"), attributes.get("id")
@@ -160,10 +167,11 @@ class Dispatcher:
         )
 
     def _deliver_message(self, message: Job | Update) -> None:
-        """Put one message in its place: to a unit that waits for it, or in the mailbox."""
+        """Give a message to a unit that waits for it, or put it into the mailbox."""
         if isinstance(message, Update):
             if not message.accepted:
-                message.after = self.mailbox.received  # signals of the same activation that were refused do not count
+                # The count is taken here: signals of this activation that were refused leave no event to count.
+                message.after = self.mailbox.received
             self.mailbox.updates.append(message)
             return
         if message.kind == REQUESTED:
@@ -176,6 +184,8 @@ class Dispatcher:
         phase = self.open_phase
         permission = phase.signals[name].permission if phase is not None and name in phase.signals else None
         if (
+            # The judge is the host's and may change its answer, so a replay does not ask it. A refused signal has no
+            # event, and so no replay delivers it. See decision 37.
             permission is not None
             and not self._run_context.replaying
             and not self._permissions.is_permitted(permission, sender, f"signal {name!r}")
@@ -188,15 +198,17 @@ class Dispatcher:
             self.mailbox.received += 1
             self._request_judge.apply(recorded_request(message.attributes))
             return
+        # A recorded decision, but the code has no request judge now: it differs from its history.
         if "question" in message.attributes:
             raise unexpected_decision(self._run_context.run_label, message.attributes["payload"]["step"])
         self.buffer_signal(message, permission=permission)
         self._match_waiters(name)
 
     def _judge_request(self, job: Job) -> Job | None:
-        """Judge a request: the signal that it becomes in the history, or None.
+        """Judge a request and return the signal that it becomes in the history, or None.
 
-        One that is refused leaves no trace; one that is redelivered waits for what takes it instead.
+        A refused request leaves no trace in the history. A redelivered one waits for a step or task that takes it
+        instead.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender = senders.sender_from(job.attributes)
@@ -215,15 +227,17 @@ class Dispatcher:
             return None
         self._requests.pop(update_id, None)
         self._journal.grant_request(update_id)
+        # The question goes beside the payload, where a replay compares it with the question of the code (decision 47).
         question: dict[str, Any] = {name: payload.pop(name) for name in QUESTION if name in payload}
         return Job(
             "SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **senders.sender_attributes(sender)}
         )
 
     def _retry_requests(self) -> None:
-        """Offer the requests that wait to the steps and questions that are open now, in order, until none is taken."""
+        """Offer the waiting requests to the open steps and tasks, in order, until nothing takes one."""
         is_taken = True
         while is_taken and self._run_context.closed is None and self._journal.completion.dispatched is None:
+            # Each request that is taken may open a step for one before it, so the search starts again.
             is_taken = False
             for request_id, job in list(self._requests.items()):
                 self._deliver_message(job)
@@ -234,13 +248,15 @@ class Dispatcher:
     # -- messages are taken -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run units, and dispatch what the open phase takes, until nothing moves."""
+        """Run units and dispatch messages to the open phase until nothing can continue."""
         mailbox, scheduler, budget = self.mailbox, self._scheduler, self._budget
         initial_count = budget.dispatch_count
         while True:
+            # A condition may hold because of the message or timer that was delivered just now, before any unit has run.
             scheduler.step_waiters()
             scheduler.run()
             if scheduler.parked:
+                # Parked units come before the phase: their signal was there when they began to wait.
                 if not self._serve_parked(initial_count):
                     return
                 continue
@@ -250,6 +266,7 @@ class Dispatcher:
                     self._refuse_updates()
                 return
             if phase.busy is not None:
+                # The host answers in this activation, so updates cannot wait for the busy handler. See decision 12.
                 if self._run_context.admits_updates:
                     self._admit_waiting(phase)
                 return
@@ -267,9 +284,9 @@ class Dispatcher:
                 self.handler_runner.run_signal(phase, message)
 
     def _serve_parked(self, initial_count: int) -> bool:
-        """Let the first of the parked units have its signal, or wait when others took it.
+        """Give the first parked unit its signal, or let it wait if another unit took the signal.
 
-        False when the host has enough.
+        Returns False if the budget of the activation is spent.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
@@ -285,10 +302,14 @@ class Dispatcher:
         return True
 
     def _is_eligible(self, name: str, unit: Unit) -> bool:
-        """Whether ``unit`` may take a buffered signal: a handler comes first, except inside a busy handler."""
+        """Return True if ``unit`` may take a buffered signal.
+
+        The handler of the open phase comes first, except for units inside a busy handler.
+        """
         phase = self.open_phase
         if phase is None or name not in phase.signals:
             return True
+        # The phase dispatches nothing while this handler is busy. Without this rule, a wait inside it would never end.
         return phase.busy is not None and unit.is_within(phase.busy)
 
     def _match_waiters(self, name: str) -> None:
@@ -302,7 +323,7 @@ class Dispatcher:
                 self._resolve_wait(unit, ivar, signal)
 
     def _take_buffered(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Give the oldest buffered signal to a wait that came when it was there."""
+        """Give the oldest buffered signal to a wait that began when the signal was there."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
         self._budget.count_dispatch()
@@ -317,10 +338,10 @@ class Dispatcher:
     # -- units wait ---------------------------------------------------------------------------------------------------
 
     def wait_for_signal(self, name: str) -> IVar:
-        """Take the oldest buffered signal, if the unit at work may have it, or wait in line.
+        """Take the oldest buffered signal if the active unit may have it; otherwise wait for one.
 
-        One that is there comes later where the host has enough for this activation, and behind units that wait for that
-        already.
+        A signal that is there is taken later if the budget of the activation is spent, and behind units that are parked
+        for theirs.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         unit = scheduler.current
@@ -332,6 +353,8 @@ class Dispatcher:
         elif (scheduler.parked and unit is not scheduler.unparked_unit) or self._budget.is_spent(since=0):
             scheduler.park(name, unit, ivar)
         else:
+            # This wait does not suspend, so the deadline is restarted here: a loop over thousands of buffered signals
+            # is no deadlock. See decision 19.
             if scheduler.on_wait is not None:
                 scheduler.on_wait()
             ivar.taken_signals = unit.taken_signals
@@ -340,35 +363,37 @@ class Dispatcher:
         return ivar
 
     def return_signals(self, signals: tuple[Signal, ...]) -> None:
-        """Signals whose taker was not the one that returned.
+        """Return signals to the mailbox because nothing uses the result of the unit that took them.
 
-        They stay in the mailbox, in their order, for whoever wants them.
+        They keep their order, for other units and handlers that want them.
         """
         for signal in signals:
             self.mailbox.return_signal(signal)
+        # A dictionary and not a set: the order of the names must not depend on the hash seed.
         for name in {signal.name: None for signal in signals}:
             self._match_waiters(name)
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def enter_phase(self, phase: Phase) -> None:
-        """``phase`` takes messages from here on."""
+        """Open ``phase``: it takes messages from now on."""
         self.phase = phase
         self._run_context.is_continued = False
 
     def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
-        """Begin to leave: nothing is dispatched any more, the timer goes, updates that wait are refused."""
+        """Begin to leave: stop dispatching, cancel the timer of the phase and refuse the waiting updates."""
         if phase.leave_reason is not None:
             return
         phase.leave_reason = reason
         if phase.timer is not None and reason != "timeout":
             self._cancel_timer(phase.timer)
         self._refuse_updates()
+        # The handlers of the phase no longer come first, so waits outside of it may take these signals.
         for name in self.mailbox.awaited_names():
             self._match_waiters(name)
 
     def close_phase(self) -> None:
-        """The phase is over, and all that was bound to it."""
+        """Forget the phase; all units that belong to it have ended."""
         self.phase = None
 
     def _admit(self, phase: Phase, update: Update) -> bool:
@@ -379,9 +404,9 @@ class Dispatcher:
         return False
 
     def _admit_waiting(self, phase: Phase) -> None:
-        """Answer the updates behind a busy handler now, by the state of this moment.
+        """Judge the updates behind a busy handler now, by the present state.
 
-        Those that are accepted stay in their place.
+        Accepted updates keep their position in the mailbox.
         """
         updates = self.mailbox.updates
         waiting = list(updates)
@@ -393,9 +418,10 @@ class Dispatcher:
         )
 
     def _refuse_updates(self) -> None:
-        """Reject what waits in the mailbox, fail what was admitted.
+        """Reject the updates that wait in the mailbox, and fail those that were admitted.
 
-        On replay accepted updates stay: their phase is still to open. Redelivered ones stay until the run closes.
+        On replay accepted updates stay, because their phase will still open. Redelivered updates stay until the run
+        closes.
         """
         updates = self.mailbox.updates
         if not updates:
@@ -416,7 +442,7 @@ class Dispatcher:
         updates.extend(remaining)
 
     def _closed_error(self, message: str) -> WorkflowClosed:
-        """The refusal of a redelivered message when the run closes."""
+        """Return the error for a redelivered message that nothing took before the run closed."""
         return WorkflowClosed(
             f"{self._run_context.run_label} is closed: nothing took {message}, which was delivered again"
         )
@@ -432,9 +458,9 @@ class Dispatcher:
             accepts={"signals": accepts["signals"], "updates": accepts["updates"]},
         )
 
-    # -- the run is dropped -------------------------------------------------------------------------------------------
+    # -- eviction -----------------------------------------------------------------------------------------------------
 
     def release_references(self) -> None:
-        """Let go of what refers back here: the memory is free at once then, and not when the collector comes."""
+        """Drop the references that form cycles, so that reference counts free the memory without the collector."""
         self.handler_runner.release_references()
         self.phase = self._request_judge = None

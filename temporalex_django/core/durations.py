@@ -6,14 +6,14 @@ import math
 from datetime import timedelta
 from typing import Any
 
-#: About a hundred years: beyond that it is a mistake, and date arithmetic overflows.
+#: About a hundred years. A longer duration is a mistake, and date arithmetic would overflow.
 MAX_SECONDS = 100 * 366 * 86400.0
 
 
 def to_seconds(value: Any, *, label: str = "duration") -> float:
-    """``value`` in seconds.
+    """Return ``value`` in seconds.
 
-    Raises ``TypeError`` for what is no duration and ``ValueError`` for what no clock can wait for.
+    Raises ``TypeError`` for a value that is no duration, and ``ValueError`` for one that is not finite or too long.
     """
     if isinstance(value, timedelta):
         number = value.total_seconds()
@@ -21,13 +21,14 @@ def to_seconds(value: Any, *, label: str = "duration") -> float:
         number = float(value)
     else:
         raise TypeError(f"{label} must be a timedelta or a number of seconds, not {value!r}")
+    # ``isfinite`` comes first: every comparison with NaN is False, so the second test alone would let NaN pass.
     if not math.isfinite(number) or number > MAX_SECONDS:
         raise ValueError(f"{label} of {value!r} is longer than 100 years")
     return number
 
 
 def wait_seconds(value: Any, *, label: str) -> float:
-    """The same for something to wait for: negative raises ``ValueError``."""
+    """Return a time to wait in seconds. Raises ``ValueError`` if it is negative; see ``to_seconds``."""
     number = to_seconds(value, label=label)
     if number < 0:
         raise ValueError(f"{label} must not be negative: {value!r}")
@@ -35,9 +36,9 @@ def wait_seconds(value: Any, *, label: str) -> float:
 
 
 def check_wait(timeout: Any, mode: str = "auto") -> float | None:
-    """How long a method of a handle waits, in seconds; None is for ever.
+    """Return the timeout of a method of a handle in seconds; None means to wait without a limit.
 
-    Raises ``TypeError`` and ``ValueError``, also for another ``mode``.
+    Raises ``TypeError`` and ``ValueError``, also for an unknown ``mode``.
     """
     if mode not in ("auto", "worker"):
         raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")

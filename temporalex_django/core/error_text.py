@@ -1,7 +1,7 @@
-"""How an error is told in a log: one line, not too long, and nothing of what it was about.
+"""Errors as lines of a log: one short line without any payload.
 
-What an exception says may quote a payload, and its traceback says it again. The whole of it stands in the stored
-failure, where payloads may be; a log gets the type and the places that it came through.
+The message of an exception may quote a payload, and its traceback repeats it. The stored failure has the full text,
+because payloads may be there. A log gets the type and the code locations that the error passed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalex_django import errors
 
 MAX_LENGTH: Final = 300
 _MAX_LOCATIONS = 3
-#: What these say is ours and names code, or it is a database that does not answer.
+#: The messages of these errors are written by this package and name code only, so a log may have them.
 _CODE_ERRORS = (
     errors.DeadlockDetected,
     errors.DeterminismViolation,
@@ -29,13 +29,14 @@ _CODE_ERRORS = (
     errors.UnknownWorkflow,
     errors.WorkflowDefinitionError,
 )
+#: Errors of database drivers that do not quote rows. Names are compared, because the core imports no driver.
 _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
 
 def error_line(exc: BaseException) -> str:
-    """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``.
+    """Return ``exc`` as a line of a log: ``KeyError at shop/orders.py:12 in book < …``.
 
-    With its words where they cannot quote a payload.
+    The message is included only where it cannot quote a payload.
     """
     kind = f"{type(exc).__name__}{_field_path(exc)}"
     if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
@@ -45,12 +46,15 @@ def error_line(exc: BaseException) -> str:
 
 
 def is_about_code(exc: BaseException) -> bool:
-    """Whether its words name code and quote no payload."""
+    """Return True if the message of the error names code and quotes no payload."""
     return isinstance(exc, _CODE_ERRORS)
 
 
 def _field_path(exc: BaseException) -> str:
-    """Which field of an annotation a payload does not fit: the path of the declared names, not what stood there."""
+    """Return the path of the field whose annotation a payload does not fit.
+
+    The path consists of declared names. The value at that path is left out.
+    """
     if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
         return ""
     _, at, path = str(exc.__cause__).rpartition(" - at ")
@@ -58,7 +62,7 @@ def _field_path(exc: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, of printable characters, cut short."""
+    """Return the first line with text, limited to printable characters and ``MAX_LENGTH``."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return _shorten("".join(c if c.isprintable() else "?" for c in first))
 
@@ -68,7 +72,10 @@ def _shorten(text: str) -> str:
 
 
 def _code_locations(exc: BaseException) -> Iterator[str]:
-    """Where it was raised, then through what it came; folders above the last one are left out."""
+    """Yield the code locations of an error, innermost first.
+
+    Each path is shortened to the file and its directory.
+    """
     frames = []
     traceback = exc.__traceback__
     while traceback is not None:

@@ -1,9 +1,9 @@
-"""Dropping suspended coroutines without running their code.
+"""Eviction: drop suspended coroutines without running their code. See decision 29.
 
-``coroutine.close()``, and the garbage collector, throw ``GeneratorExit`` into a suspended coroutine: its ``finally``
-blocks and context managers would run, in whatever thread and moment, as if they were part of some other run. A
-coroutine whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an
-implementation detail of CPython with the GIL: ``SAFE`` says whether a probe at import found it to work.
+``coroutine.close()`` and the garbage collector throw ``GeneratorExit`` into a suspended coroutine. Its ``finally``
+blocks and context managers would run, in any thread and at any moment, as if they were part of another run. A coroutine
+whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an implementation
+detail of CPython with the GIL. ``SAFE`` is True if a probe at import found that it works.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athr
 
 
 def _mark_finalized(target: object) -> None:
-    """Mark ``target`` as one whose finalizer has run: bit 0 of ``_gc_prev``, the word before the object."""
+    """Mark ``target`` as finalized: set bit 0 of ``_gc_prev``, the word before the object."""
     ctypes.c_size_t.from_address(id(target) - 8).value |= 1
 
 
 def suspended_parts(coroutine: Any) -> Iterable[Any]:
-    """The coroutine and all that it is suspended in.
+    """Yield the coroutine and everything that it is suspended in.
 
-    A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only.
+    A wrapper (``coroutine.__await__()``) has no attribute for its content; only ``gc`` finds it.
     """
+    # The limit on ``seen`` ends the loop if coroutines await each other in a cycle.
     seen = 0
     while coroutine is not None and seen < 10_000:
         seen += 1
@@ -64,6 +65,7 @@ def _can_mark_finalized() -> bool:
             stack.callback(ran.append, 1)
             await Trap()
 
+    # The probe suspends inside a context manager. If its exit runs nevertheless, this interpreter ignores the bit.
     coroutine = probe()
     coroutine.send(None)
     _mark_finalized(coroutine)
@@ -77,11 +79,10 @@ SAFE = _can_mark_finalized()
 def discard(coroutines: Iterable[Any]) -> None:
     """Drop suspended coroutines and async generators.
 
-    Where ``SAFE`` is False coroutines are closed, with every primitive refusing to act.
+    If ``SAFE`` is False, the coroutines are closed while every primitive refuses to act.
 
-    The safe way touches no context variable: a finalizer may run in the middle of anything, and on Python 3.11 the
-    collector runs inside of allocations, so in the middle of ``ContextVar.set`` too, which does not survive being
-    entered again.
+    The safe path touches no context variable. A finalizer may run at any moment. On Python 3.11 the collector runs
+    inside allocations, and so also inside ``ContextVar.set``, which cannot be entered again.
     """
     if SAFE:
         for coroutine in coroutines:
@@ -90,5 +91,5 @@ def discard(coroutines: Iterable[Any]) -> None:
         return
     with current.outside_workflow("workflow that is being evicted"):
         for coroutine in coroutines:
-            with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
+            with contextlib.suppress(BaseException):  # the run is gone, so nothing can handle the error
                 Context().run(coroutine.close)

@@ -1,9 +1,9 @@
-"""The executor: activations in, commands out.
+"""The executor: it takes activations and returns commands.
 
-One executor is one run in memory. ``activate`` applies what is delivered in this order (resolutions, a cancel
-request, then messages one at a time, all units run to blocked in between) and gives back every command that workflow
-code issued. ``replay`` feeds it a history instead, and compares. What it holds is a pure function of that history: an
-executor may be dropped at any activation boundary and built again.
+One executor is one run in memory. ``activate`` delivers jobs in a fixed order: results, then a cancel request, then
+messages one at a time. All units run until they are blocked in between (see decision 9). It returns every command that
+workflow code issued. ``replay`` takes the activations from a history instead and compares the commands. The state of an
+executor is a pure function of that history. So you may drop an executor at any activation boundary and build it again.
 """
 
 from __future__ import annotations
@@ -41,20 +41,22 @@ from temporalex_django.core.senders import Judge
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
 from temporalex_django.errors import EngineChanged
 
-#: A longer history slows every rebuild: the run should continue as new.
+#: Number of events from which on a run should continue as new, because a longer history slows every rebuild.
 SUGGEST_CONTINUE_AS_NEW = 10_000
 _MAX_WAITS_LISTED = 20
-#: A fan-out of thousands that all wait for the same must not make each activation slow.
+#: A fan-out of thousands of units that wait for the same must not make each activation slow.
 _MAX_UNITS_LISTED = 50
 
 
 class Executor:
-    """Not thread-safe: whoever activates it holds the run's lock. After any exception from it, discard it.
+    """One run in memory. For workflow code it is a ``WorkflowRuntime``.
 
-    ``on_wait`` is called whenever a unit has come to a wait, or ended. ``strict``: an input that differs from the
-    history parts code and history. ``unexpected_error`` is the host's answer where the class has none: "fail" or
-    "block". ``skip_failed``: replays do not call handlers of signals that failed and left nothing behind. To workflow
-    code it is a ``WorkflowRuntime``.
+    It is not thread-safe: the caller of ``activate`` must hold the lock of the run. Discard it after any exception.
+
+    - ``on_wait`` is called whenever a unit has come to a wait, or has ended.
+    - With ``strict``, an input that differs from the history is an error.
+    - ``unexpected_error`` ("fail" or "block") is the answer of the host for classes that do not set one.
+    - With ``skip_failed``, replays do not call handlers of signals that failed without leaving anything behind.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Executor:
         skip_failed: bool = False,
     ) -> None:
         self.definition = definition
-        self.differences: list[ReplayDifference] = []  # inputs and durations, as far as it was replayed
+        self.differences: list[ReplayDifference] = []  # of inputs and durations, found by replays so far
         self._strict = strict
         blocks = (definition.unexpected_error or unexpected_error) == "block"
         self.run_context = run_context = RunContext(
@@ -89,46 +91,50 @@ class Executor:
         self.is_suspect = False
         self.published: Any = None
         self.publications = 0
-        self.search_attributes: Mapping[str, Any] = {}  # as ``core.attributes`` keeps them; replaced, never changed
-        self.sets_attributes = False  # whether its code ever did
+        self.search_attributes: Mapping[str, Any] = {}  # stored form; replaced, never changed
+        self.sets_attributes = False  # True once its code has set search attributes
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
-        self._tracked_coroutines: dict[int, Coroutine[Any, Any, Any]] = {}  # given as branches, until they have ended
+        self._tracked_coroutines: dict[int, Coroutine[Any, Any, Any]] = {}  # passed as branches, until they have ended
 
     # -- activation ---------------------------------------------------------------------------------------------------
 
     def activate(
         self, activation: Activation, *, is_budget_spent: Callable[[], bool] | None = None, judge: Judge | None = None
     ) -> Completion:
-        """Deliver, run until every unit is blocked, and answer.
+        """Deliver an activation, run until every unit is blocked, and return the completion.
 
-        ``is_budget_spent`` is asked between two messages, when every unit is blocked: once it says so, those that
-        follow are left unapplied, for another activation; the same with those that a phase or a wait finds in the
-        mailbox. Something is always applied. A history says what each activation took: replay does not ask. ``judge``
-        says who may send what; without one, who is named may do nothing that takes a permission.
+        ``is_budget_spent`` is called between two messages, when every unit is blocked. Once it returns True, the
+        messages that follow are left unapplied for another activation. The same holds for messages that a phase or a
+        wait finds in the mailbox. At least one message is always applied. A history says how many each activation took,
+        so a replay does not call it.
 
-        Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The
-        executor is of no use then.
+        ``judge`` decides who may send which message. Without a judge, a named sender may do nothing that needs a
+        permission.
+
+        Raises the error that fails the activation (not the workflow): ``MemoryError``, ``RecursionError``, a deadlock.
+        The executor is then unusable.
         """
         return self._activate(activation, None, is_budget_spent, judge)
 
     def replay(self, events: Sequence[HistoryEvent]) -> None:
-        """Go on from where it stands through ``events``.
+        """Continue from the present state through ``events``.
 
-        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerFixed``: then an executor with
-        ``skip_failed`` is to replay them from the beginning.
+        Raises ``NondeterminismError`` if the code differs from them, and ``HandlerFixed``. After ``HandlerFixed`` the
+        caller must replay them from the beginning with an executor that has ``skip_failed``.
         """
         for _ in self.replay_in_steps(events):
             pass
 
     def replay_in_steps(self, events: Sequence[HistoryEvent]) -> Iterator[None]:
-        """``replay`` that stops behind each activation, for a host that has other things to do in between.
+        """Replay as ``replay`` does, and stop after each activation, for a host that has other work in between.
 
-        A host that feeds a history in pages, which end at activations, tells of all its patch markers first: see
-        ``expect_markers``.
+        A host may pass a history in pages that end at activations. It must first pass the ids of all patch markers of
+        the history to ``expect_markers``.
         """
         run_context = self.run_context
         self._check_engine(events)
+        # All markers must be known before the first step, because the first answer for an id is final. See ``Patches``.
         self.expect_markers(e.attributes["id"] for e in events if e.kind == "PatchMarked")
         for recorded in split_activations(events):
             if (copy_mark := recorded.activation.copied) is not None:
@@ -163,11 +169,11 @@ class Executor:
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:
-        """Ids of patch markers that are in the history."""
+        """Add ids of patch markers that are in the history."""
         self.patches.recorded.update(patches)
 
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
-        """A history of another engine means something else than this one would make of it."""
+        """Raise ``EngineChanged`` for a history of another engine, which this engine would replay differently."""
         if events and events[0].kind == "WorkflowStarted":
             engine = events[0].attributes.get("engine", 1)
             if engine != ENGINE_VERSION:
@@ -205,12 +211,13 @@ class Executor:
         waiting, incoming = order_deliveries(
             activation.jobs, recorded, received=dispatcher.mailbox.received, carried=carried, run=run_context.info.id
         )
-        # what is of no unit is of this activation alone
+        # An empty context: what code outside of units sets must not outlive this activation. See decision 30.
         Context().run(self._deliver, activation, carried, waiting, incoming)
         unjudged, requests = dispatcher.end()
         completion.pending = [
             (update.message_id, self._position(update.after)) for update in unjudged if not update.accepted
         ]
+        # Updates keep their position among the signals. Requests have none, so they come again behind all signals.
         completion.pending += [(request, self._position(dispatcher.mailbox.received)) for request in requests]
         if run_context.closed is None:
             pending_commands.release_deferred()
@@ -226,6 +233,8 @@ class Executor:
             dispatcher.mailbox.updates.extend(waiting)
             if activation.start is not None:
                 self._start(activation.start)
+            # The order of the jobs is the host's; a replay builds the same one. Messages follow in
+            # ``dispatcher.deliver``.
             for job in activation.jobs:
                 if job.kind in RESOLUTIONS or job.kind == DELIVERED:
                     self.pending_commands.deliver(job)
@@ -237,13 +246,17 @@ class Executor:
             dispatcher.deliver(incoming)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
-        """What a run was called when its history was made: up to where it took up another one it goes by that one's."""
+        """Take the ids under which the recorded part of a history was made.
+
+        Up to the point of a reset or fork, that is the run which was reset or forked. Ids that workflow code makes from
+        them stay the same.
+        """
         info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.run_context.info = replace(info, **named)
 
     def _apply_copy_mark(self, mark: Mapping[str, Any]) -> None:
-        """Take the name of the run from its mark behind the run that it takes up, and the people who are shut out."""
+        """Take the ids of this run and its excluded users from the mark behind the copied part of its history."""
         self._adopt_identity(mark)
         self.run_context.snapshot = four_eyes.snapshot_after_mark(self.run_context.snapshot, mark)
         if self.opened_human_tasks is not None:
@@ -265,7 +278,7 @@ class Executor:
         return await self.definition.entry(payloads.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Behind how many signals an update stands; when the run has gone on, of those that go with it."""
+        """Return the number of signals before an update. After a continue-as-new, only the carried signals count."""
         if self.run_context.closed is None:
             return after
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())
@@ -301,7 +314,7 @@ class Executor:
         self.journal.emit(kind, None, attributes)
 
     def _encode_result(self, value: Any) -> Any:
-        """What ``Ok`` holds, for whoever reads it by the annotation of ``run``."""
+        """Encode the value of ``Ok`` so that the annotation of ``run`` decodes the same value."""
         return self.run_context.encode_lossless(
             value,
             "the result of run",
@@ -310,18 +323,21 @@ class Executor:
         )
 
     def place_of(self, index: int | None) -> str | None:
-        """Where in the user's code command ``index`` of the present activation was issued.
+        """Return the place in user code where command ``index`` of the current activation was issued.
 
-        Only a tracing executor knows.
+        Only a tracing executor knows it; this one returns None.
         """
         del index
         return None
 
-    # -- what workflow code may use, beside the parts: see Port -------------------------------------------------------
+    # -- WorkflowRuntime: what workflow code may use, beside the parts ------------------------------------------------
 
     @property
     def rng(self) -> random.Random:
-        """The generator of the run. Seeding costs more than a small activation, so only runs that draw pay for it."""
+        """The random generator of the run.
+
+        Seeding costs more than a small activation, so only runs that draw numbers pay for it.
+        """
         self.run_context.record_effect()
         if self._rng is None:
             self._rng = random.Random(self._seed)  # noqa: S311 - reproducible on purpose
@@ -329,31 +345,31 @@ class Executor:
 
     @property
     def human_tasks(self) -> HumanTasks:
-        """What the run asks people; most runs never do."""
+        """The human tasks of the run, created at first use: most runs have none."""
         if self.opened_human_tasks is None:
             self.opened_human_tasks = HumanTasks(self.run_context, self.pending_commands)
         return self.opened_human_tasks
 
     @property
     def approvals(self) -> Approvals:
-        """The process of code that asks for approvals, from the first one on."""
+        """The request judge for ``api.approval``, created and attached at first use."""
         if self._approvals is None:
             self._approvals = Approvals(self)
             self.attach(self._approvals)
         return self._approvals
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """From here on ``request_judge`` judges requests."""
+        """Let ``request_judge`` judge the requests from now on."""
         self.dispatcher.attach(request_judge)
 
     def publish(self, value: Any) -> None:
-        """Show ``value`` (JSON data) to queries."""
+        """Publish ``value`` (JSON data) for queries."""
         self.published = value
         self.publications += 1
         self.run_context.record_effect()
 
     def set_search_attributes(self, values: Any) -> None:
-        """Change those that are named, and drop those that are None. Raises ``PayloadError``."""
+        """Change the named search attributes, and remove those whose value is None. Raises ``PayloadError``."""
         declared, label = self.definition.search_attributes, f"set_search_attributes of {self.definition.name}"
         changes = attributes.encode_all(values, declared, label=label)
         self.search_attributes = attributes.merge(self.search_attributes, changes)
@@ -361,22 +377,22 @@ class Executor:
         self.run_context.record_effect()
 
     def track_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """A coroutine was given as a branch: it is closed with the run if it never starts."""
+        """Remember a coroutine that was passed as a branch, so that eviction discards it if it never starts."""
         self._tracked_coroutines[id(coroutine)] = coroutine
 
     def untrack_coroutine(self, coroutine: object) -> None:
-        """It has ended."""
+        """Forget a coroutine that has ended."""
         self._tracked_coroutines.pop(id(coroutine), None)
 
     def mark_suspect(self) -> None:
-        """The determinism guard watches this run from here on (Python 3.11)."""
+        """Let the determinism guard watch this run from now on (Python 3.11)."""
         self.is_suspect = True
 
-    # -- what hosts read ----------------------------------------------------------------------------------------------
+    # -- for hosts ----------------------------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to go on with, also when nothing is delivered."""
+        """True if the run can continue even if nothing is delivered."""
         return self.dispatcher.unfinished
 
     @property
@@ -386,7 +402,7 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether activities or children are under way."""
+        """True if activities or children are pending."""
         return bool(self.pending_commands.activities or self.pending_commands.children)
 
     @property
@@ -394,7 +410,7 @@ class Executor:
         return self.pending_commands.had_children
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
-        """Timers due at ``until`` or before, in order of their time."""
+        """Return the timers due at ``until`` or before, as pairs of due time and number, in order of time."""
         return self.pending_commands.due_timers(until)
 
     def next_timer(self) -> datetime | None:
@@ -407,20 +423,20 @@ class Executor:
 
     @property
     def waiting_for(self) -> list[str]:
-        """What the units wait for, in order of their creation; the first twenty."""
+        """Labels of what the units wait for, in order of their creation; at most twenty."""
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
         return list(islice(waits, _MAX_WAITS_LISTED))
 
     @property
     def wait_infos(self) -> list[WaitInfo]:
-        """The same for programs: activities have rows of their own, and are not in it."""
+        """Waits of the units as data for programs. Activities are left out, because they have rows of their own."""
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         wait_infos = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.wait_infos)
         return list(islice(wait_infos, _MAX_WAITS_LISTED))
 
     def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
-        """The part of a snapshot that is about people: for a child that the run starts now, or for its next run."""
+        """Return the part of a snapshot that is about people, for a child that starts now or for the next run."""
         deciders = () if self.opened_human_tasks is None else self.opened_human_tasks.deciders
         make_snapshot = four_eyes.child_snapshot if child else four_eyes.next_run_snapshot
         return make_snapshot(self.run_context.snapshot, deciders)
@@ -429,11 +445,12 @@ class Executor:
         """Drop the run from memory without running any more of its code."""
         coroutines = [*self._tracked_coroutines.values(), *self.scheduler.drop()]
         self._tracked_coroutines.clear()
-        # what refers back to parts of it: without it the memory is free at once, and not when the collector comes
+        # Break the cycles between the parts: reference counts then free the memory at once, without the collector.
         self.dispatcher.release_references()
         self.conditions.clear()
         self.pending_commands.clear()
         self._approvals = self.opened_human_tasks = None
+        # Last: where eviction is not ``SAFE`` this closes the coroutines, and their code must find no live part.
         eviction.discard(coroutines)
 
     def __del__(self) -> None:
@@ -442,6 +459,6 @@ class Executor:
 
 
 def _signal_attributes(signal: Signal) -> dict[str, Any]:
-    """The attributes of ``SignalReceived`` of a signal that goes along to the next run."""
+    """Return the attributes of ``SignalReceived`` for a signal that is carried to the next run."""
     own_id = {} if signal.message_id is None else {"id": signal.message_id}
     return {"name": signal.name, "payload": signal.payload, **own_id, **senders.sender_attributes(signal.sender)}

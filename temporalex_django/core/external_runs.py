@@ -1,4 +1,4 @@
-"""Other runs: children that this one starts and waits for, and messages to runs that it knows by id."""
+"""Other runs: children that this run starts and waits for, and messages to runs that it knows by id."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MAX_ID_LENGTH = 200
 def start_child(
     runtime: WorkflowRuntime, attributes: dict[str, Any], decode_result: Callable[[Any], Any], reader: Reader
 ) -> IVar:
-    """Emit StartChild.
+    """Emit ``StartChild`` and return the IVar of the child.
 
-    The IVar gives the child's result, ``decode_result`` to its code, or raises ``ChildWorkflowFailure``.
+    The IVar holds the result of the child, converted by ``decode_result``, or raises ``ChildWorkflowFailure``.
+    ``reader`` reads the input as the child does.
 
-    ``reader``: as what the child reads its input.
-
-    Cancelling the wait asks the child to cancel, unless it is to be abandoned; a child that the parent leaves open when
-    it closes gets what its ``parent_close`` says.
+    A cancelled wait asks the child to cancel, unless ``parent_close`` is "abandon". When the parent closes, a child
+    that is still open gets what ``parent_close`` says.
     """
     number = runtime.pending_commands.next_number()
     if attributes["id"] is None:
-        # the run's own id where the parent's leaves no room: both are recorded, so a replay makes the same
+        # The run id is used where the business id leaves no space for the number. Both are in the history, so a replay
+        # makes the same id.
         generated_id = f"{runtime.run_context.info.id}:{number}"
         attributes = {
             **attributes,
@@ -47,6 +47,7 @@ def start_child(
     def resolve(job: Job) -> None:
         if job.kind == "ChildCompleted":
             try:
+                # A copy, because the job goes into the history and user code may change its result.
                 ivar.put(decode_result(deep_copy(job.attributes.get("result"))))
             except PayloadError as exc:
                 ivar.fail(exc)
@@ -63,9 +64,9 @@ def start_child(
 
 
 def send_external(runtime: WorkflowRuntime, kind: str, attributes: dict[str, Any]) -> IVar:
-    """Emit SignalExternal or CancelExternal.
+    """Emit ``SignalExternal`` or ``CancelExternal`` and return its IVar.
 
-    The IVar is filled when the message is in the inbox of an open run, else it raises.
+    The IVar is filled when the message is in the inbox of an open run. Otherwise it raises.
     """
     label = f"signal {attributes['name']}" if kind == "SignalExternal" else "cancel request"
     ivar = IVar(f"{label} to {attributes['id']}")

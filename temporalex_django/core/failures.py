@@ -1,4 +1,4 @@
-"""Errors as plain data, and back: what a failed activity, update or run leaves in the history."""
+"""Errors as plain data, and back: the record that a failed activity, update or run leaves in the history."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 
+# The descriptor of ``type`` itself: a metaclass of user code may override ``__name__`` and raise.
 _class_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000
 _MAX_CAUSE_LENGTH = 200
-#: A frame of a traceback: its path and its line.
+#: A frame in the text of a traceback: its path and its line number.
 _FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)', re.MULTILINE)
-#: Directories that hold the code of others, and paths of Python's own.
+#: Directories of installed packages, and paths of the standard library.
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 _PYTHON = re.compile(r"[/\\]python3(\.\d+)?[/\\]", re.IGNORECASE)
 _PACKAGE_PATH = __file__.removesuffix("core/failures.py")
@@ -37,10 +38,10 @@ _PACKAGE_PATH = __file__.removesuffix("core/failures.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailure:
-    """Why an attempt of an activity failed that is tried again.
+    """The failure of an attempt of an activity that is tried again.
 
-    ``attempt`` is its number, from 1, and ``at`` when it ended. ``traceback`` is text, None where nothing was raised.
-    ``since``: when the first of its attempts failed, as far as the storage has said so.
+    ``attempt`` is the number of the attempt, from 1, and ``at`` the time at which it ended. ``traceback`` is text, or
+    None if nothing was raised. ``since`` is the time at which the first attempt failed, if the storage has recorded it.
     """
 
     type: str
@@ -51,7 +52,7 @@ class AttemptFailure:
     since: datetime | None = None
 
     def payload(self) -> dict[str, Any]:
-        """What of it may quote payloads, with the type: stored as they are."""
+        """Return the type and the parts that may quote payloads, as they are stored."""
         return {"type": self.type, "message": self.message, "traceback": self.traceback}
 
     @property
@@ -61,7 +62,7 @@ class AttemptFailure:
 
 
 class RunFailure(Exception):
-    """Fails the run with these attributes of ``WorkflowFailed``: what went wrong is known already."""
+    """An error that fails the run with the given attributes of ``WorkflowFailed``."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(str(attributes.get("message") or attributes.get("reason")))
@@ -69,12 +70,10 @@ class RunFailure(Exception):
 
 
 class ReturnedErr(Exception):
-    """An attempt that gave ``Err(reason)`` has failed like one that raised.
+    """The failure of an attempt that returned ``Err(reason)``.
 
-    ``reason`` is plain data, and stays out of the text.
-
-    ``types`` are the names that ``RetryPolicy.non_retryable`` may have for it: "Err", and those of an exception given
-    as the reason.
+    ``reason`` is plain data and is not part of the message. ``types`` are the names that ``RetryPolicy.non_retryable``
+    may use for it: "Err", and the names of an exception that is the reason.
     """
 
     def __init__(self, reason: Any, types: Sequence[str]) -> None:
@@ -84,7 +83,7 @@ class ReturnedErr(Exception):
 
 
 def failure_types(exc: BaseException) -> Sequence[str]:
-    """What ``RetryPolicy.non_retryable`` may call it: the class, or a base of it."""
+    """Return the names that ``RetryPolicy.non_retryable`` may use for an error: those of its class and its bases."""
     if isinstance(exc, ReturnedErr):
         return exc.types
     own = [exc.type] if isinstance(exc, ApplicationError) and exc.type else []
@@ -92,7 +91,7 @@ def failure_types(exc: BaseException) -> Sequence[str]:
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
-    """``{"type", "message"}`` of an exception; of an ``ApplicationError`` that has them, also ``details``."""
+    """Return ``{"type", "message"}`` of an exception, with ``details`` for an ``ApplicationError`` that has them."""
     if not isinstance(exc, ApplicationError):
         return {"type": exception_name(type(exc)), "message": exception_message(exc)}
     details = {} if exc.details is None else {"details": _plain_or_text(exc.details)}
@@ -100,7 +99,7 @@ def describe(exc: BaseException) -> dict[str, Any]:
 
 
 def _plain_or_text(details: Any) -> Any:
-    """Details that are no plain data do not hide the failure that they belong to."""
+    """Return details as plain data, or their ``repr`` as text: a wrong detail must not hide the failure itself."""
     try:
         return payloads.to_plain(details, label="the details of an ApplicationError")
     except PayloadError:
@@ -108,12 +107,12 @@ def _plain_or_text(details: Any) -> Any:
 
 
 def exception_name(cls: type[BaseException]) -> str:
-    """The name of a class of exceptions, whatever its metaclass says."""
+    """Return the name of an exception class, whatever its metaclass does."""
     return to_storable(_class_name(cls))
 
 
 def exception_message(exc: BaseException) -> str:
-    """``str(exc)``; a user's ``__str__`` that raises does not hide the failure itself."""
+    """Return ``str(exc)``, or a note if it raises: a faulty ``__str__`` must not hide the failure itself."""
     try:
         text = str(exc)
     except BaseException as broken:  # noqa: BLE001 - arbitrary user code
@@ -121,27 +120,27 @@ def exception_message(exc: BaseException) -> str:
     return to_storable(text)
 
 
-#: By raising one of these a validator refuses. ``UpdateRejected`` is one of ours; hosts add those of their libraries.
+#: Exceptions by which a validator refuses an update. Hosts add the exceptions of their libraries. See decision 12.
 _REFUSALS: dict[type[Exception], Callable[[Exception], bool]] = {
     kind: lambda _: True for kind in (UpdateRejected, ValueError, ArithmeticError, PermissionError)
 }
 
 
 def add_refusal(kind: type[Exception], refuses: Callable[[Exception], bool] = lambda _: True) -> None:
-    """Let validators refuse by raising ``kind``, as far as ``refuses(exception)`` says so."""
+    """Let validators refuse by raising ``kind``, if ``refuses(exception)`` returns True."""
     _REFUSALS[kind] = refuses
 
 
 def is_refusal(exc: BaseException) -> bool:
-    """Whether a validator that raises ``exc`` refuses, instead of failing by a fault of its code."""
+    """Return True if a validator that raises ``exc`` refuses the update, instead of failing by a fault of its code."""
     return any(isinstance(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
 
 
 def refusal_reason(exc: BaseException) -> str:
-    """What the sender is told whose update a validator refused by raising.
+    """Return the reason that the sender of an update reads when a validator refused it by raising.
 
-    What the exception says, of Django's ``ValidationError`` its messages; with the name of those that are mistakes of
-    the code more often than reasons: a ``KeyError`` says the key alone.
+    It is the message of the exception, or the messages of Django's ``ValidationError``. Exceptions that are more often
+    mistakes than reasons are prefixed with their name, because the message of a ``KeyError`` is only the key.
     """
     name, text = exception_name(type(exc)), exception_message(exc)
     try:
@@ -156,14 +155,14 @@ def refusal_reason(exc: BaseException) -> str:
 
 
 def to_storable(text: str) -> str:
-    """``text`` as every database can keep it: no lone surrogates, no NUL, of bounded length."""
+    """Return ``text`` as every database can store it: no lone surrogates, no NUL, of limited length."""
     if len(text) > _MAX_LENGTH:
         text = text[:_MAX_LENGTH] + f"… ({len(text):,} characters)"
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
 def run_failure(exc: BaseException) -> dict[str, Any]:
-    """Attributes of ``WorkflowFailed`` for an exception that escaped ``run``."""
+    """Return the attributes of ``WorkflowFailed`` for an exception that ``run`` did not catch."""
     attributes = {**describe(exc), "reason": None, "traceback": _shorten(traceback.format_exception(exc))}
     if isinstance(exc, ActivityFailure) and exc.activity is not None:
         attributes |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
@@ -172,9 +171,9 @@ def run_failure(exc: BaseException) -> dict[str, Any]:
 
 
 def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
-    """The cause of a failed run, from the attributes of ``WorkflowFailed``; None for what no code caused.
+    """Return the cause of a failed run from the attributes of ``WorkflowFailed``; None if no code caused it.
 
-    A run that failed with one of its activities has the cause that names the activity.
+    The cause of a run that failed with one of its activities names the activity.
     """
     kind = attributes.get("cause_type") or attributes.get("type")
     if kind is None:
@@ -186,17 +185,17 @@ def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
 
 
 def failure_cause(kind: str, traceback: str | None = None) -> str:
-    """The type of an error and the place in the project's code that raised it: ``KeyError at shop/activities.py:41``.
+    """Return the type of an error and the place in project code that raised it: ``KeyError at shop/activities.py:41``.
 
-    It has no word of the message, which may quote payloads. Errors with one cause have one text, whatever machine
-    they came from: of a path the last two parts count. At most 200 characters.
+    It contains no part of the message, which may quote payloads. Errors with the same cause have the same text on every
+    machine, because only the last two parts of a path count. It has at most 200 characters.
     """
     place = _project_location(traceback or "")
     return (f"{kind} at {place}" if place else kind)[:_MAX_CAUSE_LENGTH]
 
 
 def _project_location(traceback: str) -> str:
-    """The last frame of the project's code, as ``directory/file:line``; empty without one."""
+    """Return the last frame of project code as ``directory/file:line``, or an empty text."""
     for path, line in reversed(_FRAME.findall(traceback)):
         parts = path.replace("\\", "/").split("/")
         if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _PACKAGE_PATH)) or _PYTHON.search(path)):
@@ -205,7 +204,7 @@ def _project_location(traceback: str) -> str:
 
 
 def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
-    """Of an attempt that raised, or gave ``Err``, which has no traceback."""
+    """Return the failure of an attempt that raised, or that returned ``Err`` and so has no traceback."""
     if isinstance(exc, ReturnedErr):
         return AttemptFailure(type="Err", message=to_storable(repr(exc.reason)), at=at, attempt=attempt)
     failure = describe(exc)
@@ -215,17 +214,18 @@ def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> Attemp
 
 
 def clean_traceback(exc: BaseException) -> str:
-    """The traceback of an exception without our own frames: the way through what the user wrote."""
+    """Return the traceback of an exception without the frames of this package, so that it shows the user's code."""
     exception = traceback.TracebackException.from_exception(exc)
     for part in _exception_chain(exception):
         user_frames = [frame for frame in part.stack if not frame.filename.startswith(_PACKAGE_PATH)]
+        # A traceback that has only frames of this package stays whole: it would be empty otherwise.
         if user_frames:
             part.stack[:] = user_frames
     return _shorten(exception.format())
 
 
 def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """It, and what it came of."""
+    """Yield the exception, its causes and its contexts."""
     yield exception
     for other in (exception.__cause__, exception.__context__):
         if other is not None:
@@ -235,12 +235,13 @@ def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceb
 def _shorten(lines: Iterable[str]) -> str:
     text = "".join(lines).splitlines()
     if len(text) > _TRACEBACK_LINES:
+        # The end of a traceback names the error; its start shows how the call began.
         text = [*text[:5], "  …", *text[-_TRACEBACK_LINES:]]
     return to_storable("\n".join(text))
 
 
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:
-    """What the waiter of a failed or timed out activity raises."""
+    """Return the error that a failed or timed out activity raises in its waiter."""
     kind, message, timeout = attributes.get("type"), attributes.get("message"), attributes.get("timeout")
     attempts = int(attributes.get("attempts", 0))
     how = f"ran into its {timeout} timeout" if timeout else f"failed with {kind}: {message}"
@@ -257,13 +258,13 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
 
 
 def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailure:
-    """What the waiter of a child that did not complete raises."""
+    """Return the error that a child which did not complete raises in its waiter."""
     kind, message = attributes.get("type"), attributes.get("message")
     return ChildWorkflowFailure(f"child {child} did not complete: {kind}: {message}", cause=message, type=kind)
 
 
 def external_failure(attributes: dict[str, Any]) -> TemporalexError:
-    """What the sender of a message that reached no open run raises."""
+    """Return the error for the sender of a message that reached no open run."""
     kind, message = attributes.get("type"), attributes.get("message")
     if kind == AmbiguousId.__name__:
         return AmbiguousId(message, candidates=attributes.get("candidates", ()))
@@ -273,7 +274,7 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
 
 
 def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Kind and attributes (without the number) of what a parent gets for a child that closed like that."""
+    """Return the kind and the attributes of the result of a closed child, without its number."""
     if status == "completed":
         return "ChildCompleted", {"result": closing.get("result")}
     match status:
@@ -295,12 +296,12 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def step_prefix(closing: dict[str, Any]) -> str:
-    """Which step of a process it was, if it says so."""
+    """Return the step of a graph that failed, as the start of a message; empty if it is not known."""
     return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
 
 def error_data(exc: TemporalexError) -> dict[str, Any]:
-    """``{"code", "type", "message"}`` of one of our own errors, and what a refusal says beside."""
+    """Return ``{"code", "type", "message"}`` of an error of this package, with the facts of a refusal."""
     data = {"code": exc.code, **describe(exc)}
     if isinstance(exc, UpdateRejected):
         data |= {

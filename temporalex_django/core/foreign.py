@@ -1,7 +1,7 @@
-"""Types that the encoder does not know by itself: subclasses of those that it knows, lazy texts, pydantic models.
+"""Types that the encoder does not know: subclasses of the types that it knows, lazy texts, pydantic models.
 
-And those that get advice instead. They are told by what their classes have, so that nothing is imported for them:
-neither Django nor pydantic need be there.
+Django models and query sets get advice instead. Types are recognized by attributes of their classes, so nothing is
+imported for them. Neither Django nor pydantic needs to be installed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from temporalex_django.core.ivar import Call
 
-#: A value of a subclass (``SafeString``, the ``FakeDate`` of a test) as one of the type itself, which is equal to it.
-#: The first that fits counts.
+#: Conversions of a value of a subclass (``SafeString``, the ``FakeDate`` of a test) to an equal value of the base type.
+#: The first base that fits counts, so ``datetime`` comes before ``date``.
 _BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -28,14 +28,14 @@ _BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (time, lambda v: time(v.hour, v.minute, v.second, v.microsecond, v.tzinfo, fold=v.fold)),
     (timedelta, lambda v: timedelta(v.days, v.seconds, v.microseconds)),
 )
-#: Of subclasses of these an annotation makes one again, by calling it.
+#: Base types whose subclasses an annotation restores, by calling the subclass.
 _CONSTRUCTIBLE: Final = (str, int, float, Decimal)
 
 
 def encode_external(value: Any) -> Any:
-    """What the encoder writes for a value of a type that it does not know.
+    """Return the value that the encoder writes for a value of an unknown type.
 
-    Raises ``TypeError`` with advice, and ``NotAwaited`` for a call.
+    Raises ``TypeError`` with advice, and ``NotAwaited`` for a call that was not awaited.
     """
     kind = type(value)
     if kind is Call:
@@ -58,7 +58,7 @@ def encode_external(value: Any) -> Any:
 
 
 def decode_external(kind: Any, value: Any) -> Any:
-    """``value`` (JSON data) as ``kind``, of which the decoder knows nothing. Raises ``TypeError``, ``ValueError``."""
+    """Return JSON data as ``kind``, a type that the decoder does not know. Raises ``TypeError`` and ``ValueError``."""
     if isinstance(kind, type) and is_pydantic(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined] # that is what makes it one
     if isinstance(kind, type) and issubclass(kind, _CONSTRUCTIBLE) and _matches_type(kind, value):
@@ -75,12 +75,13 @@ def decode_external(kind: Any, value: Any) -> Any:
 
 
 def _matches_type(kind: type, value: Any) -> bool:
-    """Whether JSON data are what the type itself is written as."""
+    """Return True if the JSON value has the form in which the type is written."""
+    # By the exact type: True is an ``int`` for ``isinstance``, and a number written as text is no number.
     if issubclass(kind, (int, float)):
         return type(value) is int or (type(value) is float and issubclass(kind, float))
     return isinstance(value, str)
 
 
 def is_pydantic(kind: type) -> bool:
-    """Whether it is a class of pydantic models."""
+    """Return True for a class of pydantic models."""
     return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_dump")

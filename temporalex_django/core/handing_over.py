@@ -1,8 +1,9 @@
-"""Values that are handed over to a reader who is to get what was given, and not what JSON makes of it.
+"""Values for a reader who must get what was passed, and not what JSON makes of it.
 
-Results, arguments of activities, replies and published state: what would come back as something else (a Decimal as a
-text, a set as a list) is refused where it is handed over, unless an annotation brings it back. Messages and arguments
-of starts are encoded as they are, for their senders cannot see who reads them: there a warning is given, once a reader.
+This concerns results, arguments of activities, replies and published state. A value that would come back as something
+else (a Decimal as a text, a set as a list) is refused where it is passed, unless an annotation restores it. Messages
+and arguments of starts are encoded as they are, because their senders cannot see who reads them. They cause one warning
+for each reader instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from temporalex_django.errors import PayloadError, PayloadWarning
 
 logger = logging.getLogger("temporalex_django.core")
 
-#: Types that JSON does not have, each with what it becomes and how it is converted by hand. The first that fits counts.
+#: Types that JSON does not have: in words, what they become, and the expression that converts them. The first that fits
+#: counts.
 _LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (
     (Decimal, "a Decimal", "a text", "str(value)"),
     (datetime, "a datetime", "a text", "value.isoformat()"),
@@ -39,7 +41,10 @@ _SEQUENCE_TYPES = (list, tuple)
 
 
 class LossyValue(NamedTuple):
-    """What comes back as something else: where it is, what it ``was``, what it ``becomes``, how it is converted."""
+    """A value that comes back as something else.
+
+    ``path`` is its place. ``was`` and ``becomes`` describe it before and after. ``convert`` is an expression for users.
+    """
 
     path: str
     was: str
@@ -55,10 +60,10 @@ def encode_lossless(
     read: Callable[[Any], Any] | None = None,
     annotate: str = "",
 ) -> Any:
-    """``payloads.to_plain`` for whoever is to get it back as it was.
+    """Encode like ``payloads.to_plain``, and refuse a value that its reader would not get back unchanged.
 
-    ``read`` decodes plain data as its reader does, and ``annotate`` says where he says how; without them it is read as
-    plain data. Raises ``PayloadError`` for what would come back as something else, with the path.
+    ``read`` decodes plain data as its reader does. ``annotate`` is advice where to annotate. Without them the value is
+    read as plain data. Raises ``PayloadError`` with the path of a value that would come back as something else.
     """
     encoded = payloads.to_plain(value, label=label, limit=limit)
     if not is_unchanged(encoded, value):
@@ -69,12 +74,15 @@ def encode_lossless(
 def require_lossless(
     value: Any, encoded: Any, *, label: str, read: Callable[[Any], Any] | None = None, annotate: str = ""
 ) -> None:
-    """The same of what is plain data already, and not equal to ``value``."""
+    """Raise ``PayloadError`` if ``encoded``, which differs from ``value``, would come back as something else.
+
+    The arguments are those of ``encode_lossless``.
+    """
     lossy_value = find_lossy_value(value, encoded)
     if lossy_value is not None and read is not None:
         try:
             lossy_value = find_lossy_value(value, read(encoded), is_expected=partial(_reader_expects, encoded, read))
-        except PayloadError:  # whoever reads it is told
+        except PayloadError:  # the reader gets this error itself
             return
     if lossy_value is not None:
         where = "" if lossy_value.path == "$" else f" at `{payloads.shorten_path(lossy_value.path)}`"
@@ -94,10 +102,11 @@ _warned: set[str] = set()
 def warn_lossy_value(
     value: Any, encoded: Any, annotation: Callable[[], Any], *, reader: str, emit_warning: bool = True
 ) -> None:
-    """Say, once a reader, that he gets something else than what is sent him, for his code does not say what it is.
+    """Warn, once for each reader, that it gets something else than was sent because its code lacks an annotation.
 
-    In the log, and (``emit_warning``) outside of workflow code as a ``PayloadWarning``. ``encoded`` is ``value`` as
-    plain data, ``annotation()`` what the reader decodes it to (Any: nothing).
+    The warning goes to the log. With ``emit_warning``, and outside workflow code, it is also a ``PayloadWarning``.
+    ``encoded`` is ``value`` as plain data. ``annotation()`` returns the type to which the reader decodes it (Any for
+    none).
     """
     if reader in _warned or is_unchanged(encoded, value):
         return
@@ -120,20 +129,21 @@ def warn_lossy_value(
 
 
 def is_unchanged(encoded: Any, value: Any) -> bool:
-    """The cheap question, which most values answer: whether plain data are what was given."""
+    """Return True if the plain data equals the value. This test is cheap and suffices for most values."""
     try:
         return encoded is value or bool(encoded == value)
-    except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
+    except Exception:  # noqa: BLE001 - any operation on a value may raise
         return False
 
 
 def find_lossy_value(
     value: Any, decoded: Any, *, is_expected: Callable[[tuple[Any, ...]], bool] | None = None
 ) -> LossyValue | None:
-    """The first part of ``value`` that is of a type which JSON does not have and that ``decoded`` has as another.
+    """Return the first part of ``value`` that has a type which JSON lacks, and another type in ``decoded``.
 
-    Those are left out of which ``wanted(keys)`` says that they are to be so.
+    Parts for which ``is_expected(keys)`` returns True are skipped, because their reader declares that type.
     """
+    # A stack instead of recursion; parts are pushed in reverse order, so that the first one is found first.
     pending: list[tuple[str, tuple[Any, ...], Any, Any]] = [("$", (), value, decoded)]
     while pending:
         path, keys, part, decoded_part = pending.pop()
@@ -167,10 +177,13 @@ def find_lossy_value(
 
 
 def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, ...]) -> bool:
-    """Whether the reader's annotation says what is to be there, a text, say: then not everything can be."""
+    """Return True if the annotation of the reader restricts the value at ``keys``, to a text for example.
+
+    It is tested with a sentinel: a reader that refuses the sentinel does not accept every value.
+    """
     try:
         read(_replace_part(encoded, keys, _SENTINEL))
-    except (LookupError, TypeError):  # plain data have it elsewhere
+    except (LookupError, TypeError):  # the plain data has no part at these keys
         return False
     except PayloadError:
         return True
@@ -196,7 +209,7 @@ def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
 
 
 def _is_preserved(part: Any, kind: type, decoded_part: Any) -> bool:
-    """Whether it came back as what it was."""
+    """Return True if a part came back as what it was."""
     if decoded_part is _MISSING:
         return False
     return type(decoded_part) is kind or (
@@ -205,8 +218,9 @@ def _is_preserved(part: Any, kind: type, decoded_part: Any) -> bool:
 
 
 def _part_of(container: Any, key: Any) -> Any:
-    """The same part of what came back: of an object by its attribute."""
+    """Return the part under the same key in the decoded data; for an object, its attribute."""
     if isinstance(container, Mapping):
+        # A key of a subclass of ``str`` may hash otherwise than the plain text that came back.
         part = container.get(key, _MISSING)
         return container.get(str.__str__(key), _MISSING) if part is _MISSING and isinstance(key, str) else part
     return getattr(container, key, _MISSING) if isinstance(key, str) else _MISSING

@@ -1,4 +1,4 @@
-"""Handlers of a phase at work: what an update must pass, how a handler is run, and what it may answer."""
+"""The calls of handlers of a phase: the checks of an update, the run of a handler, and the answers that it may give."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from temporalex_django.errors import (
 
 
 class HandlerRunner:
-    """Knows the updates that are accepted and unfinished. ``leave(phase)`` is called when a handler stops its phase."""
+    """The part that judges updates and runs handlers. It keeps the accepted updates that are unfinished.
+
+    ``leave_phase(phase)`` is called when a handler stops its phase.
+    """
 
     __slots__ = ("_journal", "_leave_phase", "_open_updates", "_permissions", "_run_context", "_scheduler", "failures")
 
@@ -51,17 +54,19 @@ class HandlerRunner:
         self._open_updates: dict[str, str] = {}  # id -> name
         self.failures = SignalFailures(run_context, journal)
 
-    # -- updates are judged -------------------------------------------------------------------------------------------
+    # -- judging updates ----------------------------------------------------------------------------------------------
 
     def admit(self, phase: Phase, handler: Handler, update: Update) -> bool:
-        """Judge an update: accepted (its arguments decoded from here on), or rejected without a trace.
+        """Judge an update and return True if it is accepted. A rejected update leaves no trace.
 
-        A validator that fails by a fault of the code has not judged: that is no answer to the sender's data.
+        The arguments of an accepted update are decoded from then on. A validator that fails by a fault of its code has
+        not judged the update: its error is no answer to the sender.
         """
         if not update.accepted and (refusal := self._permission_error(handler, update)) is not None:
             self._journal.reject_update(update.message_id, refusal)
             return False
-        context = inherit_context(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
+        # A copy that is discarded: a replay does not know the refused updates, so nothing that they set may remain.
+        context = inherit_context(phase.host.context)
         label = f"the arguments of update {update.name!r}"
         try:
             args = context.run(payloads.convert, deep_copy(update.args), handler.args_type, label=label)
@@ -80,6 +85,7 @@ class HandlerRunner:
                 Fault(update_id=update.message_id, name=update.name, error=fault.error)
             )
             return False
+        # The event comes before anything that the handler does (decision 12), so a replay finds the update accepted.
         self._open_updates[update.message_id] = update.name
         attributes = {"id": update.message_id, "name": update.name, "args": update.args, "after": update.after}
         self._journal.emit("AcceptUpdate", None, {**attributes, **senders.sender_attributes(update.sender)})
@@ -87,7 +93,7 @@ class HandlerRunner:
         return True
 
     def _permission_error(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
-        """Why the sender may not send an update, when he may not."""
+        """Return the error if the sender may not send the update, else None."""
         permission, label = handler.permission, f"update {update.name!r}"
         if permission is None or self._permissions.is_permitted(permission, update.sender, label):
             return None
@@ -103,7 +109,7 @@ class HandlerRunner:
                 verdict = handler.validator(deep_copy(args), deep_copy(phase.state))
         except (MemoryError, RecursionError, KeyboardInterrupt):
             raise
-        except BaseException as exc:  # nobody else is to suffer
+        except BaseException as exc:  # an error of a validator must not fail the run
             if not is_refusal(exc):
                 raise _ValidatorFault(exc) from exc
             if not isinstance(exc, UpdateRejected):
@@ -124,20 +130,20 @@ class HandlerRunner:
         )
 
     def _plain_reason(self, reason: Any) -> Any:
-        """Why a validator refused, as plain data; as text where it is none."""
+        """Return the reason of a validator as plain data, or as text if it is none."""
         try:
             return self._run_context.to_plain(reason, "the reason of a validator")
         except PayloadError:
             return repr(reason)
 
-    # -- handlers are called ------------------------------------------------------------------------------------------
+    # -- calling handlers ---------------------------------------------------------------------------------------------
 
     def run_update(self, phase: Phase, update: Update) -> None:
         """Run the handler of an update that was admitted."""
         self._call_handler(phase, "update", update, phase.updates[update.name], update.args)
 
     def run_signal(self, phase: Phase, signal: Signal) -> None:
-        """Run the handler of a signal, unless its sender may not send it, or its payload does not fit."""
+        """Run the handler of a signal, unless its sender lacks the permission or its payload does not fit."""
         handler = phase.signals[signal.name]
         if self._is_refused_late(signal, handler.permission) or self.failures.should_skip(signal):
             return
@@ -151,13 +157,14 @@ class HandlerRunner:
         self._call_handler(phase, "signal", signal, handler, args)
 
     def _is_refused_late(self, signal: Signal, permission: str | None) -> bool:
-        """Whether a signal that came before its phase was open goes nowhere.
+        """Return True if a phase refuses a signal that came before the phase was open.
 
-        Its event is in the history: which one it was is recorded.
+        The event of the signal is already in the history, so its number is recorded with the activation.
         """
         if permission is None or signal.sender is None or signal.permission == permission:
             return False
         if self._run_context.replaying:
+            # The history says which signals were refused: the permissions of today must not change the past.
             return signal.number in self._permissions.refused
         if self._permissions.is_permitted(permission, signal.sender, f"signal {signal.name!r}"):
             return False
@@ -171,6 +178,7 @@ class HandlerRunner:
         effects_before = self.failures.snapshot(phase)
 
         def on_finish(value: Any, error: BaseException | None) -> None:
+            # This closure refers to the unit. Without the reset, the cycle would wait for the garbage collector.
             phase.busy, unit.on_finish = None, ignore_failure
             self._finish_call(phase, kind, message, handler, unit, value, error, effects_before)
 
@@ -180,10 +188,11 @@ class HandlerRunner:
         try:
             value = self._scheduler.call(unit, lambda: handler.fn(args, deep_copy(phase.state)))
         except KeyboardInterrupt:
-            raise  # the process is meant
+            raise  # it is for the process, not for the handler
         except BaseException as exc:  # noqa: BLE001 - the handler's failure is its sender's
             on_finish(None, exc)
             return
+        # A plain handler that started an async generator becomes a unit as well: its generators are closed in steps.
         if inspect.isawaitable(value) or unit.generators:
             self._scheduler.spawn(unit, await_if_needed(value))
         else:
@@ -213,13 +222,14 @@ class HandlerRunner:
         else:
             if isinstance(message, Signal):
                 self.failures.check_success(message)
-            phase.state = deep_copy(value.state)  # the handler may have kept a reference
+            phase.state = deep_copy(value.state)  # the handler may keep a reference to it
             if isinstance(value, Async):
                 self._spawn_async(phase, kind, message, handler, unit, value.fn)
             elif update is not None:
                 self._complete_update(update, response)
             if isinstance(value, Stop):
                 self._leave_phase(phase)
+        # After the state of the handler is in place: a change that ran before it would be overwritten.
         delayed_changes, phase.delayed_changes = phase.delayed_changes, []
         for apply in delayed_changes:
             apply()
@@ -270,9 +280,10 @@ class HandlerRunner:
         error: BaseException,
         effects_before: EffectSnapshot | None,
     ) -> None:
-        """A handler has failed; ``effects_before`` are those of before it, None where it may have left anything behind.
+        """Handle the failure of a handler.
 
-        Raises what fails the activation.
+        ``effects_before`` is the snapshot from before the call. It is None if the handler may have left anything
+        behind. Raises an error that fails the activation.
         """
         if isinstance(error, (MemoryError, RecursionError)):
             raise error
@@ -283,8 +294,9 @@ class HandlerRunner:
             self._fail_signal(message, handler, error, untouched=untouched)
 
     def _fail_signal(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
-        """A signal becomes a failed message, unless its handler asks to block the run instead."""
+        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46."""
         label, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
+        # The history has no failure of this signal, so a replay must not add one. The error is only logged.
         if self._run_context.replaying and not recorded:
             self._run_context.log_replay_failure(label, error)
             return
@@ -294,19 +306,19 @@ class HandlerRunner:
         self.failures.add(signal, error, untouched=untouched)
 
     def fail_update(self, label: str, update: str, error: BaseException) -> None:
-        """The error of an update's handler goes to its sender, and to the log."""
+        """Send the error of an update's handler to the sender of the update, and log it."""
         name = self._open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
         if not isinstance(error, (Cancelled, UpdateRejected)):
             self._run_context.log_failure(f"the handler of {label}", error)
 
     def release_references(self) -> None:
-        """The run is dropped: nobody is called any more."""
+        """Drop the callback into the dispatcher, because the run is evicted."""
         self._leave_phase = _ignore_phase
 
 
 class _ValidatorFault(Exception):
-    """A validator raised what is no refusal."""
+    """The error of a validator that raised an exception which is no refusal."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -314,4 +326,4 @@ class _ValidatorFault(Exception):
 
 
 def _ignore_phase(_: Phase) -> None:
-    """A run that was dropped leaves no phase."""
+    """Do nothing: an evicted run leaves no phase."""

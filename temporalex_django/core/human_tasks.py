@@ -1,7 +1,7 @@
-"""What a run asks people: the human tasks that are open in it, their reminders and escalations, and who may decide.
+"""Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
 
-The decision is a request (see ``core.process``), judged in a turn. What is open is a function of the history, like
-everything here; hosts keep rows of it, so that people find it.
+A decision is a request (see ``core.process``), which a turn judges. The open tasks are a function of the history, like
+everything in this module. Hosts keep rows of them, so that people find them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,26 @@ from temporalex_django.errors import (
     WorkflowDefinitionError,
 )
 
-#: Asks the host whether somebody is meant by a word (see ``Asking.asked``), or stands in: ``stands_in_for:<key>``.
+#: Asks the host whether a word for candidates (see ``HumanTaskSpec``) includes a person. The word
+#: ``stands_in_for:<key>`` asks whether the person stands in for another one.
 Permits = Callable[[str, Sender], bool]
-#: Who decides where nobody in particular is asked: code, and whoever may send messages to runs.
+#: The candidates of a task that names none: everybody who may send messages to runs. Code may decide it as well.
 DEFAULT_CANDIDATE = "perm:temporalex_django.signal_instance"
 OVERDUE = "overdue"
-#: After so many nobody is reminded any more: a task without a due date would be timers for ever.
+#: Largest number of reminders of a task. Without it, a task without a due date would start timers for ever.
 MAX_REMINDERS: Final = 100
 _ADVICE: Final = "Put the code back, or keep the old path for old runs with api.patched()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSpec:
-    """What the data of a decision are to be.
+    """The form for the data of a decision.
 
-    ``kind`` "type": a dataclass, TypedDict or the like, judged where the decision is; ``schema`` is its JSON schema.
-    "form": a form class of Django of that ``name`` (its dotted path), judged before. ``digest`` changes with it.
+    - ``kind`` "type": a dataclass, a TypedDict or the like. The data is checked where the decision is judged.
+      ``schema`` is the JSON schema.
+    - ``kind`` "form": a form class of Django with the dotted path ``name``. The data is checked before.
+
+    ``digest`` changes with the form.
     """
 
     kind: str
@@ -60,14 +64,14 @@ class FormSpec:
 
 @lru_cache(maxsize=1_000)
 def build_form_spec(form: Any, label: str) -> FormSpec:
-    """The form that workflow code names. Raises ``WorkflowDefinitionError`` for what can be none."""
+    """Return the form that workflow code names. Raises ``WorkflowDefinitionError`` for a value that is no form."""
     if isinstance(form, str):
         if not all(part.isidentifier() for part in form.split(".")) or "." not in form:
             raise WorkflowDefinitionError(f"{label}: form {form!r} is no dotted path of a form class")
         return FormSpec(kind="form", name=form, digest=_digest(form.encode()))
     try:
         schema = msgspec.json.schema(form)
-    except Exception as exc:  # noqa: BLE001 - whatever msgspec makes of it, it is no form
+    except Exception as exc:  # noqa: BLE001 - any error of msgspec means that it is no form
         raise WorkflowDefinitionError(
             f"{label}: form must be a dataclass, a TypedDict or a msgspec type, or the dotted path of a form class: "
             f"{form!r} has no schema ({exception_message(exc)})"
@@ -82,13 +86,15 @@ def _digest(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskSpec:
-    """What is asked of whom, as code says it.
+    """The question of a human task and its candidates, as code declares them.
 
-    ``candidates``: words for who may decide, ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``; nobody
-    in particular where there are none. ``remind`` and ``escalate_after`` are seconds: between two reminders
-    (``MAX_REMINDERS`` at most), and until ``escalation_candidates`` may decide, too. ``four_eyes`` is a scope of
-    ``core.four_eyes``. ``shows`` are plain data that people decide about (None: nothing but the title). ``label`` is
-    how errors call it.
+    - ``candidates`` are words for the people who may decide: ``user:<username>``, ``group:<name>`` or
+      ``perm:<app.codename>``. Without any, ``DEFAULT_CANDIDATE`` applies.
+    - ``remind`` is the time between two reminders in seconds, of which there are at most ``MAX_REMINDERS``.
+    - ``escalate_after`` is the time in seconds after which ``escalation_candidates`` may decide as well.
+    - ``four_eyes`` is a scope of ``core.four_eyes``.
+    - ``shows`` is the plain data that people decide about; None means nothing but the title.
+    - ``label`` is the name of the task in errors.
     """
 
     title: str
@@ -104,9 +110,10 @@ class HumanTaskSpec:
 
     @property
     def question(self) -> dict[str, Any]:
-        """The question as code asks it, as plain data: what a decision answers.
+        """The question as plain data: the part of the spec that a decision answers.
 
-        Recorded with the decision and compared on replay: whoever decided did not decide anything else.
+        It is recorded with the decision and compared on replay. A decision must not become the answer to another
+        question.
         """
         form = None if self.form is None else {"name": self.form.name, "digest": self.form.digest}
         return question(self.title, candidates=self.candidates, outcomes=self.outcomes, form=form, shows=self.shows)
@@ -115,17 +122,19 @@ class HumanTaskSpec:
 def question(
     title: str, *, candidates: Iterable[str], outcomes: Iterable[str], form: Mapping[str, str] | None, shows: Any
 ) -> dict[str, Any]:
-    """A question as plain data, with the digest of what people are shown; ``form`` by its name and digest."""
+    """Return a question as plain data, with a digest of the data shown. ``form`` has the form's name and digest."""
     question_fields = {"title": title, "asked": [*candidates], "outcomes": [*outcomes], "form": form}
     return question_fields if shows is None else {**question_fields, "shows": payloads.digest(shows)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskState:
-    """A human task of a run as it stands.
+    """The present state of a human task of a run.
 
-    ``key`` tells it from the others of the run. ``barred``: keys of users who may not decide it, with the reason.
-    ``ending``: decided, overdue, cancelled (nobody waits for it any more), run_closed; "" while it is open.
+    - ``key`` identifies the task within its run.
+    - ``barred`` has the keys of users who may not decide it, with the reason.
+    - ``ending`` is "decided", "overdue", "cancelled" (the run does not wait for it any more) or "run_closed". It is
+      empty while the task is open.
     """
 
     key: str
@@ -146,12 +155,12 @@ class HumanTaskState:
     comment: str = ""
 
     def as_closed(self, ending: str, at: datetime, **decision_fields: Any) -> HumanTaskState:
-        """The same, with what became of it."""
+        """Return a closed copy with its ending."""
         return replace(self, ending=ending, closed_at=at, **decision_fields)
 
     @property
     def outcome_text(self) -> str:
-        """What became of it, in words."""
+        """The ending of the task in words."""
         at = "" if self.closed_at is None else self.closed_at.isoformat(timespec="seconds")
         if self.ending == "decided":
             return f"{self.decided_by or 'code'} decided {self.outcome!r} at {at}"
@@ -164,16 +173,17 @@ class HumanTaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskChange:
-    """What a turn did to a human task: opened, reminded, escalated, barred, closed; nothing where that is not known."""
+    """The changes of a turn to a human task: opened, reminded, escalated, barred, closed; empty if not known."""
 
     changes: tuple[str, ...]
     task: HumanTaskState
 
 
 class HumanTasks:
-    """Those of one executor.
+    """The human tasks of one executor.
 
-    ``changes``: what the present activation did, by key. ``deciders``: keys of the people who have decided one.
+    ``changes`` has the changes of the current activation, by key. ``deciders`` has the keys of people who decided a
+    task.
     """
 
     __slots__ = (
@@ -190,17 +200,17 @@ class HumanTasks:
     def __init__(self, run_context: RunContext, pending_commands: PendingCommands) -> None:
         self._run_context = run_context
         self._pending_commands = pending_commands
-        self._timers: dict[str, dict[str, int]] = {}  # numbers of commands, by task and by what they are for
+        self._timers: dict[str, dict[str, int]] = {}  # numbers of commands, by task and by purpose
         self._key_count = 0
         self.open_tasks: dict[str, HumanTaskState] = {}
         self.closed_tasks: dict[str, HumanTaskState] = {}
         self.changes: dict[str, HumanTaskChange] = {}
         self.deciders: dict[str, None] = {}
 
-    # -- called by whoever asks ---------------------------------------------------------------------------------------
+    # -- called by request judges -------------------------------------------------------------------------------------
 
     def next_key(self) -> str:
-        """Of a task that is known by its number alone."""
+        """Return a new key for a task that has only a number."""
         self._key_count += 1
         return str(self._key_count)
 
@@ -213,9 +223,9 @@ class HumanTasks:
         requested_by: Sender | None = None,
         deciders: Iterable[str] = (),
     ) -> None:
-        """Ask it, from now on. Its reminders and escalation are timers; when it is due is the caller's business.
+        """Open a task. Its reminders and its escalation are timers; the caller handles the due date.
 
-        ``deciders``: keys of people whose decisions the caller alone knows.
+        ``deciders`` are the keys of people whose decisions only the caller knows.
         """
         now, run_context = self._run_context.now, self._run_context
         self._record_change(
@@ -237,7 +247,7 @@ class HumanTasks:
             self._start_timer(key, "escalate", spec.escalate_after, self._escalate)
 
     def close(self, key: str, ending: str, **decision_fields: Any) -> None:
-        """It is not open any more."""
+        """Close a task with an ending, and cancel its timers. Does nothing if it is not open."""
         task = self.open_tasks.pop(key, None)
         if task is None:
             return
@@ -250,7 +260,7 @@ class HumanTasks:
             self.update_barred()
 
     def update_barred(self) -> None:
-        """Shut people out of open tasks who have been found since these were opened."""
+        """Exclude people from open tasks who became excluded after these tasks were opened."""
         for task in [*self.open_tasks.values()]:
             barred = four_eyes.barred_people(task.spec.four_eyes, self._run_context.snapshot, self.deciders)
             if not barred.keys() <= task.barred.keys():
@@ -279,15 +289,21 @@ class HumanTasks:
         )
         self._record_change("escalated", replace(task, candidates=candidates, escalated_at=self._run_context.now))
 
-    # -- a decision ---------------------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> dict[str, Any]:
-        """Whether a decision may be: gives what of it goes into the history beside event, key and data.
+        """Judge a decision and return the part of it that the history records beside event, key and data.
 
-        ``request``: event, data, by, by_key, comment; ``word`` by which he may where that is not one of the task
-        (handed on to him), ``for`` (key and name) of the one for whom he stands in, ``judged``: the name of the form
-        that its data went through; ``again``: it was let through once, and is delivered again. Raises
-        ``HumanTaskClosed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``.
+        ``request`` has these keys:
+
+        - ``event``, ``data``, ``by``, ``by_key``, ``comment``;
+        - ``word``: a word that permits the person and is not a candidate of the task (somebody passed the task on to
+          them);
+        - ``for``: key and name of the person for whom they stand in;
+        - ``judged``: the name of the form that checked the data;
+        - ``again``: True if the decision was accepted once and is redelivered.
+
+        Raises ``HumanTaskClosed``, ``ActionNotPermitted``, ``FourEyes`` and ``PayloadError``.
         """
         task = self.open_tasks.get(key)
         if task is None:
@@ -295,7 +311,7 @@ class HumanTasks:
         label = f"{self._run_context.info.id}: {request.get('by') or 'nobody'} may not decide {task.spec.label}"
         is_direct_decision = request.get("person") and request.get(
             "task"
-        )  # of what code says in his name, it knows best
+        )  # code that decides in a person's name is trusted
         if (task.spec.candidates or is_direct_decision) and not request.get("again"):
             self._require_candidate(task, request, permits, label)
         if task.spec.four_eyes:
@@ -322,15 +338,15 @@ class HumanTasks:
         )
 
     def _display_digest(self, task: HumanTaskState) -> str:
-        """The digest of all that the page of a task shows of it: the question, and when it is due.
+        """Return the digest of everything that the page of a task shows: the question and the due date.
 
-        A codec hides the title; the digest of it does not tell it.
+        A codec hides the title, and the digest does not reveal it.
         """
         due = None if task.due_at is None else task.due_at.isoformat()
         return payloads.digest({**task.spec.question, "due": due, "four_eyes": task.spec.four_eyes})
 
     def require_same_question(self, key: str, payload: Mapping[str, Any]) -> None:
-        """Raise ``NondeterminismError`` where a recorded decision answers another question than the code asks now.
+        """Raise ``NondeterminismError`` if a recorded decision answers another question than the code asks now.
 
         Histories without a recorded question are not compared.
         """
@@ -342,6 +358,7 @@ class HumanTasks:
             raise unexpected_decision(self._run_context.run_label, key)
         run, decision_text = self._run_context.run_label, f"decision of the human task {key!r}"
         question = task.spec.question
+        # Only the names of the differing parts go into the message: the values are payload. See decision 47.
         if differing := [name for name in question if question[name] != recorded.get(name)]:
             parts = ", ".join(differing)
             raise NondeterminismError(
@@ -352,29 +369,30 @@ class HumanTasks:
             )
 
     def key_by_question(self, question: Any) -> str | None:
-        """The key of the one open task that asks this question; None where there is none, or are several."""
+        """Return the key of the only open task with this question; None if there is none, or more than one."""
         keys = [key for key, task in self.open_tasks.items() if task.spec.question == question]
         return keys[0] if len(keys) == 1 else None
 
     def _require_candidate(
         self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, label: str
     ) -> None:
+        # A substitute is judged as the person for whom they stand in, once the host has confirmed the relation.
         principal, extra_candidate = request.get("for"), request.get("word")
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
         if request.get("person"):
             if principal is not None and permits(f"stands_in_for:{principal['key']}", sender):
                 sender = Sender(principal["key"], principal["name"])
             elif principal is not None:
-                raise ActionNotPermitted(f"{label}: he does not stand in for {principal['name']}")
+                raise ActionNotPermitted(f"{label}: they do not stand in for {principal['name']}")
             candidates = task.candidates if extra_candidate is None else (*task.candidates, extra_candidate)
             if any(permits(candidate, sender) for candidate in candidates):
                 return
         raise ActionNotPermitted(f"{label}: it takes {roles_text(task.candidates)} of a user (by=user)")
 
     def require_this_run(self, request: Mapping[str, Any]) -> None:
-        """A decision may have waited while its run went on as another one, whose tasks have the same keys.
+        """Raise ``HumanTaskClosed`` for a decision that was made for an earlier run of the chain.
 
-        Raises ``HumanTaskClosed``.
+        It may have waited while the run continued as another one, whose tasks have the same keys.
         """
         if request.get("run") not in (None, self._run_context.info.run_id):
             raise HumanTaskClosed(
@@ -383,7 +401,7 @@ class HumanTasks:
             )
 
     def closed_error(self, key: str) -> HumanTaskClosed:
-        """That it is not open any more, or never was."""
+        """Return the error for a task that is not open any more, or never was."""
         task = self.closed_tasks.get(key)
         if task is None:
             return HumanTaskClosed(f"{self._run_context.run_label} asks nobody for the human task {key!r} at this time")
@@ -394,7 +412,7 @@ class HumanTasks:
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A new activation."""
+        """Begin a new activation."""
         self.changes = {}
 
     def _record_change(self, change: str, task: HumanTaskState) -> None:
@@ -405,7 +423,7 @@ class HumanTasks:
 
 
 def unexpected_decision(run: str, key: str) -> NondeterminismError:
-    """The history has a decision, and the code asks nobody for it at this point."""
+    """Return the error for a recorded decision that the code does not ask for at this point."""
     return NondeterminismError(
         f"{run}: the history has a decision of the human task {key!r}, and the code asks nobody for it at this point. "
         f"{_ADVICE}",
@@ -415,7 +433,8 @@ def unexpected_decision(run: str, key: str) -> NondeterminismError:
 
 
 def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None) -> None:
-    """Raises ``FourEyes`` for who is barred, ``ActionNotPermitted`` for who has no key to be known by."""
+    """Raise ``FourEyes`` for a barred person, and ``ActionNotPermitted`` for a person without a key."""
+    # Without a key nothing can show that a different person decides.
     if not key:
         raise ActionNotPermitted(f"{label}: it takes a user (by=user), to see that another one has started it")
     if key in barred:
@@ -423,12 +442,12 @@ def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None)
 
 
 def roles_text(candidates: Iterable[str]) -> str:
-    """Whom these words mean, for an error."""
+    """Return a description of the candidates for an error."""
     spelt = {"user": "the name", "group": "the role", "perm": "the role"}
     parts = (word.partition(":") for word in candidates)
     return " or ".join(f"{spelt[kind]} {name!r}" for kind, _, name in parts)
 
 
 def due_time(now: datetime, seconds: float | None) -> datetime | None:
-    """When something is due."""
+    """Return the time that is ``seconds`` after ``now``; None without a duration."""
     return None if seconds is None else now + timedelta(seconds=seconds)

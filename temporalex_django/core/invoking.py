@@ -1,4 +1,4 @@
-"""Running what users gave as a branch or a handler, whatever form it has."""
+"""Calls of functions that users pass as a branch or a handler, in any form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from temporalex_django.core.determinism import guard
 
 
 async def await_if_needed(value: Any) -> Any:
-    """A value, awaited if it can be."""
+    """Return the value, awaited if it is awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 

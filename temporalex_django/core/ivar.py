@@ -1,9 +1,9 @@
-"""The only place where workflow code gives up control.
+"""The only place where workflow code gives up control. See decision 10.
 
-An ``IVar`` is written once and read any number of times. Awaiting an empty one is the single way in which a unit
-blocks: activities, timers, signals, phases and branches are all built on it, so "every unit is blocked" is a fact that
-the scheduler knows, never a guess (idea: the IVar and ``waitIVar`` of the STM runtime; trio's ``_traps.py`` for keeping
-it to one module).
+An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
+timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is blocked.
+The idea comes from the IVar and ``waitIVar`` of the STM runtime. Keeping it to one module follows ``_traps.py`` of
+trio.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 
 class IVar:
-    """``label`` says what is waited for (``waiting_for``). ``abandon`` is called when its waiter is cancelled.
+    """A variable that is set once.
 
-    ``taken_signals``: the signals that its value is made of, which nobody has taken until somebody goes on with the
-    value. ``wait_info`` says what is waited for to programs: see ``core.typed_dicts.WaitInfo``.
+    - ``label`` names what is waited for (``waiting_for``).
+    - ``abandon`` is called when its waiter is cancelled.
+    - ``taken_signals`` are the signals that went into its value. They count as taken when a unit continues with the
+      value.
+    - ``wait_info`` describes the wait for programs; see ``core.typed_dicts.WaitInfo``.
     """
 
     __slots__ = ("abandon", "error", "is_full", "label", "taken_signals", "value", "wait_info", "waiters")
@@ -42,23 +45,23 @@ class IVar:
 
     @property
     def labels(self) -> Sequence[str]:
-        """What to show: one that stands for several things shows each."""
+        """The labels to display. An IVar that stands for several things has one for each."""
         return (self.label,)
 
     @property
     def wait_infos(self) -> Sequence[WaitInfo]:
-        """What is waited for, for programs; nothing where that is said elsewhere (an activity has a row)."""
+        """The waits as data for programs. Empty if a row elsewhere describes the wait, as for an activity."""
         return () if self.wait_info is None else (self.wait_info,)
 
     def put(self, value: Any = None) -> None:
-        """Fill it and wake every waiter; the first value stays, a second put is ignored."""
+        """Set the value and wake every waiter. Does nothing if it is set already."""
         if not self.is_full:
             self.is_full = True
             self.value = value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Fill it with an error, which every waiter raises."""
+        """Set an error, which every waiter raises. Does nothing if it is set already."""
         if not self.is_full:
             self.is_full = True
             self.error = error
@@ -78,17 +81,17 @@ class IVar:
 
 
 class Call(PendingCall):
-    """A primitive that was called and waits to be awaited. It can be kept, shown and compared by identity.
+    """A primitive that was called and waits to be awaited. You can keep it, display it and compare it by identity.
 
-    Its context is checked at the call, where the mistake is, and again at the await, since a call may be handed to
-    another unit (``parallel([charge(1), charge(2)])``). ``begin`` acts, and gives what is waited for. Code that
-    takes it for its result gets ``NotAwaited``.
+    Its context is checked at the call, where the mistake is. It is checked again at the await, because a call may be
+    passed to another unit (``parallel([charge(1), charge(2)])``). ``begin`` starts the action and returns the
+    awaitable. Code that uses the call as its result gets ``NotAwaited``.
     """
 
     __slots__ = ("_begin",)
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[Any]]) -> None:
-        # as in `PendingCall`, without the call: an activity makes one of these
+        # A copy of ``PendingCall.__init__`` without the call of ``super()``: each activity creates such an object.
         owner = current.unit_for(name).unawaited
         self.name = name
         self._owner: Unawaited | None = owner
@@ -102,16 +105,18 @@ class Call(PendingCall):
             raise NestingError(f"{self.name} was awaited twice: call it again for another one")
         unit = current.unit_for(self.name)
         self.settle()
+        # Before ``begin``: a unit that lost a call must not issue another command first. See ``core.unawaited``.
         if unit.unawaited.dropped:
             raise unit.unawaited.wait_error(unit)
         self._begin = None
         return begin().__await__()
 
     def not_awaited_error(self) -> NotAwaited:
-        """The error for code that takes it for its result."""
+        """Return the error for code that uses the call as its result."""
         return NotAwaited(f"{self.name} was called and not awaited, so there is no result yet: write `{self.usage}`")
 
     def __getattr__(self, name: str) -> Any:
+        # Private names stay absent: ``copy``, ``inspect`` and debuggers probe for them.
         if name.startswith("_"):
             raise AttributeError(name)
         raise self.not_awaited_error()
@@ -126,7 +131,7 @@ def _raise_not_awaited(call: Call, *_: object) -> Any:
     raise call.not_awaited_error()
 
 
-#: Special methods of results. Its identity, its hash and its ``repr()`` are those of the call itself.
+#: Special methods of results, which all raise. Identity, hash and ``repr()`` are those of the call itself.
 _RESULT_METHODS = (
     *("bool", "str", "bytes", "format", "int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
     *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"),

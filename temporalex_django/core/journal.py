@@ -1,4 +1,4 @@
-"""What the present activation leaves behind."""
+"""The journal: the record of the current activation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalex_django.errors import TemporalexError
 
 
 class Journal:
-    """Commands in the order in which workflow code asked, jobs that were effective, and whom the host is to answer."""
+    """Commands in the order of the calls, jobs that took effect, and the answers that the host must give."""
 
     __slots__ = ("completion",)
 
@@ -19,13 +19,13 @@ class Journal:
         self.completion = Completion()
 
     def begin(self, *, changed: bool) -> Completion:
-        """A new activation; what it leaves is in the completion that is given back."""
+        """Begin a new activation and return its completion."""
         self.completion = Completion(changed=changed)
         return self.completion
 
     @property
     def is_recording(self) -> bool:
-        """Whether the present activation has had an effect, so that it will be in the history."""
+        """True if the current activation has had an effect, so that the history will contain it."""
         completion = self.completion
         return completion.changed or bool(completion.jobs or completion.commands or completion.failed)
 
@@ -36,20 +36,20 @@ class Journal:
         self.completion.commands.append(command)
 
     def record(self, job: Job) -> None:
-        """``job`` is effective: it belongs into the history."""
+        """Record a job that took effect, so that it goes into the history."""
         self.completion.jobs.append(job)
 
     def add_note(self, name: str, facts: dict[str, Any]) -> None:
-        """Tell whoever listens, when the activation is committed; not to be called while a history is replayed."""
+        """Add a notice for the listeners, who get it after the commit. Do not call this during a replay."""
         self.completion.notes.append((name, facts))
 
     def refuse_signal(self, refusal: Refusal) -> None:
-        """A signal goes nowhere: its sender may not send it."""
+        """Record that a signal is refused, because its sender may not send it."""
         self.completion.refused.append(refusal)
 
     def reject_update(self, update_id: str, error: TemporalexError) -> None:
         self.completion.rejected.append((update_id, error))
 
     def grant_request(self, request_id: str) -> None:
-        """The request of that id was let through."""
+        """Record that the request with this id was accepted."""
         self.completion.granted.append(request_id)

@@ -1,4 +1,4 @@
-"""How much of a kind may be under way at a time, and how much may begin in a while. Pure."""
+"""Limits: how many activities may run at a time, and how many may start within a period. All functions are pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from temporalex_django.core.names import is_name, quoted
 
 _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])")
-#: A period is counted in so many slices: what began leaves the count by slices, up to one of them late.
+#: Number of slices of a period. Starts are counted by slice, so a start may count for up to one slice too long.
 _SLICES = 20
-#: The longest key.
+#: Longest concurrency key, in characters.
 _MAX_KEY_LENGTH = 200
 
-#: When a slice began, in seconds since 1970, and how many began in it.
+#: Pairs of the start of a slice, in seconds since 1970, and the number of activities that started in it.
 StartSlices = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in any period of so many seconds, wherever it begins."""
+    """At most ``count`` starts in any window of ``seconds`` seconds."""
 
     count: int
     seconds: float
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read "10/s", "100/m" or "1000/h". Raises ``ValueError``."""
+        """Parse "10/s", "100/m" or "1000/h". Raises ``ValueError``."""
         matched = _RATE.fullmatch(text) if isinstance(text, str) else None
         if matched is None:
             raise ValueError(f"rate must be like '10/s', '100/m' or '1000/h', not {text!r}")
@@ -39,24 +39,25 @@ class Rate:
         return f"{self.count}/{next(name for name, seconds in _PERIODS.items() if seconds == self.seconds)}"
 
     def recent_slices(self, starts: StartSlices, now: float) -> list[tuple[float, int]]:
-        """Those slices of which some may lie in the period that ends now.
+        """Return the slices of which a part may lie in the period that ends now.
 
-        What is more than a period ahead was noted by a clock that has been put back since: it holds up nobody.
+        A slice more than a period in the future was recorded by a clock that has since been set back. It is dropped, so
+        that it delays nothing.
         """
         first, last = now - self.seconds - self.seconds / _SLICES, now + self.seconds
         return [(at, int(count)) for at, count in starts if count and first < at <= last]
 
     def remaining(self, starts: StartSlices, now: float) -> int:
-        """How many may begin now."""
+        """Return how many activities may start now."""
         return max(0, self.count - sum(count for _, count in self.recent_slices(starts, now)))
 
     def wait_seconds(self, starts: StartSlices, now: float) -> float:
-        """Seconds until the first of what has begun is forgotten."""
+        """Return the seconds until the oldest counted slice expires; 0 if nothing is counted."""
         recent = self.recent_slices(starts, now)
         return max(0.0, min(at for at, _ in recent) + self.seconds * (1 + 1 / _SLICES) - now) if recent else 0.0
 
     def with_starts(self, starts: StartSlices, now: float, started_count: int) -> list[tuple[float, int]]:
-        """The same with so many more that begin now: what is to be kept."""
+        """Return the slices to store after ``started_count`` more activities start now."""
         recent, slice_ = self.recent_slices(starts, now), self.seconds / _SLICES
         current = now // slice_ * slice_
         before = sum(count for at, count in recent if at == current)
@@ -64,7 +65,7 @@ class Rate:
 
     @staticmethod
     def without_starts(starts: StartSlices, number: int) -> list[tuple[float, int]]:
-        """The same without so many of the last ones: they have not begun after all."""
+        """Return the slices to store after the last ``number`` starts are taken back, because they did not happen."""
         slices = []
         for at, count in sorted(((at, int(count)) for at, count in starts), reverse=True):
             removed = min(count, number)
@@ -75,10 +76,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is set of a queue, or of an activity.
+    """The limits of a queue or an activity, which hold over all workers together.
 
-    ``concurrency``: so many attempts under way at a time; ``rate``: so many begin in a period; ``concurrency_per_key``:
-    so many at a time of one key. All of them over all workers. ``weight``: how often a queue comes first.
+    - ``concurrency``: largest number of attempts that run at a time.
+    - ``rate``: largest number of starts in a period.
+    - ``concurrency_per_key``: largest number of attempts with the same key that run at a time.
+    - ``weight``: the share of a queue in the order in which workers look for work.
     """
 
     concurrency: int | None = None
@@ -92,7 +95,7 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Limits:
-        """Of what somebody wrote, in which nothing is wrong."""
+        """Return the limits for valid options."""
         rate = options.get("rate")
         return cls(**{**options, "rate": None if rate is None else Rate.parse(rate)})
 
@@ -101,7 +104,7 @@ NO_LIMITS = Limits()
 
 
 def limit_errors(options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with these, by name."""
+    """Return the errors of limit options, each with the name of its option."""
     errors = []
     for name in ("concurrency", "concurrency_per_key", "weight"):
         value = options.get(name, 1)
@@ -116,7 +119,7 @@ def limit_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def queue_errors(queues: Any) -> list[str]:
-    """What is wrong with a setting that gives queues their limits."""
+    """Return the errors of a setting that gives queues their limits."""
     option_names = tuple(Limits.__dataclass_fields__)
     shape = "{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, 'weight': 3}}"
     if not isinstance(queues, Mapping):
@@ -137,7 +140,7 @@ def queue_errors(queues: Any) -> list[str]:
 
 
 def key_error(key: Any) -> str | None:
-    """What is wrong with the key of an activity; None: nothing."""
+    """Return the error of a concurrency key, or None."""
     if isinstance(key, str) and 0 < len(key) <= _MAX_KEY_LENGTH and key.isprintable():
         return None
     return f"concurrency_key must be a string of 1 to {_MAX_KEY_LENGTH} printable characters, not {key!r}"
@@ -145,9 +148,9 @@ def key_error(key: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class QueuePartition:
-    """In which of several lines of its queue an activity waits, where not in the common one.
+    """A partition of a queue, in which activities wait apart from the common partition.
 
-    That of its ``activity``, which has limits of its own or is switched off, that of its ``key``, or that of both.
+    It belongs to an ``activity`` that has limits of its own or is switched off, to a ``key``, or to both.
     """
 
     activity: str | None
@@ -155,14 +158,15 @@ class QueuePartition:
 
     @property
     def name(self) -> str | None:
-        """What is stored; None is the common line."""
+        """The stored name of the partition; None is the common partition."""
         if self.activity is None:
             return None if self.key is None else f"k:{self.key}"
+        # Names and keys are printable, so neither of them contains the line break that separates them.
         return f"a:{self.activity}" if self.key is None else f"a:{self.activity}\n{self.key}"
 
     @classmethod
     def from_name(cls, name: str) -> QueuePartition:
-        """The line of that name."""
+        """Return the partition with this name."""
         kind, rest = name[0], name[2:]
         if kind == "k":
             return cls(None, rest)
@@ -171,7 +175,7 @@ class QueuePartition:
 
 
 def interleave(groups: Iterable[Sequence[Any]]) -> list[Any]:
-    """One of each group, then the next one of each, and so on."""
+    """Return the first element of each group, then the second of each, and so on."""
     remaining = [list(reversed(group)) for group in groups]
     interleaved = []
     while remaining := [group for group in remaining if group]:

@@ -1,8 +1,8 @@
-"""Signals and updates that reached the run and are not dispatched yet.
+"""The mailbox: signals and updates that reached the run and are not dispatched yet.
 
-Order is the order of arrival. A signal's position is its number among the signals of the run; an update's position is
-"after so many signals", which is what ``UpdateAccepted.attributes["after"]`` records: so a replay, which sees
-only accepted updates, puts them back where they stood. Signals are kept by name, so that thousands of one name never
+They are in order of arrival. The position of a signal is its number among the signals of the run. The position of an
+update is the number of signals before it, which ``UpdateAccepted.attributes["after"]`` records. A replay sees only
+accepted updates and puts them back at that position. Signals are kept by name, so that thousands of one name do not
 slow the search for another.
 """
 
@@ -20,10 +20,10 @@ from temporalex_django.core.senders import Sender
 
 
 class Signal:
-    """A signal in the buffer.
+    """A buffered signal.
 
-    ``permission`` is the one that its sender was judged by when it came, ``message_id`` the one that its sender gave
-    it.
+    ``permission`` is the permission by which its sender was judged when it came. ``message_id`` is the id from its
+    sender.
     """
 
     __slots__ = ("message_id", "name", "number", "payload", "permission", "sender")
@@ -46,10 +46,12 @@ class Signal:
 
 
 class Update:
-    """``accepted`` is True on replay: history has judged it, validators are not asked again.
+    """An update in the mailbox.
 
-    ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are
-    decoded then. ``redelivered``: a reset or fork delivers it again, so it waits for the first phase that takes it.
+    - ``accepted`` is True on replay: the history has judged it, and no validator runs again.
+    - ``admitted`` is True if it was answered when it came (``Activation.admit_updates``) and waits for a busy handler.
+      Its ``args`` are then decoded.
+    - ``redelivered`` is True if a reset or fork delivers it again. It then waits for the first phase that takes it.
     """
 
     __slots__ = ("accepted", "admitted", "after", "args", "message_id", "name", "redelivered", "sender")
@@ -76,15 +78,15 @@ class Update:
 
     @property
     def can_wait(self) -> bool:
-        """Whether a phase without a handler for it leaves it in the mailbox, instead of refusing it.
+        """True if a phase without a handler for this update leaves it in the mailbox instead of refusing it.
 
-        On replay every update does: its history says that a phase took it.
+        On replay this holds for every update, because its history says that a phase took it.
         """
         return self.redelivered or self.accepted
 
 
 class Mailbox:
-    """``received`` counts the signals of the run so far."""
+    """Buffered messages of a run. ``received`` counts its signals so far."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -107,7 +109,7 @@ class Mailbox:
         return signal
 
     def take_signal(self, name: str) -> Signal | None:
-        """The oldest buffered signal of that name, removed."""
+        """Remove and return the oldest buffered signal with this name."""
         queue = self._signals.get(name)
         if not queue:
             return None
@@ -117,16 +119,16 @@ class Mailbox:
         return signal
 
     def return_signal(self, signal: Signal) -> None:
-        """A signal whose taker never gave it to anybody: where it was before."""
+        """Put back a signal whose result is not used, at its former position."""
         insort(self._signals.setdefault(signal.name, deque()), signal, key=_number)
 
     def has_signal(self, names: Collection[str]) -> bool:
         return any(name in self._signals for name in names)
 
     def next_message(self, signals: Collection[str], updates: Collection[str]) -> Signal | Update | None:
-        """The next message for a phase that handles these signals and updates, by name; not removed.
+        """Return the next message for a phase that handles these signals and updates. It is not removed.
 
-        An update that it does not handle comes, to be refused, unless it may wait for another phase.
+        An update without a handler is returned as well, so that it is refused, unless it may wait for another phase.
         """
         if not self._signals or not signals:
             signal = None
@@ -134,21 +136,22 @@ class Mailbox:
             heads = [queue[0] for name in signals if (queue := self._signals.get(name))]
             signal = min(heads, key=lambda s: s.number, default=None)
         update = next((update for update in self.updates if update.name in updates or not update.can_wait), None)
+        # The update came after ``after`` signals, so a signal with that number or a lower one came before it.
         if update is None or (signal is not None and signal.number <= update.after):
             return signal
         return update
 
     def take_update(self, update: Update) -> None:
-        """Remove an update; most often it is the first one."""
+        """Remove an update, which most often is the first one."""
         if self.updates[0] is update:
             self.updates.popleft()
         else:
             self.updates.remove(update)
 
     def remove_unjudged(self) -> list[Update]:
-        """Take out the updates that nobody has judged.
+        """Remove and return the updates that were not judged.
 
-        Those that replay brought and no phase took are dropped with them.
+        They include updates of a replay that no phase took; the caller drops those.
         """
         unjudged = [update for update in self.updates if not update.admitted]
         if unjudged:
@@ -167,11 +170,11 @@ class Mailbox:
         return self._waiters.get(name, _NO_WAITERS)
 
     def awaited_names(self) -> list[str]:
-        """Names that somebody waits for and that are in the buffer."""
+        """Return the names of buffered signals that a unit waits for."""
         return [name for name in self._signals if self._waiters.get(name)]
 
     def buffered_signals(self) -> list[Signal]:
-        """All buffered signals in order of arrival."""
+        """Return all buffered signals in order of arrival."""
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
 
 

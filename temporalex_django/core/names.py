@@ -1,4 +1,4 @@
-"""Names: of messages, patches, activities. What every database column, log line and URL can hold."""
+"""Names of messages, patches and activities, in a form that every database column, log line and URL can hold."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _MAX_QUOTED = 60
 
 
 def is_name(value: object) -> bool:
-    """Whether it is a string of 1 to 200 printable characters."""
+    """Return True for a string of 1 to 200 printable characters."""
     return isinstance(value, str) and 1 <= len(value) <= MAX_LENGTH and value.isprintable()
 
 
 def quoted(value: Any) -> str:
-    """``repr(value)``, cut short: a name that is wrong may be of any size."""
+    """Return ``repr(value)``, cut short: an invalid name may have any size."""
     text = repr(value[: MAX_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 1] + "…"
 
 
 def check_name(name: object, *, label: str) -> str:
-    """The name of a message that comes from outside.
+    """Return the name of a message that comes from outside.
 
-    Raises ``PayloadError``: those with two underscores in front are reserved.
+    Raises ``PayloadError`` for an invalid name. Names that start with two underscores are reserved.
     """
     if not isinstance(name, str) or not is_name(name):
         raise PayloadError(
@@ -37,19 +37,19 @@ def check_name(name: object, *, label: str) -> str:
 
 
 def key_text(value: Any) -> Any:
-    """A business value as text, where it is a whole number or a UUID: keys of models are; anything else is itself."""
+    """Return a whole number or a UUID as text, as keys of models have these types; anything else as it is."""
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
 
 
 def type_advice(value: object) -> str:
-    """What to add to a refusal of an id that is no text."""
+    """Return an addition to the error for an id that is no text."""
     return "" if isinstance(value, str) else f"; a text is wanted, not {type(value).__name__}"
 
 
 def check_message_id(value: object, *, label: str) -> str:
-    """The id of a message, by which it may be sent again.
+    """Return the id of a message, by which it may be sent again.
 
-    Raises ``InvalidId`` unless it is 1 to 200 printable characters.
+    Raises ``InvalidId`` unless it has 1 to 200 printable characters.
     """
     if not isinstance(value, str) or not is_name(value):
         raise InvalidId(f"{quoted(value)} is no {label} id: 1 to {MAX_LENGTH} printable characters{type_advice(value)}")
@@ -57,9 +57,10 @@ def check_message_id(value: object, *, label: str) -> str:
 
 
 def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
-    """A name that workflow code gives.
+    """Return a name that workflow code declares.
 
-    Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front.
+    Raises ``WorkflowDefinitionError`` for an invalid name; with ``reserved``, also for one that starts with two
+    underscores.
     """
     if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):
         raise WorkflowDefinitionError(
@@ -69,7 +70,7 @@ def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
 
 
 def check_label(label: object, *, owner: str) -> str | None:
-    """What people call a thing, where code says so.
+    """Return a label that code declares for people.
 
     Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
     """
@@ -79,10 +80,10 @@ def check_label(label: object, *, owner: str) -> str | None:
 
 
 def shorten_title(title: str) -> str:
-    """A title of at most 200 characters: code makes it of data, and one that is too long must not fail a run."""
+    """Return a title of at most 200 characters. Code builds titles from data, and a long one must not fail a run."""
     return title if len(title) <= MAX_LENGTH else f"{title[: MAX_LENGTH - 1]}…"
 
 
 def is_permission(value: object) -> bool:
-    """Whether it has an app and a codename."""
+    """Return True if the value has an app and a codename."""
     return isinstance(value, str) and all(value.partition("."))

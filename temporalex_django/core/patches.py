@@ -1,10 +1,13 @@
-"""Patch markers: how running workflows survive a change of their code."""
+"""Patch markers: the way in which running workflows survive a change of their code. See decision 17."""
 
 from __future__ import annotations
 
 
 class Patches:
-    """``recorded`` holds the ids of the markers in the history; the answer for an id is given once and then kept."""
+    """The patches of a run.
+
+    ``recorded`` has the ids of the markers in the history. The first answer for an id is kept and given again.
+    """
 
     def __init__(self) -> None:
         self.recorded: set[str] = set()
@@ -12,17 +15,17 @@ class Patches:
         self._marked: set[str] = set()
 
     def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
-        """``(answer, whether the marker command is due)``. While replaying, only what the history holds is true."""
+        """Return ``(answer, emit_marker)``. During a replay the answer is True only for markers in the history."""
         answer = self._is_patched(patch, replaying=replaying)
         return answer, answer and self._mark(patch)
 
     def deprecate(self, patch: str, *, replaying: bool) -> bool:
-        """Whether the marker command is due; an old history without it replays all the same."""
+        """Return True if the marker command must be emitted. An old history without the marker still replays."""
         return self._is_patched(patch, replaying=replaying) and self._mark(patch)
 
     def _is_patched(self, patch: str, *, replaying: bool) -> bool:
-        # kept: a run that went past here without the marker must not set it in a later round of a loop, where a
-        # rebuild, which knows the marker from the start, would set it in the first round
+        # The answer is kept. A run that passed here without the marker must not set it in a later round of a loop. A
+        # rebuild knows the marker from the start and would set it in the first round.
         return self._answers.setdefault(patch, not replaying or patch in self.recorded)
 
     def _mark(self, patch: str) -> bool:

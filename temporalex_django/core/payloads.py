@@ -1,10 +1,10 @@
-"""Payloads: what may cross the border of a workflow, and how it is written down.
+"""Payloads: the values that may enter or leave a workflow, and their stored form. See decision 15.
 
-Every value that enters or leaves workflow code (arguments, results, messages, published state) goes through
-``to_plain`` on its *first* delivery, so that live code sees exactly what a replay will see: JSON data, with keys and
-sets in sorted order so that bytes do not depend on the hash seed. Annotated receivers get it back through ``convert``.
+Every value that enters or leaves workflow code (arguments, results, messages, published state) passes ``to_plain`` on
+its *first* delivery. So live code sees exactly what a replay will see: JSON data. Keys and sets are sorted, so that the
+bytes do not depend on the hash seed. Receivers with annotations get the value back through ``convert``.
 
-``PayloadCodec`` is how history and inbox rows are written. It may encrypt; it never decides what a value looks like.
+A ``PayloadCodec`` writes the rows of histories and inboxes. It may encrypt, but it never changes a value.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _decoder = msgspec.json.Decoder()
 
 _ATOMIC_TYPES = frozenset({str, int, float, bool})
 
-#: Numbers between these need no proof; there are some that have no digits in JSON.
+#: Integers within these bounds need no check. Some larger ones cannot be written as JSON.
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _MAX_REASON_LENGTH = 500
 
 MAX_BYTES = 2_000_000
-#: Levels of lists and objects in each other. Copying takes frames of Python's stack, and a worker's is not endless.
+#: Deepest nesting of lists and objects. Copying is recursive, and the stack of a worker is limited.
 MAX_DEPTH = 200
 _MAX_PATH_LENGTH = 200
 
 
 class PayloadCodec(Protocol):
-    """Turns plain JSON data into bytes and back; both raise ``PayloadError``.
+    """Converts plain JSON data to bytes and back. Both methods raise ``PayloadError``.
 
-    Must be total on what ``to_plain`` gives.
+    ``encode`` must accept everything that ``to_plain`` returns.
     """
 
     def encode(self, value: Any) -> bytes: ...
@@ -52,7 +52,7 @@ class PayloadCodec(Protocol):
 class JsonCodec:
     """The default codec: deterministic JSON.
 
-    What it is given is plain already, so nothing is looked for (NaN and the like).
+    Its input is plain data already, so it does not search for NaN and similar values.
     """
 
     def encode(self, value: Any) -> bytes:
@@ -69,10 +69,11 @@ class JsonCodec:
 
 
 def encode(value: Any, *, label: str = "payload") -> bytes:
-    """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded, whatever it is."""
+    """Return the JSON bytes of ``value``. Raises ``PayloadError`` with the path of any part that cannot be encoded."""
     try:
         data = _encode_json(value)
-        if b"null" in data and _has_non_finite(value):  # JSON writes NaN as null: the value would change without a word
+        # The encoder writes NaN as null, which would change the value silently. Only then is the value searched.
+        if b"null" in data and _has_non_finite(value):
             path = _find_path(value, _is_non_finite)
             raise PayloadError(f"{label} cannot be encoded at `{path}`: NaN and infinity are not JSON")
     except (PayloadError, NotAwaited):
@@ -85,7 +86,7 @@ def encode(value: Any, *, label: str = "payload") -> bytes:
 
 
 def digest(value: Any) -> str:
-    """The digest of plain data, the same in every process: 16 hexadecimal digits."""
+    """Return the digest of plain data: 16 hexadecimal digits, the same in every process."""
     return hashlib.blake2s(encode(value), digest_size=8).hexdigest()
 
 
@@ -99,7 +100,10 @@ def _encode_json(value: Any) -> bytes:
 
 
 def error_reason(exc: BaseException) -> str:
-    """What an exception says, in one short line. Values are arbitrary, and so are the errors that they raise."""
+    """Return the message of an exception in one short line.
+
+    Values are arbitrary objects, and so are the errors that they raise.
+    """
     try:
         text = str(exc)
     except BaseException:  # noqa: BLE001 - arbitrary user code
@@ -108,8 +112,8 @@ def error_reason(exc: BaseException) -> str:
 
 
 def check_text(value: Any, *, label: str) -> str:
-    """A text that every column of every database can keep. Raises ``PayloadError``."""
-    if not issubclass(type(value), str):  # what it says of its class may raise
+    """Return the value if it is a text that every column of every database can store. Raises ``PayloadError``."""
+    if not issubclass(type(value), str):  # ``isinstance`` would call its ``__class__``, which may raise
         raise PayloadError(f"{label} is a text, not {type(value).__name__}")
     if len(value) > MAX_BYTES:
         raise PayloadError(f"{label} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
@@ -119,7 +123,7 @@ def check_text(value: Any, *, label: str) -> str:
 
 
 def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> Any:
-    """``value`` as it will be read back from the history: JSON data, a copy, at most ``limit`` bytes."""
+    """Return ``value`` as the history will return it: a copy as JSON data, of at most ``limit`` bytes."""
     if (
         value is None
         or value is True
@@ -127,13 +131,14 @@ def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> A
         or (type(value) is int and _MIN_INTEGER <= value <= _MAX_INTEGER)
     ):
         return value
+    # Most values are short: these two tests save them the round trip through the encoder. ASCII has no surrogates.
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
         return value
     return to_plain_with_size(value, label=label, limit=limit)[0]
 
 
 def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
-    """The same, with the number of its bytes."""
+    """Return ``value`` as ``to_plain`` does, with the number of its bytes."""
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
@@ -143,6 +148,7 @@ def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_B
         decoded = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise PayloadError(f"{label} cannot be read back: {error_reason(exc)}") from exc
+    # Counting brackets is fast, and data with few of them cannot be nested deeply.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(decoded):
         raise _depth_error(label)
     return decoded, len(data)
@@ -168,12 +174,12 @@ def _is_too_deep(value: Any) -> bool:
     return True
 
 
-#: Where msgspec says that something does not fit.
+#: The path at the end of a message of msgspec.
 _PATH = re.compile(r" - at `([^`]*)`$")
 
 
 def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
-    """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
+    """Decode plain data to ``annotation``. Raises ``PayloadError`` with the path of the field that does not fit."""
     if (
         annotation is Any
         or annotation is None
@@ -187,17 +193,21 @@ def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
         place = _PATH.search(str(exc))
         path = "$" if place is None else place[1]
         raise PayloadError(f"{label} does not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
-    except (TypeError, NameError, RecursionError) as exc:  # NameError: of what an annotation inside names
+    except (TypeError, NameError, RecursionError) as exc:  # NameError: a name inside the annotation
         raise PayloadError(f"{label} cannot be decoded to {_annotation_name(annotation)}: {exc}") from exc
 
 
 def resolve_hints(fn: Any) -> dict[str, Any]:
-    """Annotations of ``fn``, each resolved by itself; what cannot be resolved is left out (stays plain JSON)."""
+    """Return the annotations of ``fn``, each resolved by itself.
+
+    An annotation that cannot be resolved is left out, so its value stays plain JSON.
+    """
     with contextlib.suppress(Exception):  # an annotation is arbitrary user code
         return typing.get_type_hints(fn, include_extras=True)
     target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", type(fn).__call__)
     resolved: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
+        # One annotation at a time: ``get_type_hints`` fails as a whole if one name is imported for type checkers only.
         probe = types.SimpleNamespace(
             __annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {})
         )
@@ -227,7 +237,7 @@ def _annotation_name(annotation: Any) -> str:
 def _location_text(value: Any) -> str:
     try:
         return _find_location(value)
-    except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
+    except Exception:  # noqa: BLE001 - any operation on a value may raise
         return ""
 
 
@@ -237,7 +247,7 @@ def _find_location(value: Any) -> str:
             return False
         try:
             _encoder.encode(v)
-        except Exception:  # noqa: BLE001 - whatever the reason, this is the one
+        except Exception:  # noqa: BLE001 - whatever the reason, this part is the cause
             return True
         return False
 
@@ -260,7 +270,10 @@ def _is_non_finite(value: Any) -> bool:
 
 
 def _has_non_finite(value: Any) -> bool:
-    """Whether there is a number in it that JSON does not have. It was encoded before: it is not endless."""
+    """Return True if the value contains a number that JSON lacks.
+
+    The value was encoded before, so it has no cycles.
+    """
     pending = [value]
     while pending:
         part = pending.pop()
@@ -277,9 +290,9 @@ def _has_non_finite(value: Any) -> bool:
 
 
 def _find_path(value: Any, is_bad: Any) -> str | None:
-    """The path of the first part of ``value`` for which ``is_bad`` is true.
+    """Return the path of the first part of ``value`` for which ``is_bad`` is true.
 
-    Of one that is nested too deep, which may be endless.
+    A part that is nested too deeply counts as bad: it may be a cycle.
     """
     pending = [("$", value, 0)]
     while pending:
@@ -291,14 +304,14 @@ def _find_path(value: Any, is_bad: Any) -> str | None:
 
 
 def shorten_path(path: str) -> str:
-    """A path that fits into a sentence."""
+    """Return a path that fits into a sentence."""
     return (
         path if len(path) <= _MAX_PATH_LENGTH else f"{path[: _MAX_PATH_LENGTH // 2]} … {path[-_MAX_PATH_LENGTH // 2 :]}"
     )
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What a value consists of, each with its step in a path."""
+    """Return the parts of a value, each with its step in a path."""
     if isinstance(value, Mapping):
         return [(f".{key}", part) for key, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -1,4 +1,4 @@
-"""Calls of workflow code that the host answers: activities, timers, children, messages to other runs."""
+"""Pending commands: calls of workflow code that the host answers, such as activities, timers, children and messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from temporalex_django.errors import PayloadError, TemporalexError
 
 
 class PendingCommands:
-    """Each has a number, which the event that answers it names, and is unresolved until then.
+    """The calls that are not resolved yet, each under a number. The event that resolves a call names that number.
 
-    A host may bound how many are unresolved (``max_pending``): those beyond are kept back, in the order of the calls.
+    A host may limit how many calls are unresolved (``max_pending``). Calls beyond the limit are deferred, in order.
     """
 
     __slots__ = (
@@ -45,9 +45,9 @@ class PendingCommands:
         self._run_context = run_context
         self._journal = journal
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
-        self.children: dict[int, str] = {}  # that are waited for: number -> id
+        self.children: dict[int, str] = {}  # children that a unit waits for: number -> id
         self.had_children = False
-        self.readers: dict[int, Reader] = {}  # of the inputs of calls that a replay made and has not compared
+        self.readers: dict[int, Reader] = {}  # for inputs that a replay has still to compare
         self._max_pending: int | None = None
         self._deferred_commands: dict[int, Command] = {}
         self._resolvers: dict[int, Callable[[Job], None]] = {}
@@ -64,28 +64,31 @@ class PendingCommands:
     def submit(
         self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None
     ) -> int:
-        """Emit a command of that kind under a number; ``resolve`` gets what comes back for it."""
+        """Emit a command under a number and return the number. ``resolve`` is called with the job that resolves it."""
         number = number or self.next_number()
         self._resolvers[number] = resolve
         self._emit_or_defer(Command(kind, number, attributes))
         return number
 
     def abandon(self, number: int) -> bool:
-        """Nobody waits for that call any more. Whether it had been emitted, so that the host should hear of it."""
+        """Discard a call that no unit waits for any more.
+
+        Returns True if its command was emitted, so that the host must be informed.
+        """
         self.discard(number)
         return self._deferred_commands.pop(number, None) is None
 
     def discard(self, number: int) -> None:
-        """Nobody waits for this number any more: what still comes in for it has no effect."""
+        """Forget a number: a job that still comes for it has no effect."""
         self._resolvers.pop(number, None)
         self._timers.pop(number, None)
         self.activities.pop(number, None)
         self.children.pop(number, None)
 
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any, reader: Reader | None = None) -> IVar:
-        """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``.
+        """Emit ``ScheduleActivity`` and return its IVar, which holds the decoded result or raises ``ActivityFailure``.
 
-        ``reader``: as what its function reads its input.
+        ``reader`` reads the input as the function of the activity does.
         """
         name = attributes["activity"]
 
@@ -111,7 +114,7 @@ class PendingCommands:
     def submit_activity(
         self, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader | None = None
     ) -> int:
-        """Emit ScheduleActivity; ``resolve`` gets its end. The number of the command."""
+        """Emit ``ScheduleActivity`` and return its number. ``resolve`` is called with its result."""
         number = self.next_number()
         if reader is not None and self._run_context.replaying:
             self.readers[number] = reader
@@ -123,7 +126,7 @@ class PendingCommands:
     def start_child(
         self, number: int, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader
     ) -> None:
-        """Emit StartChild; ``resolve`` gets its end."""
+        """Emit ``StartChild``. ``resolve`` is called with its result."""
         if self._run_context.replaying:
             self.readers[number] = reader
 
@@ -136,9 +139,9 @@ class PendingCommands:
         self.submit("StartChild", attributes, on_end, number)
 
     def start_timer(self, duration: float, fire: Callable[[], None], **purpose: str) -> int:
-        """Emit StartTimer; ``fire`` is called when it fires.
+        """Emit ``StartTimer`` and return its number. ``fire`` is called when the timer fires.
 
-        Durations are seconds; ``purpose`` says what the timer is for.
+        ``duration`` is in seconds. ``purpose`` is recorded with the timer.
         """
         number = self.next_number()
         due = self._run_context.now + timedelta(seconds=duration)
@@ -150,11 +153,12 @@ class PendingCommands:
             fire()
 
         self._resolvers[number] = resolve
+        # Timers are not subject to ``max_pending``: their due time counts from this call.
         self._journal.emit("StartTimer", number, {"duration": duration, "due": due.isoformat(), **purpose})
         return number
 
     def cancel_timer(self, number: int) -> None:
-        """Emit CancelTimer, once, if it is still running."""
+        """Emit ``CancelTimer`` if the timer is still running."""
         if number in self._resolvers:
             self.discard(number)
             self._journal.emit("CancelTimer", number, {})
@@ -162,11 +166,11 @@ class PendingCommands:
     # -- called by the executor ---------------------------------------------------------------------------------------
 
     def set_limit(self, max_pending: int | None) -> None:
-        """How many may be unresolved in the present activation."""
+        """Set the largest number of unresolved calls for the current activation."""
         self._max_pending = max_pending
 
     def deliver(self, job: Job) -> None:
-        """An answer has come. Raises ``TemporalexError`` for a call that was never issued."""
+        """Deliver the job that resolves a call. Raises ``TemporalexError`` for a call that was never issued."""
         number = job.attributes["seq"]
         resolve = self._resolvers.pop(number, None)
         if resolve is not None:
@@ -177,10 +181,10 @@ class PendingCommands:
             raise TemporalexError(
                 f"{self._run_context.info.id}: {job.kind} for command {number}, which was never issued"
             )
-        # else: the wait was cancelled before this came in; nobody wants it any more
+        # Otherwise the wait was cancelled before this job came. The job has no effect and is not recorded.
 
     def release_deferred(self) -> None:
-        """Emit what was kept back, oldest first, as far as the host takes it now."""
+        """Emit deferred commands, oldest first, as far as the limit allows."""
         if not self._deferred_commands:
             return
         capacity = len(self._deferred_commands)
@@ -190,20 +194,21 @@ class PendingCommands:
             self._journal.add(self._deferred_commands.pop(number))
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
-        """Timers due at ``until`` or before, in order of their time."""
+        """Return the timers due at ``until`` or before, as pairs of due time and number, in order of time."""
         return sorted((due, number) for number, due in self._timers.items() if due <= until)
 
     def next_timer(self) -> datetime | None:
+        # Cancelled timers stay in the heap until they reach its top: removing one at once would search all of it.
         while self._timer_heap and self._timers.get(self._timer_heap[0][1]) != self._timer_heap[0][0]:
             heapq.heappop(self._timer_heap)
         return self._timer_heap[0][0] if self._timer_heap else None
 
     def clear(self) -> None:
-        """The run is dropped: nobody waits for anything."""
+        """Forget all calls, because the run is evicted."""
         self._resolvers.clear()
 
     def _emit_or_defer(self, command: Command) -> None:
-        """Emit a call, or keep it back while as many as the host allows are unresolved."""
+        """Emit a command, or defer it while the limit of unresolved calls is reached."""
         assert command.seq is not None
         if self._max_pending is not None and self._pending_count() > self._max_pending:
             self._deferred_commands[command.seq] = command
@@ -211,5 +216,5 @@ class PendingCommands:
             self._journal.add(command)
 
     def _pending_count(self) -> int:
-        """Calls that are unresolved, timers apart."""
+        """Return the number of unresolved calls without timers."""
         return len(self._resolvers) - len(self._timers)

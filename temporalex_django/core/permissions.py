@@ -1,4 +1,4 @@
-"""Who may send a message that takes a permission: asked of the host, at first execution only."""
+"""The permissions of senders. The host judges them at first execution only. See decision 37."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from temporalex_django.errors import JudgingFailed
 
 
 class Permissions:
-    """``judge`` is the host's, of the present activation; without one, who is named may do nothing that takes one."""
+    """The judge of the current activation and the refusals of a replay.
+
+    Without a judge, a named sender may do nothing that needs a permission.
+    """
 
     __slots__ = ("_judge", "refused")
 
     def __init__(self) -> None:
         self._judge: Judge | None = None
-        self.refused: tuple[int, ...] = ()  # numbers of signals, of the activation that is replayed
+        self.refused: tuple[int, ...] = ()  # numbers of signals that were refused in the replayed activation
 
     def begin(self, judge: Judge | None, refused: tuple[int, ...]) -> None:
-        """A new activation."""
+        """Begin a new activation."""
         self._judge, self.refused = judge, refused
 
     def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
-        """Whether somebody may send that; code may send everything. The judge may use the database.
+        """Return True if the sender may send the message. Code (no sender) may send everything.
 
-        Raises ``JudgingFailed`` with what the judge raised as its cause.
+        The judge may use the database. Raises ``JudgingFailed`` with the error of the judge as its cause.
         """
         return sender is None or self.has_permission(permission, sender, message=message)
 
     def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
-        """The same of a person; ``permission`` may also be a word for people (see ``human_tasks.Asking``)."""
+        """Return True if a person has the permission, which may also be a word for candidates (``HumanTaskSpec``)."""
         if self._judge is None:
             return False
         try:
+            # The judge is code of the host: it may use the database, which the guard would refuse to workflow code.
             with current.outside_workflow(None):
                 return self._judge(sender.key, permission, message)
         except Exception as exc:

@@ -1,8 +1,8 @@
-"""The message-driven scope: state, handlers, and how it ends.
+"""Phases: the parts of ``run`` that take messages, with their state, their handlers and their end.
 
-A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving* (a stop, its timeout
-or a cancellation ended it; units bound to it finish first). At most one is open in a run, since only ``run`` may open
-one.
+A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving*. A stop, its timeout
+or a cancellation makes it leave, and its units finish first. At most one phase is open in a run, because only ``run``
+may open one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ RETURN_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler with what goes with it.
+    """A handler with its options.
 
-    ``args_type`` is the annotation of its first parameter. ``on_error``, of a signal: "keep" makes a failed message of
-    one that fails, "block" blocks the run.
+    ``args_type`` is the annotation of its first parameter. ``on_error`` applies to signals: "keep" makes a failed
+    message of a signal whose handler fails, "block" blocks the run.
     """
 
     fn: Callable[[Any, Any], Any]
@@ -43,7 +43,7 @@ class Handler:
 
 
 def build_handler(name: str, kind: str, value: Any) -> Handler:
-    """The handler for ``value``: a callable, or what ``signal(...)``/``update(...)`` gave."""
+    """Return the handler for a callable, or for the value of ``signal(...)`` or ``update(...)``."""
     names.check_code_name(name, label=f"phase: {kind}")
     handler = value if isinstance(value, Handler) else None
     if handler is None:
@@ -60,7 +60,7 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
 
 
 def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
-    """Whether ``fn`` can be called with so many positional arguments; True for builtins that do not say."""
+    """Return True if ``fn`` accepts ``count`` positional arguments, or is a builtin without a signature."""
     try:
         inspect.signature(fn).bind(*range(count))
     except ValueError:
@@ -71,7 +71,8 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
 
 
 def first_annotation(fn: Any) -> Any:
-    """The annotation of the first parameter of a handler, ``Any`` when there is none."""
+    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
+    # A lambda cannot have annotations, so the slow look at its signature is saved.
     if getattr(fn, "__name__", "") == "<lambda>":
         return Any
     try:
@@ -82,7 +83,7 @@ def first_annotation(fn: Any) -> Any:
 
 
 class Phase:
-    """``done`` is filled when the last unit of the phase has ended; it gives what ``api.phase`` returns."""
+    """An open phase. ``done`` is filled when its last unit has ended, with the value that ``api.phase`` returns."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Phase:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What people call its messages, by name; those that say so."""
+        """Labels of its messages for people, by name, as far as they are declared."""
         handlers = (*self.signals.items(), *self.updates.items())
         return {name: handler.label for name, handler in handlers if handler.label is not None}
 
@@ -134,9 +135,9 @@ class Phase:
             self.done.put(TimedOut(self.state) if self.leave_reason == "timeout" else self.state)
 
     def change_state(self, fn: Callable[[Any], Any]) -> Any:
-        """Apply ``fn(state) -> (result, new state)`` to a copy.
+        """Apply ``fn(state) -> (result, new state)`` to a copy of the state, and return the result.
 
-        Nothing changes when it raises or gives another shape.
+        Nothing changes if it raises or returns another shape.
         """
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
@@ -153,7 +154,7 @@ class Phase:
 
 
 def check_return_value(kind: str, name: str, value: Any) -> None:
-    """Raise ``TypeError`` when a handler returned what its kind may not return."""
+    """Raise ``TypeError`` if a handler returned a value that its kind may not return."""
     allowed, words = RETURN_TYPES[kind]
     if not isinstance(value, allowed):
         raise TypeError(f"the {kind} handler {name!r} returned {value!r}; it must return {words}")

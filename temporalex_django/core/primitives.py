@@ -1,4 +1,4 @@
-"""What the primitives of ``api`` do once their context has been checked: each function is one primitive's inside."""
+"""The implementations of the ``api`` primitives. Their context is checked before these functions are called."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled_ivar(value: Any = None) -> IVar:
-    """An IVar that nobody has to wait for."""
+    """Return an IVar that is set already."""
     ivar = IVar()
     ivar.put(value)
     return ivar
 
 
 def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None) -> WaitInfo:
-    """What is waited for from now on, until a timeout passes."""
+    """Return the data for programs about a wait that begins now."""
     now = runtime.run_context.now
     wait_info: WaitInfo = {"kind": kind, "since": now.isoformat()}
     if timeout is not None:
@@ -34,7 +34,10 @@ def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None)
 
 
 def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) -> IVar:
-    """Zero returns at once, without command or number. ``then`` is said of it, to people."""
+    """Start a timer and return its IVar. Zero seconds return at once, without a command.
+
+    ``then`` is a text for people that says what follows.
+    """
     if duration == 0:
         return filled_ivar()
     number = 0
@@ -54,9 +57,9 @@ def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) ->
 
 
 async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | None) -> Any:
-    """Dispatch until a handler stops it, the timeout fires or the run is cancelled.
+    """Dispatch messages until a handler stops the phase, the timeout fires or the run is cancelled.
 
-    Bound units end before it returns.
+    The units of the phase end before it returns.
     """
 
     def expire() -> None:
@@ -84,7 +87,7 @@ async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | No
 
 
 def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
-    """At once, or after the sync handler that is in progress, so that neither change is lost."""
+    """Change the phase state at once, or after the sync handler that is running, so that no change is lost."""
     open_phase = runtime.dispatcher.phase
     unit = runtime.scheduler.current
     assert open_phase is not None  # an async handler ends before its phase does
@@ -104,16 +107,18 @@ def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
     if open_phase.busy is None:
         apply()
     else:
-        change = partial(unit.context.run, change)  # which the unit itself is in now, and later nobody
+        # Later no unit is active, so the closure needs the context of this unit. Now the unit is in it already.
+        change = partial(unit.context.run, change)
         open_phase.delayed_changes.append(apply)
         ivar.abandon = lambda: open_phase.delayed_changes.remove(apply)
     return ivar
 
 
 async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any], timeout: float | None) -> bool:
-    """Look at once, then whenever a unit has run, in the order of the waits.
+    """Wait until the predicate is true; return False after the timeout.
 
-    A timer is cancelled when it is not needed any more.
+    The predicate is evaluated at once, then after each step of a unit, in the order of the waits. A timer that is not
+    needed any more is cancelled.
     """
     unit = runtime.scheduler.current
     assert unit is not None
@@ -143,9 +148,9 @@ async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any]
 
 
 def wait_cancelled(runtime: WorkflowRuntime) -> IVar:
-    """Returns when the run is asked to cancel, at once if it was already.
+    """Return an IVar that is filled when the run is asked to cancel, or is full if it was asked already.
 
-    Outside of a shield that is how the unit hears of it.
+    Outside a shield, the unit is informed by this wait and gets no ``Cancelled`` for the request.
     """
     unit = runtime.scheduler.current
     assert unit is not None

@@ -1,8 +1,9 @@
-"""What may drive a run beside plain code: a process of its own kind.
+"""Processes: the drivers of a run beside plain code, such as graphs.
 
-A process runs inside ``run`` and uses the same port as primitives do. People reach it by requests: the core asks it
-to judge one, records what it becomes as the signal ``RECORDED_AS``, and hands that back, now and when the history is
-replayed. To people a request is a resume, or the decision of a human task; here alone the first word is known.
+A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
+core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it
+passes that signal to the judge, now and in each replay. For people a request is a resume, or the decision of a human
+task. In the core, only this module uses the word "resume", which stored names contain.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ from typing import Any, Final, Protocol
 
 from temporalex_django.core.human_tasks import Permits
 
-#: A request as a message in an inbox, as a job of an activation, and the signal that it is in a history.
+#: The kind of a request as a message in an inbox, as a job of an activation, and the name of its signal in a history.
 REQUEST: Final = "resume"
 REQUESTED: Final = "ResumeRequested"
 RECORDED_AS: Final = "__resume__"
 
 
-#: Attributes of that signal beside its payload: the question that a decision answers, and the digest of what was shown.
+#: Attributes of that signal beside its payload: the question of a decision, and the digest of the page that people saw.
 QUESTION: Final = ("question", "shown")
 
 
 def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A request from the attributes of the signal that it is in a history."""
+    """Return a request from the attributes of its signal in a history."""
     return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 
 
 class RequestJudge(Protocol):
-    """Attached with ``WorkflowRuntime.attach``. Deterministic, as workflow code is.
+    """The part of a process that judges requests, attached with ``WorkflowRuntime.attach``.
 
-    What it tells whoever listens goes out by ``Journal.add_note``, what it shows by ``WorkflowRuntime.publish``; where
-    it goes on when its run was moved here is ``RunContext.snapshot``.
+    It must be deterministic, as workflow code is. It sends notices with ``Journal.add_note`` and publishes its state
+    with ``WorkflowRuntime.publish``. After a move, ``RunContext.snapshot`` has the state from which it continues.
     """
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """What a request (JSON data) becomes in the history. Not called on replay.
+        """Judge a request (JSON data) and return the payload that the history records. A replay does not call this.
 
-        ``request["person"]`` says whether it was sent by somebody whom ``permits`` can be asked about.
+        ``request["person"]`` is True if a person sent it, whom ``permits`` can be asked about.
 
-        Raises a ``TemporalexError`` that the caller gets; nothing may have changed then.
+        Raises a ``TemporalexError`` for the sender of the request; nothing may have changed then.
         """
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """Take what ``judge`` has let through, now or when the history was made."""
+        """Apply a payload that ``judge`` accepted, in this activation or when the history was made."""

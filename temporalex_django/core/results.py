@@ -1,4 +1,4 @@
-"""What workflow code returns: frozen values that compare by value."""
+"""Values that workflow code returns. They are frozen and compare by value."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[T_co]):
-    """``run`` returns it to complete with ``value``; a validator may return it to accept."""
+    """The value by which ``run`` completes with ``value``. A validator may return it to accept an update."""
 
     value: T_co = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[T_co]):
-    """``run`` returns it to fail with ``reason``; a validator to reject.
+    """The value by which ``run`` fails with ``reason``, and a validator rejects.
 
-    ``parallel`` holds one for a branch that raised.
+    ``parallel`` returns one for each branch that raised.
     """
 
     reason: T_co = None  # type: ignore[assignment]
@@ -29,21 +29,21 @@ class Err(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ContinueAsNew:
-    """``run`` returns it to close this run and start the next one of the same id with ``args`` and a fresh history."""
+    """The value by which ``run`` closes and starts the next run with the same id, ``args`` and an empty history."""
 
     args: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut(Generic[T]):
-    """What ``phase`` gives when its timeout ended it; ``state`` includes all that its handlers still did."""
+    """The value of a ``phase`` that its timeout ended. ``state`` includes everything that its handlers still did."""
 
     state: T = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An update handler answers with ``response`` and sets the phase state."""
+    """The value of an update handler that answers with ``response`` and sets the phase state."""
 
     response: Any
     state: Any
@@ -51,14 +51,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """A signal handler sets the phase state."""
+    """The value of a signal handler that sets the phase state."""
 
     state: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A handler ends the phase with ``state``; ``response`` answers the caller of an update."""
+    """The value of a handler that ends the phase with ``state``. ``response`` answers the sender of an update."""
 
     state: Any
     response: Any = None
@@ -66,9 +66,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """A handler sets the phase state and goes on as a unit of its own: ``fn()``.
+    """The value of a handler that sets the phase state and continues with ``fn()`` as a unit of its own.
 
-    For an update its return value is the reply.
+    For an update, the return value of ``fn`` is the response.
     """
 
     fn: Callable[[], Awaitable[Any]]
@@ -77,12 +77,12 @@ class Async:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step waits for an event from outside."""
+    """The value of a step that waits for an event from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A step emits the event ``name`` with ``data`` for its context entry."""
+    """The value of a step that emits the event ``name`` with ``data`` for its context entry."""
 
     name: str
     data: Any = None

@@ -1,4 +1,4 @@
-"""Where a run stands: the few facts that all parts of its executor share."""
+"""The run context: the few facts of a run that all parts of its executor share."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ logger = logging.getLogger("temporalex_django.workflow")
 
 
 class RunContext:
-    """Written by the executor and its parts alone; primitives read it.
+    """The facts of a run. The executor and its parts write them; primitives only read them.
 
-    ``pure_context``: the pure context that user code is in. ``update_sender``: who sent the update that a validator
-    looks at. ``is_continued``: from another run, and no phase was open yet. ``closed``: kind of the command that closed
-    the run. ``signals``: those that its class declares, None where it declares none. ``admits_updates``: the host
-    answers each update in the activation that delivers it. ``snapshot``: what a process that was moved here goes on
-    from. ``effects`` counts what code did that no command shows: it published, drew a number, set search attributes, or
-    took a signal. ``blocks_on_error``: an unexpected error blocks the run instead of failing it; ``blocking_error`` is
-    the one that did.
+    - ``pure_context``: the pure context in which user code runs, or None.
+    - ``update_sender``: the sender of the update that a validator judges.
+    - ``is_continued``: True if the run continues another one and has not opened a phase yet.
+    - ``closed``: the kind of the command that closed the run.
+    - ``signals``: the signals that its class declares; None if it declares none.
+    - ``admits_updates``: True if the host answers each update in the activation that delivers it.
+    - ``snapshot``: the state from which a process continues after a move.
+    - ``effects``: the count of effects without a command: code published, drew a number, set search attributes or took
+      a signal.
+    - ``blocks_on_error``: True if an unexpected error blocks the run instead of failing it.
+    - ``blocking_error``: the error that blocked it.
     """
 
     __slots__ = (
@@ -68,14 +72,14 @@ class RunContext:
 
     @property
     def run_label(self) -> str:
-        """The run as errors and logs name it."""
+        """The name of the run in errors and logs."""
         return f"{self.info.workflow} {self.info.id}"
 
     @property
     def is_between_runs(self) -> bool:
-        """Whether updates wait for the first phase of this run, or for the next run, instead of being refused.
+        """True if updates wait for the first phase of this run, or for the next run, instead of being refused.
 
-        A host that answers in the activation that delivers an update has nowhere to let it wait.
+        A host that answers in the activation that delivers an update cannot let it wait. See decision 26.
         """
         return (
             (self.is_continued or self.closed is not None)
@@ -84,18 +88,18 @@ class RunContext:
         )
 
     def to_plain(self, value: Any, label: str) -> Any:
-        """``value`` as JSON data. Raises ``PayloadError``."""
+        """Return ``value`` as JSON data. Raises ``PayloadError``."""
         return payloads.to_plain(value, label=label, limit=self.payload_limit)
 
     def encode_lossless(
         self, value: Any, label: str, *, read: Callable[[Any], Any] | None = None, annotate: str = ""
     ) -> Any:
-        """The same for whoever is to get it back as it was: see ``handing_over.encode_lossless``."""
+        """Encode a value for a reader who must get it back unchanged; see ``handing_over.encode_lossless``."""
         return encode_lossless(value, label=label, limit=self.payload_limit, read=read, annotate=annotate)
 
     @contextmanager
     def pure_section(self, context: str) -> Iterator[None]:
-        """User code that runs inside may look and compute, nothing else."""
+        """Run user code inside that may only read and compute."""
         outer, self.pure_context = self.pure_context, context
         try:
             yield
@@ -104,34 +108,34 @@ class RunContext:
 
     @contextmanager
     def validation(self, sender: Sender | None) -> Iterator[None]:
-        """A validator runs inside; ``sender`` is whom it may ask about."""
+        """Run a validator inside; ``sender`` is the person that ``api.sender()`` returns."""
         self.update_sender = sender
         with self.pure_section("validator"):
             yield
 
     def record_effect(self) -> None:
-        """Code did something that no command shows, see ``effects``."""
+        """Count an effect that no command shows; see ``effects``."""
         self.effects += 1
 
     def set_blocking_error(self, error: Exception) -> None:
-        """An unexpected error blocks the run."""
+        """Note the unexpected error that blocks the run."""
         self.blocking_error = error
 
     def log_failure(self, label: str, error: BaseException) -> None:
-        """An error that has no caller to go to: logged once, when it happens first."""
+        """Log an error that has no caller, once, when it happens first."""
         if not self.replaying:
             logger.error("%s: %s failed: %s", self.run_label, label, error_line(error))
 
     def log_replay_failure(self, label: str, error: BaseException) -> None:
-        """A handler fails on replay, and the history does not say that it failed: older code, or an older history."""
+        """Log that a handler fails on replay although the history has no failure: the code or the history is older."""
         logger.warning("%s: %s failed on replay, and not in the history: %s", self.run_label, label, error_line(error))
 
     def log_rejection(self, label: str, error: BaseException) -> None:
-        """A validator may reject by raising whatever it likes. Its place is told: perhaps it did not mean to."""
+        """Log that a validator rejected by raising, with the place of the error: it may be a mistake of the code."""
         logger.info("%s: %s rejected by raising: %s", self.run_label, label, error_line(error))
 
     def log_run_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
-        """The run has failed: why, and where, in a line of the log; once."""
+        """Log once that the run has failed, with the reason and the place."""
         if self.replaying:
             return
         if error is None:

@@ -1,10 +1,11 @@
-"""What primitives and processes may use of the run that they are in; nobody outside of the executor assigns to it."""
+"""The part of a run that its primitives and processes may use. Only the executor assigns to it."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING, Any, Protocol
 
+# Imported for types only: some of these modules import this one, so a real import would be a cycle.
 if TYPE_CHECKING:
     from temporalex_django.core.approvals import Approvals
     from temporalex_django.core.cancellation import Cancellation
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowRuntime(Protocol):
-    """The executor, as workflow code may see it."""
+    """The interface of the executor for workflow code."""
 
     @property
     def run_context(self) -> RunContext: ...
@@ -48,34 +49,34 @@ class WorkflowRuntime(Protocol):
 
     @property
     def human_tasks(self) -> HumanTasks:
-        """What the run asks people."""
+        """The human tasks of the run."""
 
     @property
     def approvals(self) -> Approvals:
-        """What plain code asks people by."""
+        """The approvals of plain code."""
 
     @property
     def rng(self) -> random.Random:
-        """The generator of the run."""
+        """The random generator of the run."""
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the determinism guard watches this run closely (Python 3.11)."""
+        """True if the determinism guard watches this run closely (Python 3.11)."""
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """From here on ``request_judge`` judges requests."""
+        """Let ``request_judge`` judge the requests from now on."""
 
     def publish(self, value: Any) -> None:
-        """Show ``value`` (JSON data) to queries."""
+        """Publish ``value`` (JSON data) for queries."""
 
     def set_search_attributes(self, values: Any) -> None:
-        """Change those by which the run is found. Raises ``PayloadError``."""
+        """Change the search attributes of the run. Raises ``PayloadError``."""
 
     def track_coroutine(self, coroutine: Any) -> None:
-        """A coroutine was given as a branch: it is closed with the run if it never starts."""
+        """Remember a coroutine that was passed as a branch, so that eviction discards it if it never starts."""
 
     def untrack_coroutine(self, coroutine: Any) -> None:
-        """It has ended."""
+        """Forget a coroutine that has ended."""
 
     def mark_suspect(self) -> None:
-        """Suspect code is about to run: see ``is_suspect``."""
+        """Note that suspect code is about to run; see ``is_suspect``."""

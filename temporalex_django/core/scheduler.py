@@ -1,8 +1,8 @@
-"""Units and the rounds in which they are stepped.
+"""The scheduler: units and the rounds in which they are stepped. See decision 10.
 
-A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order of their
-creation, each until it blocks; what is woken or created meanwhile joins the next round. Nothing here depends on time,
-on hash order or on which wait ended first, so the same inputs give the same order on every host.
+A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order in which they
+were created, each until it blocks. Units that are woken or created meanwhile join the next round. Nothing here depends
+on time, on hash order or on which wait ended first. So the same inputs give the same order on every host.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 FinishCallback = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
-#: From how many async generators of one unit on those that have ended are looked for.
+#: Number of async generators of one unit from which on the ended ones are removed.
 _GENERATORS = 32
 
 
 class Unit:
-    """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends.
+    """One tracked coroutine. ``on_finish(value, error)`` is called once, by the scheduler, when it ends.
 
-    ``context`` is entered for each step. ``generators`` are the async generators that it began, in that order: they are
-    closed before it ends. ``taken_signals`` holds the signals that it took and has not waited since: what is returned
-    with them is what takes them.
+    - ``context`` is entered for each step.
+    - ``generators`` are the async generators that it started, in order. They are closed before it ends.
+    - ``taken_signals`` are the signals that it took since its last wait. They count as taken by the value that it
+      returns.
     """
 
     __slots__ = (
@@ -70,18 +71,18 @@ class Unit:
         self.name = name
         self.on_finish = on_finish
         self.parent = parent
-        self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it is about
+        self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it handles
         self.context: Context = Context() if parent is None else inherit_context(parent.context)
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.generators: list[AsyncGeneratorType[Any, Any]] = []
         self.taken_signals: tuple[Signal, ...] = ()
         self.waiting: IVar | None = None
-        self.error: BaseException | None = None  # thrown in at the next step
+        self.error: BaseException | None = None  # thrown into the coroutine at the next step
         self.cancelled = False  # Cancelled is due at the next wait outside of a shield
-        self.is_cancel_delivered = False  # a cancel has reached it: it does so once
-        self.requested = False  # that cancel is of the run
-        self.shields = 0  # `shield` blocks that it is in
-        self.children: dict[int, Unit] = {}  # that it started and that have not ended
+        self.is_cancel_delivered = False  # a cancel has reached it; a second one does nothing
+        self.requested = False  # that cancel is the cancel request of the run
+        self.shields = 0  # number of open ``shield`` blocks
+        self.children: dict[int, Unit] = {}  # units that it started and that have not ended
         self.queued = False
         self.unawaited = Unawaited()
 
@@ -91,7 +92,7 @@ class Unit:
             self._scheduler.ready.append(self)
 
     def release(self) -> list[Any]:
-        """What it is suspended in; nothing of that is held by it any more, nor what was to happen when it ends."""
+        """Return the objects in which the unit is suspended, and drop every reference to them and to its callback."""
         suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
         self.coroutine, self.generators, self.on_finish = None, [], ignore_failure
         self.children.clear()
@@ -102,7 +103,7 @@ class Unit:
         return suspended
 
     def is_within(self, other: Unit | None) -> bool:
-        """Whether this unit is ``other`` or was started, however deep, by it."""
+        """Return True if this unit is ``other`` or one of its descendants."""
         unit: Unit | None = self
         while unit is not None and other is not None:
             if unit is other:
@@ -112,7 +113,7 @@ class Unit:
 
 
 class Scheduler:
-    """Owns the units of one run."""
+    """The owner of the units of one run."""
 
     def __init__(
         self,
@@ -123,15 +124,15 @@ class Scheduler:
         self.units: dict[int, Unit] = {}
         self.ready: list[Unit] = []
         self.current: Unit | None = None
-        self.on_wait = on_wait  # the host's: a unit has come to a wait, or ended
-        self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
-        self.log_failure = log_failure or ignore_failure  # of errors that go to nobody
-        self.request_seen = False  # a unit has heard that the run is asked to cancel
+        self.on_wait = on_wait  # called when a unit has come to a wait, or has ended
+        self.next_waiter: Callable[[], Unit | None] | None = None  # the next unit whose condition holds
+        self.log_failure = log_failure or ignore_failure  # for errors that no code receives
+        self.request_seen = False  # a unit has noticed the cancel request
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
-        # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not
-        # had its turn
+        # Waits whose signal is buffered but not given yet, in order. Such a unit is not blocked: its signal is there,
+        # and the budget or the units before it decide when it continues.
         self.parked: deque[tuple[str, Unit, IVar]] = deque()
-        self.unparked_unit: Unit | None = None  # was parked: goes on before the others that are, until its next wait
+        self.unparked_unit: Unit | None = None  # continues before the parked units, until its next wait
         self._last_number = 0
 
     def next_number(self) -> int:
@@ -139,7 +140,7 @@ class Scheduler:
         return self._last_number
 
     def spawn(self, unit: Unit, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Let ``unit`` run ``coroutine`` from the next round on."""
+        """Run ``coroutine`` as ``unit`` from the next round on."""
         unit.coroutine = coroutine
         self.units[unit.number] = unit
         if unit.parent is not None:
@@ -147,9 +148,9 @@ class Scheduler:
         unit.wake()
 
     def run(self) -> None:
-        """Step units until every one of them is blocked or parked.
+        """Step units until each of them is blocked or parked.
 
-        What waited for all being blocked has nothing more to do then, either.
+        The callbacks in ``when_blocked`` are then done as well, unless units are parked.
         """
         while True:
             while self.ready:
@@ -163,6 +164,7 @@ class Scheduler:
                         self.on_wait()
                     if self.next_waiter is not None:
                         self.step_waiters()
+            # A parked unit may still end in this activation, so nothing that needs all units blocked is decided yet.
             if not self.when_blocked or self.parked:
                 return
             calls, self.when_blocked = self.when_blocked, []
@@ -170,24 +172,24 @@ class Scheduler:
                 call()
 
     def step_waiters(self) -> None:
-        """Step those whose condition holds, one after the other: each may make it false for the next."""
+        """Step the units whose condition holds, one by one: each may make the condition of the next one false."""
         while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
             self._step(unit)
             if self.on_wait is not None:
                 self.on_wait()
 
     def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
-        """From here on ``next_waiter`` says after each step who is to go on now."""
+        """Call ``next_waiter`` after each step for the unit that continues next."""
         self.next_waiter = next_waiter
 
     def acknowledge_request(self) -> None:
-        """A unit has heard that the run is asked to cancel."""
+        """Note that a unit has noticed the cancel request."""
         self.request_seen = True
 
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Keep a wait for the signal ``name`` in line.
+        """Park a wait for the signal ``name``.
 
-        What the unit took before stays in its hand: it has not waited.
+        The unit keeps the signals that it took before, because it has not waited.
         """
         entry = (name, unit, ivar)
         ivar.taken_signals = unit.taken_signals
@@ -198,29 +200,31 @@ class Scheduler:
             self.parked.append(entry)
 
     def unpark(self, *, first: bool) -> None:
-        """The oldest wait is not kept any more. ``first``: its unit goes on before the others that are parked."""
+        """Remove the oldest parked wait. With ``first``, its unit continues before the other parked units."""
         _, unit, _ = self.parked.popleft()
         if first:
             self.unparked_unit = unit
 
     def adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An async generator is begun. Raises ``NestingError`` outside of a unit: nobody could close it there."""
+        """Add a new async generator to the active unit.
+
+        Raises ``NestingError`` outside a unit, where nothing could close it.
+        """
         unit = self.current
         if unit is None:
             raise NestingError("an async generator was begun outside of a unit of the workflow: nothing could close it")
         generators = unit.generators
         count = len(generators)
-        if count >= _GENERATORS and count & (count - 1) == 0:  # now and then: at powers of two
+        if count >= _GENERATORS and count & (count - 1) == 0:  # at powers of two, so that it costs little
             generators[:] = [open_generator for open_generator in generators if open_generator.ag_frame is not None]
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
-        """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one.
+        """Raise ``Cancelled`` in the unit and its descendants, once in each: at the present wait or else the next.
 
-        Once in each.
-
-        A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that
-        waits for ``notice`` knows of the cancel by that: its wait returns instead. ``requested``: the run is asked to.
+        A unit in a shield gets it after the shield; the units that it started inside do not get it. A unit that waits
+        for ``notice`` learns of the cancel from that wait, which returns. ``requested`` is True for the cancel request
+        of the run.
         """
         pending = [root]
         while pending:
@@ -229,6 +233,7 @@ class Scheduler:
                 continue
             unit.is_cancel_delivered = True
             unit.requested = requested
+            # The flag stays set until the unit waits outside a shield; ``_step`` then raises instead of resuming.
             unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not notice
             if unit.shields:
                 continue
@@ -246,7 +251,10 @@ class Scheduler:
         return value
 
     def drop(self) -> list[Any]:
-        """Forget every unit and whoever is to be told; what the units are suspended in. Nothing is run any more."""
+        """Forget all units and callbacks, and return the objects in which the units are suspended.
+
+        No code of the units runs any more.
+        """
         suspended: list[Any] = []
         for unit in self.units.values():
             suspended += unit.release()
@@ -262,6 +270,7 @@ class Scheduler:
         waited, unit.waiting = unit.waiting, None
         unit.taken_signals = waited.taken_signals if waited is not None else ()
         error, unit.error = unit.error, None
+        # A wait that was filled meanwhile returns its value, and the cancel comes at the next one: no result is lost.
         if unit.cancelled and not unit.shields and waited is not None and not waited.is_full:
             unit.cancelled = False
             waited.waiters.remove(unit)
@@ -276,7 +285,7 @@ class Scheduler:
         except StopIteration as stop:
             self._finish(unit, stop.value, None)
         except KeyboardInterrupt:
-            raise  # the process is meant
+            raise  # it is for the process, not for the unit
         except BaseException as exc:  # noqa: BLE001 - whatever user code raises ends its unit
             self._finish(unit, None, guard.explain(exc))
         else:
@@ -286,6 +295,7 @@ class Scheduler:
 
     def _block(self, unit: Unit, trap: object) -> None:
         if not isinstance(trap, IVar):
+            # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
                 f"{unit.name} awaited {trap!r}, which is not of this workflow: await activities and api primitives only "
                 "(asyncio belongs in an activity)"
@@ -300,6 +310,7 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
         if unit.generators and not _is_fatal(error):
             self._close_generators_first(unit, value, error)
             return
@@ -309,11 +320,11 @@ class Scheduler:
         unit.coroutine = None
         if error is None:
             error = unit.unawaited.end_error(unit)
-        on_finish, unit.on_finish = unit.on_finish, ignore_failure  # whom it refers to is free with it
+        on_finish, unit.on_finish = unit.on_finish, ignore_failure  # so that the objects it refers to are freed
         on_finish(value, error)
 
     def _close_generators_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
-        """Its code is over; async generators that it began and left are closed, shielded, as the last part of it."""
+        """Close the async generators that the unit left open, as a shielded last part of it, before the unit ends."""
         taken_signals = unit.taken_signals
 
         def on_close(_: Any, failure: BaseException | None) -> None:
@@ -328,7 +339,7 @@ class Scheduler:
     async def _close_generators(self, unit: Unit) -> None:
         while unit.generators:
             generator = unit.generators.pop(0)
-            if generator.ag_running and unit.parent is not None:  # another unit is in it
+            if generator.ag_running and unit.parent is not None:  # another unit is inside it
                 unit.parent.generators.append(generator)
                 continue
             try:
@@ -340,9 +351,9 @@ class Scheduler:
 
 
 def ignore_failure(_label: object, _error: BaseException | None) -> None:
-    """Nobody listens, or does any more."""
+    """Do nothing with an error that no code receives."""
 
 
 def _is_fatal(error: BaseException | None) -> bool:
-    """Whether the activation has failed with it, and not the unit."""
+    """Return True if the error fails the activation and not the unit."""
     return isinstance(error, (MemoryError, RecursionError))

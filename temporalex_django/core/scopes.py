@@ -1,4 +1,4 @@
-"""``async with`` blocks of workflow code: ``shield`` and ``saga``. Neither suspends by itself."""
+"""``async with`` blocks of workflow code: ``shield`` and ``saga``. Neither of them suspends by itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinition
 
 
 class _Scope(PendingCall):
-    """Its context is checked at the call and again at the ``async with``.
+    """A block whose context is checked at the call and again at the ``async with``.
 
-    A call without one is reported like a forgotten await.
+    A call without ``async with`` is reported like a forgotten await.
     """
 
     form = "async with {}():"
@@ -37,7 +37,7 @@ class _Scope(PendingCall):
 
 
 class Shield(_Scope):
-    """A cancel that arrives inside is raised at the unit's first wait after the block."""
+    """A block in which no cancel is raised. A cancel that arrives inside is raised at the first wait after it."""
 
     def __init__(self) -> None:
         super().__init__("shield")
@@ -51,9 +51,9 @@ class Shield(_Scope):
 
 
 class Saga(_Scope):
-    """Compensations, run in reverse and shielded when the block raises.
+    """A block whose compensations run in reverse order, shielded, when it raises.
 
-    What a compensation raises is logged, the others still run, and the error of the block goes on.
+    The error of a compensation is logged, the others still run, and the error of the block is raised in the end.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Saga(_Scope):
         self._open = False
 
     def add(self, undo: Callable[..., Any], *args: Any) -> None:
-        """``undo(*args)`` is to be run (and awaited, if it gives an awaitable) when the block raises."""
+        """Run ``undo(*args)`` when the block raises, and await its value if it is awaitable."""
         if not callable(undo):
             raise WorkflowDefinitionError(
                 f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it"
@@ -86,7 +86,7 @@ class Saga(_Scope):
             or not isinstance(error, (Exception, Cancelled))
             or isinstance(error, (MemoryError, RecursionError))
         ):
-            return  # nothing to undo, or the activation itself has failed: it will be tried again as a whole
+            return  # nothing to undo, or the activation failed and will be repeated as a whole
         self._unit.shields += 1
         try:
             for undo, args in reversed(self._compensations):
@@ -101,5 +101,5 @@ class Saga(_Scope):
                 await value
         except (MemoryError, RecursionError):
             raise
-        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
+        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; no caller waits for its result
             self.runtime.run_context.log_failure(f"the compensation {getattr(undo, '__name__', repr(undo))}", exc)

@@ -1,4 +1,4 @@
-"""Who sent a message: what of a person travels with it, into the history and to ``api.sender()``."""
+"""Senders: the facts about a person that travel with a message, into the history and to ``api.sender()``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Whether the sender of that key has a permission; ``message`` says for what, in words. Called outside of workflow
-#: code, never on replay.
+#: ``judge(key, permission, message)`` returns True if the user with this key has the permission. ``message`` describes
+#: the message in words. It is called outside workflow code, never on replay.
 Judge = Callable[[str, str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """``key`` is the user's primary key as text, ``name`` his user name as it was then.
+    """The person who sent a message.
 
-    Somebody who is not stored has the key ``""``.
+    ``key`` is the primary key of the user as text, or ``""`` for somebody who is not stored. ``name`` is the user name
+    at the time of sending.
     """
 
     key: str
@@ -29,11 +30,11 @@ class Sender:
 
 
 def sender_attributes(sender: Sender | None) -> dict[str, Any]:
-    """What stands in attributes of jobs, commands and events: nothing where code sent the message."""
+    """Return the sender as attributes of jobs, commands and events; an empty dictionary if code sent the message."""
     return {} if sender is None else {"sender": sender.as_dict()}
 
 
 def sender_from(attributes: dict[str, Any]) -> Sender | None:
-    """The sender that ``sender_attributes`` noted."""
+    """Return the sender from attributes that ``sender_attributes`` made."""
     sender_dict = attributes.get("sender")
     return None if sender_dict is None else Sender(sender_dict["key"], sender_dict["name"])

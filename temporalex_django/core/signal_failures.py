@@ -1,12 +1,13 @@
-"""Signals whose handler failed: they become failed messages, which people can deliver again or discard.
+"""Signals whose handler failed. They become failed messages, which people can redeliver or discard. See decision 46.
 
-A failure is recorded (``SignalFailed``), since the handler may be put right later: a replay with the new code must not
+A failure is recorded (``SignalFailed``), because the handler may be corrected later. A replay with new code must not
 take a signal that failed when the history was made.
 
-The replay calls the handler, since it may have changed objects of the run before it failed. Where it had left nothing
-behind in the history and does not fail in that way now, it was put right: ``HandlerFixed`` asks for another replay,
-from the beginning, that calls no such handler. Where it had left something behind (a command, a published state, a
-drawn number), it must fail again.
+The replay calls the handler, because it may have changed objects of the run before it failed. There are two cases:
+
+- The handler had left nothing behind in the history. If it does not fail in that way now, it was corrected.
+  ``HandlerFixed`` then asks for another replay, from the beginning, which does not call such handlers.
+- The handler had left something behind: a command, a published state, a drawn number. It must fail again.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from temporalex_django.errors import NondeterminismError
 
 
 class HandlerFixed(Exception):
-    """A handler that failed when the history was made does not fail now: replay anew, and skip those that failed."""
+    """A handler that failed when the history was made does not fail now. Replay again and skip the failed handlers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EffectSnapshot:
-    """All that workflow code can leave behind within an activation.
+    """Everything that workflow code can leave behind within an activation, at one moment.
 
-    It refers to the objects: an id alone may be that of a later object.
+    It refers to the objects themselves, because the id of an object may be reused by a later one.
     """
 
     completion: Completion
@@ -41,7 +42,7 @@ class EffectSnapshot:
     state: Any
 
     def is_same(self, other: EffectSnapshot) -> bool:
-        """Whether nothing was left behind between the two."""
+        """Return True if nothing was left behind between the two snapshots."""
         same = self.completion is other.completion and self.state is other.state
         return same and (self.commands, self.effects) == (other.commands, other.effects)
 
@@ -49,8 +50,8 @@ class EffectSnapshot:
 class SignalFailures:
     """The failed signals of a run.
 
-    ``open_failures`` names those that were not delivered again, by message id. ``skip_failed``: a replay calls no
-    handler that had failed and left nothing behind.
+    ``open_failures`` has the names of failed signals that were not redelivered, by message id. With ``skip_failed``, a
+    replay does not call handlers that failed without leaving anything behind.
     """
 
     __slots__ = ("_journal", "_recorded", "_run_context", "open_failures", "skip_failed")
@@ -63,18 +64,18 @@ class SignalFailures:
         self.open_failures: dict[str, str] = {}
 
     def begin(self, failed: Mapping[int, bool]) -> None:
-        """Begin an activation. ``failed``: those that a history has of it, see ``Activation.failed``."""
+        """Begin an activation. ``failed`` are its recorded failures; see ``Activation.failed``."""
         self._recorded = dict(failed)
 
     def snapshot(self, phase: Phase) -> EffectSnapshot:
-        """Note what has been left behind so far."""
+        """Return a snapshot of what has been left behind so far."""
         completion = self._journal.completion
         return EffectSnapshot(completion, len(completion.commands), self._run_context.effects, phase.state)
 
     def should_skip(self, signal: Signal) -> bool:
-        """Whether the handler of this signal is not called: it failed, left nothing behind, and was put right.
+        """Return True if the handler must not be called: it failed, left nothing behind and was corrected since.
 
-        Never outside of a replay.
+        This happens only in a replay.
         """
         if not self.skip_failed or not self._recorded.get(signal.number):
             return False
@@ -82,11 +83,12 @@ class SignalFailures:
         return True
 
     def is_recorded(self, signal: Signal) -> bool:
-        """Whether the history says that this signal failed in the activation that is replayed."""
+        """Return True if the history says that this signal failed in the activation that is replayed."""
         return signal.number in self._recorded
 
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
-        """The handler of a signal has failed. Raises ``HandlerFixed``."""
+        """Record that the handler of a signal failed. Raises ``HandlerFixed``."""
+        # It failed without an effect when the history was made. Now it has one, so it does not fail in that way.
         if self._recorded.get(signal.number) and not untouched:
             raise HandlerFixed
         message_id = self._mark_failed(signal)
@@ -109,9 +111,9 @@ class SignalFailures:
             raise HandlerFixed
 
     def check(self) -> None:
-        """Raise if a handler did not fail that failed when the history was made.
+        """Raise if a handler that failed when the history was made did not fail now.
 
-        ``HandlerFixed`` where it had left nothing behind, else ``NondeterminismError``.
+        Raises ``HandlerFixed`` if it had left nothing behind, else ``NondeterminismError``.
         """
         for number, untouched in self._recorded.items():
             if untouched:
@@ -125,19 +127,20 @@ class SignalFailures:
             )
 
     def mark_delivered(self, message_id: str) -> None:
-        """A signal of that id has come: if it failed before, it is delivered again."""
+        """Note that a signal with this id has come. If it had failed before, it is redelivered now."""
         self.open_failures.pop(message_id, None)
 
     def carried_failures(self) -> list[dict[str, Any]]:
-        """The failures that the next run of the chain begins with."""
+        """Return the failures with which the next run of the chain begins."""
         return [{"id": message_id, "name": name} for message_id, name in self.open_failures.items()]
 
     def load_carried(self, carried: list[dict[str, Any]]) -> None:
-        """Take over the failures of the run before."""
+        """Load the failures of the previous run."""
         self.open_failures = {failed["id"]: failed["name"] for failed in carried}
 
     def _mark_failed(self, signal: Signal) -> str:
         self._recorded.pop(signal.number, None)
+        # The id of a failed message must be the same in each rebuild, so it comes from the run id and the number.
         message_id = signal.message_id or f"{self._run_context.info.run_id}:{signal.number}"
         self.open_failures[message_id] = signal.name
         return message_id

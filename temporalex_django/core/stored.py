@@ -1,4 +1,4 @@
-"""Fields of a published state that are kept so that SQL can read them."""
+"""Fields of a published state that are stored so that SQL can read them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-#: Types that a field may be declared with.
+#: Types with which a field may be declared.
 FIELD_TYPES: Final = (str, int, Decimal)
 _LARGEST = 2**63
 
 
 def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any]:
-    """Those of the state that are declared and are of their type, by name.
+    """Return the declared fields of the state that have their declared type, by name.
 
-    Anything else would make every query over the field fail, so it is left out, as a field that there is not.
+    Any other value would make every query over the field fail. It is left out, as if the state had no such field.
     """
     state = published if isinstance(published, Mapping) else {}
     fields = {name: _to_stored(state[name], kind) for name, kind in declared.items() if name in state}
@@ -24,6 +24,7 @@ def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any
 def _to_stored(value: Any, kind: type) -> str | int | None:
     if kind is str:
         return value if isinstance(value, str) else None
+    # ``bool`` is a subclass of ``int``, but True is no number in the columns of SQL.
     if isinstance(value, bool):
         return None
     if kind is int:

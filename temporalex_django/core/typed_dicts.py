@@ -1,4 +1,4 @@
-"""Dictionaries of the core whose keys are known: they are JSON."""
+"""Dictionaries of the core with known keys. They are JSON data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class AcceptedNames(TypedDict):
 
 
 class CarriedMessages(TypedDict):
-    """Messages that go along to the next run of a chain: signals that nobody took, a cancel request that nobody heard.
+    """Messages that a run passes to the next run of its chain.
 
-    ``failed``: ``{"id", "name"}`` of signals whose handler failed and that were not delivered again.
+    ``signals`` are those that no code took. ``cancel`` is a cancel request that no unit noticed. ``failed`` has
+    ``{"id", "name"}`` of signals whose handler failed and that were not redelivered.
     """
 
     signals: list[dict[str, Any]]
@@ -24,13 +25,15 @@ class CarriedMessages(TypedDict):
 
 
 class WaitInfo(TypedDict):
-    """What a unit waits for. Times are ISO texts; a key that says nothing is absent.
+    """The wait of a unit. Times are ISO texts. A key without a value is absent.
 
-    ``kind``: timer, phase, signal, condition, child, step, human_task. ``seq`` is the number of the command, ``since``
-    when the wait began, ``until`` when a timer is due or the wait gives up, ``then`` what follows, ``label`` what it is
-    about. ``name`` is that of a signal, of the class of a child, or the key of a step or a human task; ``id`` that of a
-    child. ``events`` and ``role``: what a step or a human task takes, from whom. ``labels``: of the messages of a
-    phase, by name.
+    - ``kind``: timer, phase, signal, condition, child, step or human_task.
+    - ``seq``: the number of the command.
+    - ``since`` and ``until``: the start of the wait; the due time of a timer, or the end of the timeout.
+    - ``then``: a text that says what follows. ``label``: a text that says what the wait is about.
+    - ``name``: of a signal or the class of a child; or the key of a step or human task. ``id``: of a child.
+    - ``events`` and ``role``: the events that a step or human task takes, and from whom.
+    - ``labels``: of the messages of a phase, by name.
     """
 
     kind: str

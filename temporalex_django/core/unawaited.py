@@ -1,8 +1,8 @@
 """Calls that workflow code made and has not used yet, by unit.
 
-A call that nothing refers to any more acts nowhere: its unit is told at its next wait, before that wait asks for
-anything. Only reference counts decide when that is. A call that the garbage collector frees counts as held, because
-the moment of a collection differs from one process to the next. Calls that are held are judged when the unit ends.
+A call without references can never act. Its unit gets an error at its next wait, before that wait issues a command.
+Only reference counts decide when that is. A call that the garbage collector frees counts as held, because the moment of
+a collection differs between processes. Calls that are held are judged when the unit ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from temporalex_django.core.scheduler import Unit
 
-#: The name of a call, and the code that uses it: ``{}`` stands for the name.
+#: The name of a call, and the code that uses it; ``{}`` stands for the name.
 Entry = tuple[str, str]
-#: The thread in which the garbage collector runs now.
+#: The thread in which the garbage collector runs now, or None.
 _collector: int | None = None
 
 
@@ -34,10 +34,12 @@ gc.callbacks.append(_track_collector)
 
 
 class Unawaited:
-    """Calls of one unit.
+    """The calls of one unit.
 
-    ``call_count`` counts all of them. ``unused_calls`` may still be used, by number. ``dropped`` cannot be, and the
-    unit has not been told. ``lost`` cannot be either; the unit has been told, or hears of it when it ends.
+    - ``call_count`` counts all of them.
+    - ``unused_calls`` may still be used, by number.
+    - ``dropped`` cannot be used any more, and the unit has not got an error for them yet.
+    - ``lost`` cannot be used any more either. The unit has got an error, or gets one when it ends.
     """
 
     __slots__ = ("call_count", "dropped", "lost", "unused_calls")
@@ -49,13 +51,13 @@ class Unawaited:
         self.lost: tuple[Entry, ...] = ()
 
     def wait_error(self, unit: Unit) -> NotAwaited:
-        """The error for a unit that is about to wait and has dropped calls; it is told once."""
+        """Return the error for a unit that is about to wait and has dropped calls. Each call is reported once."""
         dropped, self.dropped = self.dropped, ()
         self.lost += dropped
         return _not_awaited_error(unit, dropped)
 
     def end_error(self, unit: Unit) -> NotAwaited | None:
-        """The error for a unit that ends with calls which it never used."""
+        """Return the error for a unit that ends with calls it never used, or None."""
         entries = [*self.lost, *self.dropped, *self.unused_calls.values()]
         self.unused_calls.clear()
         self.lost = self.dropped = ()
@@ -67,11 +69,11 @@ class PendingCall:
 
     __slots__ = ("_number", "_owner", "name")
 
-    #: The code that uses it.
+    #: The code that uses the call.
     form: ClassVar[str] = "await {}(...)"
 
     def __init__(self, name: str) -> None:
-        """Note the call with the unit at work. Raises ``OutsideWorkflow`` or ``NestingError``."""
+        """Register the call with the active unit. Raises ``OutsideWorkflow`` or ``NestingError``."""
         owner = current.unit_for(name).unawaited
         self.name = name
         self._owner: Unawaited | None = owner
@@ -80,11 +82,11 @@ class PendingCall:
 
     @property
     def usage(self) -> str:
-        """The code that uses it."""
+        """The code that uses the call, for messages."""
         return self.form.format(self.name)
 
     def settle(self) -> None:
-        """It has been used, or is in the hands of another unit."""
+        """Note that the call has been used, or was passed to another unit."""
         owner = self._owner
         if owner is not None:
             self._owner = None
@@ -93,9 +95,10 @@ class PendingCall:
     def __del__(self) -> None:
         try:
             owner = self._owner
-        except AttributeError:  # it was refused when it was called
+        except AttributeError:  # ``__init__`` raised before it set the owner
             return
         if owner is not None and (entry := owner.unused_calls.pop(self._number, None)) is not None:
+            # Freed by the collector, at a moment that differs between processes: the unit gets its error at its end.
             if _collector is not None and _collector == get_ident():
                 owner.lost += (entry,)
             else:

@@ -1,7 +1,7 @@
-"""Context variables of workflow code: each unit has a context of its own, and nothing goes in or out of a run by them.
+"""Context variables of workflow code. Each unit has a context of its own, isolated from other runs. See decision 30.
 
-``run`` begins in an empty one, every other unit in a copy of its parent's. What is evaluated for a unit and is no part
-of it (predicates, validators) sees a copy that is thrown away.
+``run`` begins in an empty context, every other unit in a copy of its parent's. Predicates and validators are evaluated
+for a unit but are no part of it. They get a copy that is discarded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 
 def _decimal_variable() -> ContextVar[Any]:
-    """Where ``decimal`` keeps its context; the module does not name it."""
+    """Return the context variable in which ``decimal`` keeps its context. The module has no name for it."""
+    # In an empty context, ``getcontext`` creates the variable, and it is the only one there.
     context = Context()
     context.run(decimal.getcontext)
     (variable,) = context
@@ -23,8 +24,9 @@ _DECIMAL = _decimal_variable()
 
 
 def inherit_context(context: Context) -> Context:
-    """A copy, in which the context of ``decimal`` is another one too: that is an object which its users change."""
+    """Return a copy of the context, with a copy of the mutable context object of ``decimal``."""
     own = context.copy()
+    # A plain copy would share that object: a precision set in one branch would change the results of another one.
     if _DECIMAL in own:
         own.run(_DECIMAL.set, own[_DECIMAL].copy())
     return own

@@ -1,8 +1,8 @@
 """Scheduled activities in SQL: ``TaskStorage``.
 
-Fencing: ``(id, attempt, owner)`` names one attempt of one worker. Whoever speaks about an attempt that is no longer
-that one changes nothing. Locks: the rows of the activities themselves, skipping those that others have. Each method is
-one transaction of its own unless it is called inside one.
+Fencing: ``(id, attempt, owner)`` identifies one attempt of one worker. A report about an attempt that no longer matches
+changes nothing. Locks: the rows of the activities themselves; rows that are locked elsewhere are skipped. Each method
+is one transaction of its own unless it is called inside one.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from temporalex_django.models import ActivityTask
 
 log = logging.getLogger("temporalex_django.db")
 
-#: Among so many that are due first those are looked for which a worker can begin.
+#: Number of due activities among which it looks for those that this worker can start.
 _LOOKAHEAD = 1000
 _TASK = TASKS.pick_fields(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
 _ATTEMPT = TASKS.pick_columns(*FENCE)
-#: Of whoever hears that an activity has ended.
+#: The chain, run and queue that get the result of an activity.
 _RECIPIENT = TASKS.pick_columns("chain_id", "run_id", "run_queue")
 _DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_RECIPIENT.names}"
 _RESULT = MESSAGES.pick_columns("name", "body", "created_at")
@@ -67,6 +67,7 @@ _MESSAGE_VALUES = {
 _MESSAGE_SOURCE = (
     "from gone g join v on v.id = g.id and v.attempt = g.attempt and coalesce(v.owner, -1) = coalesce(g.owner, -1)"
 )
+# Delete and insert are one statement, so that either the activity or its result exists.
 _FINISH_AND_DELIVER = (
     f", gone as ({_DELETED}), told as ({MESSAGES.insert(_MESSAGE_VALUES, _MESSAGE_SOURCE)}) select id from gone"
 )
@@ -104,16 +105,18 @@ _HEARTBEAT_UPDATE = _HEARTBEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, 
 
 
 class TaskStatements(ABC):
-    """``TaskStorage``; see there for what each method promises."""
+    """The implementation of ``TaskStorage``, which documents the contract of each method."""
 
     sql: Dialect
     alias: str
     clock: Callable[[], datetime] | None
     worker: bool
     backlogs: defaultdict[str, NewestAndOldest]  # by queue
-    missing_activities: set[str]  # names of activities that were found and that this process lacks
-    switched_off: Collection[str]  # names of activities to leave alone, in an environment; workers have gates
-    priority_queues: Collection[str]  # queues in which lone ones may have a priority
+    # Names of activities that were found and that this process lacks.
+    missing_activities: set[str]
+    # Names of activities to leave alone in test environments. Workers use their admission instead.
+    switched_off: Collection[str]
+    priority_queues: Collection[str]  # queues in which background tasks may have a priority
 
     @abstractmethod
     def now(self) -> datetime: ...
@@ -130,10 +133,10 @@ class TaskStatements(ABC):
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> list[TaskState]:
-        """Take due, unowned activities, queue after queue, oldest due first.
+        """Claim due activities that no worker has, queue after queue, oldest due first.
 
-        Where more wait than are taken some of them are the newest (``NewestAndOldest``). Only what waits in the common
-        line of its queue; with ``suspects`` only what a worker died of.
+        If more wait than are claimed, some of them are the newest (``NewestAndOldest``). Activities in partitions are
+        not claimed here. With ``suspects`` only activities that a worker died of are claimed.
         """
         with self.join_transaction():
             with self.sql.pipeline():
@@ -145,9 +148,9 @@ class TaskStatements(ABC):
     def submit_task_claim(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """``claim_tasks`` in two halves, as ``Dialect.submit``: in a transaction, the second one behind ``together()``.
+        """Do ``claim_tasks`` in two halves, as ``Dialect.submit``; call the second one after ``pipeline()``.
 
-        The first queue is asked at once, the others for what it leaves.
+        Inside a transaction. The first queue is asked at once, and the others for the capacity that it leaves.
         """
         condition, excluded = self.availability_filter()
         if not atomic:
@@ -174,8 +177,8 @@ class TaskStatements(ABC):
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """What is taken of one queue, first by priority, where some that wait have one."""
-        # a claim for async ones alone says nothing of how many others wait
+        """Submit a claim of one queue, by priority if some activities that wait there have one."""
+        # A claim for async activities alone does not show how many others wait, so it does not count.
         limit, fetch_ranked = (
             capacity.total if capacity.threads or capacity.prefetch_limit else 0,
             self._submit_priority_check(queue),
@@ -184,7 +187,7 @@ class TaskStatements(ABC):
 
         def fetch_tasks() -> list[TaskState]:
             ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
-            # what is taken is read whatever was said of priorities: another worker may have been there in between
+            # The claim is read in any case: another worker may have changed the priorities between the two statements.
             if not tasks and (fetch_claimed is None or ranked):
                 candidate_limit = max(capacity.total, _LOOKAHEAD if capacity.async_names or capacity.prefetch else 0)
                 candidates = self.due_candidates(queue, candidate_limit, condition, excluded, ranked=ranked)
@@ -197,7 +200,7 @@ class TaskStatements(ABC):
 
     @property
     def _due_order(self) -> str:
-        """Return the order of due activities; only a virtual clock, where many are due at once, needs the id."""
+        """The order of due activities. It needs the id only under a virtual clock, where many are due at once."""
         return "due_at" if self.clock is None else "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
@@ -237,7 +240,7 @@ class TaskStatements(ABC):
         )
 
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
-        """Decode the payloads of tasks. One that cannot be read fails at once; the others continue."""
+        """Decode the payloads of tasks. A task that cannot be read fails at once; the others continue."""
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:
             try:
@@ -253,18 +256,18 @@ class TaskStatements(ABC):
                     error_line(exc),
                     extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )
-                unread = replace(task, args=(), kwargs={}, options={})  # some of these are bytes still
+                unread = replace(task, args=(), kwargs={}, options={})  # some of these are still bytes
                 broken.append(activity_policy.unreadable_result(unread, exc))
         self.finish_tasks(broken)
         self._release_keyless([(task, exc) for task, exc in keyless if task.owner is not None])
         return decoded_tasks
 
-    # One statement a queue where it can choose from arrays; else what is chosen is read first.
+    # One statement for each queue if it can choose from arrays. Otherwise the choice is read first.
 
     def _submit_take(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Nothing where some have a priority: that is asked beside it."""
+        """Submit a claim of one queue in one statement. It claims nothing if activities there have priorities."""
         if queue in self.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
         due, moment = self.sql.now_expression(self.clock)
@@ -281,11 +284,13 @@ class TaskStatements(ABC):
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add a query for the first ``limit`` ids, with ``names`` those that pass ``test``."""
+            """Add a query for the first ``limit`` ids; with ``names``, for those that pass ``test``."""
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self.sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
                 return
+            # Two steps: read the first rows of the index by due time, then filter them by name. A filter in the index
+            # scan itself would read on through a whole backlog of other activities.
             membership, parameter = self.sql.in_array(names, "text")
             first_rows = f"select id, activity{free} order by {order} limit {self.sql.hidden_limit}{skip}"
             matching_ids = f"select id from ({first_rows}) near where {test.format(f'activity {membership}')}"
@@ -300,11 +305,12 @@ class TaskStatements(ABC):
             add_arrays("tasks", capacity.tasks, capacity.async_names, "{}")
         else:
             add_arrays("threads", capacity.threads)
-        if capacity.prefetch_limit:  # those among them that are taken already are no others
+        if capacity.prefetch_limit:  # ids that the arrays share are claimed once
             left_out = capacity.prefetch_excluded
             add_arrays(
                 "ahead", capacity.total, *((capacity.prefetch, "{}") if left_out is None else (left_out, "not ({})"))
             )
+        # The claim itself counts the attempt, so that ``max_attempts=1`` means at most once (decision 35).
         answer = self.sql.submit(
             "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
             f" where id = any({' || '.join(id_arrays)}) returning {_TASK.names}",
@@ -321,7 +327,7 @@ class TaskStatements(ABC):
         return fetch_tasks
 
     def claim_by_ids(self, task_ids: Sequence[int], owner: int) -> list[TaskState]:
-        """Those of them that nobody has, claimed, in their order."""
+        """Claim those of the tasks that no worker has, and return them in the given order."""
         if not task_ids:
             return []
         membership, parameter = self.sql.in_array(task_ids, "int8")
@@ -341,7 +347,7 @@ class TaskStatements(ABC):
     def due_candidates(
         self, queue: str, limit: int, condition: str, excluded: Sequence[Any], *, ranked: bool
     ) -> list[tuple[Any, ...]]:
-        """Id and activity of those that come first, by priority if they are ``ranked``; locked, where rows are."""
+        """Return id and activity of the first due tasks, by priority if ``ranked``; locked, where rows can be."""
         now, moment = self.sql.now_expression(self.clock)
         parameters = [queue, *excluded, *moment, limit]
 
@@ -356,6 +362,7 @@ class TaskStatements(ABC):
             order = "due_at desc" if self._starts_with_newest(queue) else self._due_order
             return self.sql.select(first_query("", order), parameters, kinds)
         rows: list[tuple[Any, ...]] = []
+        # Three reads in this order, each by an index: the one of priorities does not hold 0.
         for rank in (" and priority > 0", " and priority = 0", " and priority < 0"):
             order = self._due_order if rank.endswith("= 0") else f"priority desc, {self._due_order}"
             if len(rows) < limit:
@@ -363,14 +370,14 @@ class TaskStatements(ABC):
         return rows
 
     def has_priorities(self, queue: str) -> bool:
-        """Whether some that wait there have a priority. One probe of an index that holds those alone."""
+        """Return True if activities that wait there have a priority: one probe of an index of those alone."""
         return self._submit_priority_check(queue)()
 
     def _submit_priority_check(self, queue: str) -> Callable[[], bool]:
         return background_tasks.submit_priority_check(queue, sql=self.sql) if queue in self.priority_queues else bool
 
     def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
-        """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
+        """Store that these attempts run since ``started_at``, from which their timeouts count. One statement."""
         rows = []
         for task in tasks:
             timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=None)
@@ -378,25 +385,26 @@ class TaskStatements(ABC):
         self.sql.write(_STARTED.columns, _STARTED_UPDATE, rows, key="id")
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Attempts that were taken and never begun: others may take them, the attempt is not counted. One statement."""
+        """Release attempts that were claimed and never started, for others and uncounted. One statement."""
         self.sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """The same; queue and activity of those that were still theirs."""
+        """Do ``release_tasks``, and return queue and activity of those that the worker still owned."""
         rows = self.sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """``(id, attempt, owner)`` of everything that is this owner's: a plain read."""
+        """Return ``(id, attempt, owner)`` of everything that this owner has: a plain read."""
         rows = self.sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
         return {(task, attempt, own) for task, attempt, own in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store ends of attempts, all with a statement or two; a final one is a message of its chain from then on."""
+        """Store the results of attempts with a statement or two; a final one becomes a message of its chain."""
         if not results:
             return []
         with self.join_transaction():
-            # one attempt ends once; another one of the same activity, which was lost meanwhile, may be beside it
+            # One attempt has one result. Another attempt of the same activity, which was lost meanwhile, may be beside
+            # it.
             return self._finish_and_deliver(_results_of_runs(results)) + self._finish_others(results)
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
@@ -415,7 +423,7 @@ class TaskStatements(ABC):
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Of those of which no chain hears: they are of none, or due again."""
+        """Store the results that no chain gets: those of background tasks, and attempts to retry."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:
@@ -425,7 +433,7 @@ class TaskStatements(ABC):
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Delete those that are still theirs."""
+        """Submit the deletion of the activities that the attempts still own."""
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self.sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
 
@@ -453,7 +461,7 @@ class TaskStatements(ABC):
         self.sql.write(RESULT.columns, RESULT_INSERT, messages)
 
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
-        """Delete those that are still theirs, and tell their chains."""
+        """Delete the activities that the attempts still own, and send the results to their chains."""
         if not self.sql.chained_writes:
             valid, activities = self._submit_delete(final)()
             self.deliver(activities)
@@ -467,7 +475,7 @@ class TaskStatements(ABC):
         return [row[0] for row in deleted_rows]
 
     def _schedule_retries(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make failed attempts due again. After the first start ``schedule_to_close`` alone limits them."""
+        """Make failed attempts due again. After the first start only ``schedule_to_close`` limits them."""
         if not results:
             return []
         rows = []
@@ -513,21 +521,21 @@ class TaskStatements(ABC):
         return tasks
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
-        """Through the model: nobody waits for it."""
+        """Return the open activities of a run for display, through the model: no turn waits for it."""
         rows = ActivityTask.objects.using(self.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
         return [row.as_open for row in rows.order_by("seq")[:limit]]
 
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
-        """The activity of that command, whoever has it. A plain read."""
+        """Return the activity of that command, with or without an owner. A plain read."""
         tasks = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
         return tasks[0] if tasks else None
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """The lone activities that somebody has, but those that cannot be read in this process."""
+        """Return the background tasks of an owner, except those that this process cannot read."""
         return self._select_background_tasks("owner = %s", owner)
 
     def free_background_task(self, task_id: int) -> TaskState | None:
-        """That activity, if it is a lone one, nobody has it, and it can be read in this process."""
+        """Return a background task if no worker has it and this process can read it, else None."""
         return next(iter(self._select_background_tasks("owner is null and id = %s", task_id)), None)
 
     def _select_background_tasks(self, condition: str, parameter: int) -> list[TaskState]:
@@ -545,12 +553,12 @@ class TaskStatements(ABC):
         return tasks
 
     def edit_task(self, task: TaskState) -> None:
-        """Store arguments and options of one that nobody has."""
+        """Store arguments and options of an activity that no worker has."""
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self.sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.encode_rows([row]), key="id")
 
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
-        """Store all details with one statement, then read which attempts are still theirs."""
+        """Store the details of all heartbeats, and return the attempts that the worker still owns."""
         if not heartbeats:
             return set()
         now = self.now()
@@ -576,7 +584,7 @@ class TaskStatements(ABC):
 
 
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
-    """Ends of activities of runs, once each."""
+    """Return the final results of activities of runs, once for each attempt."""
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
 
 

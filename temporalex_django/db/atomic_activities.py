@@ -1,4 +1,4 @@
-"""Atomic activities: they run inside the transaction of a turn, a worker's or a caller's."""
+"""Atomic activities, which run inside the transaction of a turn, a worker's or a caller's (decision 4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.errors import KeyMissing, PayloadError
 
 
 def run_atomic_activity(task: TaskState) -> TaskResult:
-    """An atomic activity, inside the turn's transaction.
+    """Run an atomic activity inside the turn's transaction, and return its result.
 
     Raises what the function raises, ``PayloadError`` and ``activity_policy.ActivityUnavailable``.
     """
@@ -34,12 +34,12 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
         crash_points.reached("atomic effect: after")
     try:
         return completed_result(task, act.encode_result(value, task.args, TaskSource(task)), act)
-    except KeyMissing as exc:  # nothing that it did is committed
+    except KeyMissing as exc:  # none of its writes are committed, so another worker can run it
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
 
 
 def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
-    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
+    """Return the result of an attempt that returned ``value``. Raises ``PayloadError`` if it cannot be stored."""
     result = activity_policy.completed_result(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, activity=act)
     assert result.outcome is not None
     result.encoded = encode_payload(result.outcome[1], description=f"the result of {task.activity}")
@@ -47,7 +47,10 @@ def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> Ta
 
 
 def encode_payload(value: Any, *, description: str) -> bytes:
-    """Encode plain data with the codec. Raises ``PayloadError`` for whatever the codec raises."""
+    """Encode plain data with the codec.
+
+    Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError`` for any other error of the codec.
+    """
     try:
         return codec().encode(value)
     except KeyMissing:
@@ -57,7 +60,7 @@ def encode_payload(value: Any, *, description: str) -> bytes:
 
 
 def send_activity_signal(name: str, task: TaskState, **facts: Any) -> None:
-    """Send a Django signal about an activity, if anybody listens."""
+    """Send a Django signal about an activity, if it has receivers."""
     signal = signals.ALL[name]
     if not signal.receivers:
         return

@@ -1,6 +1,6 @@
-"""What workers do beside turns for rooms that they do not know, and theirs for such rooms.
+"""Hooks: background work of modules that workers do not import, and work of workers for such modules.
 
-The app says what, when it is ready.
+The app config registers them when Django is ready.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from temporalex_django.errors import NotConfigured
 
 
 class BackgroundHook(NamedTuple):
-    """Both take the alias.
+    """Background work that a worker does beside turns. Both functions take the database alias.
 
-    ``has_work`` says whether there is anything to do, with a statement at most; ``run`` does it for a moment, and says
-    whether there may be more.
+    ``has_work`` returns True if there is work to do, with one statement at most. ``run`` works for a moment and returns
+    True if there may be more.
     """
 
     has_work: Callable[[str], bool]
@@ -29,24 +29,34 @@ _run_due: Callable[[float], int] | None = None
 
 
 def bind_run_due(run: Callable[[float], int]) -> None:
-    """From now on this does what is due in the calling thread: it takes the seconds that it has, gives its turns."""
+    """Set the function that processes due work in the calling thread.
+
+    It takes the seconds that it has and returns the number of its turns.
+    """
     global _run_due  # noqa: PLW0603 - bound once, when Django is ready
     _run_due = run
 
 
 def run_due(seconds: float) -> int:
-    """Do what is due, here and now: the number of turns of runs. Raises ``NotConfigured``, and ``TimeoutError``."""
+    """Process due work here and now, and return the number of turns of runs.
+
+    Raises ``NotConfigured`` and ``TimeoutError``.
+    """
     if _run_due is None:
         raise NotConfigured("there is nobody to do what is due: is 'temporalex_django' in INSTALLED_APPS?")
     return _run_due(seconds)
 
 
 def has_work(alias: str) -> bool:
-    """Whether there is anything to do. Raises what they raise."""
+    """Return True if any hook has work to do. Raises what the hooks raise."""
     return any(hook.has_work(alias) for hook in BACKGROUND_HOOKS)
 
 
 def run_hooks(alias: str) -> bool:
-    """A moment of each. Whether there may be more. Raises what they raise."""
+    """Run each hook for a moment, and return True if there may be more to do.
+
+    Raises what the hooks raise.
+    """
+    # A list, not a generator: every hook has its moment, also after one that has more to do.
     results = [hook.run(alias) for hook in BACKGROUND_HOOKS]
     return any(results)

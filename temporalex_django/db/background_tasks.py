@@ -1,4 +1,7 @@
-"""Lone activities in SQL: enqueued with one INSERT, and moved with one transaction to those that have ended."""
+"""Background tasks in SQL. One INSERT enqueues a task, and one transaction moves it to the ended ones.
+
+See decision 44.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,13 @@ _NEW = TASKS.pick_columns(
     *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
 )
 _SOME = f"exists (select 1 from {TASKS.name} where queue = %s and owner is null and priority"
-#: Whether some that wait in a queue (given twice) have a priority. One probe of an index that holds those alone.
+#: Condition: some activities that wait in a queue (given twice) have a priority. One probe of an index that holds only
+#: those.
 HAS_PRIORITY = f"{_SOME} > 0) or {_SOME} < 0)"
 _OPTIONS = TASKS.pick_columns("id", "options")
 _OPTIONS_UPDATE = _OPTIONS.update("id")
 _ATTEMPT = TASKS.pick_columns(*FENCE)
-#: What the row of one that has ended has of the row of the activity.
+#: Columns of an ended task, and the columns of the activity that they come from.
 _SHARED = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call", "enqueued_at": "scheduled_at"}
 _DELETED_COLUMNS = TASKS.pick_columns(*_SHARED.values())
 _RESULT = ENDED_TASKS.pick_columns(*background_task.TaskEnd._fields)
@@ -48,7 +52,10 @@ _FINISH = f", gone as ({_DELETED}), kept as ({_FINISHED_INSERT}) select id from 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBackgroundTask:
-    """A Django task to enqueue; ``options`` as ``engine.background_task`` says, durations in seconds."""
+    """A Django task to enqueue.
+
+    ``options`` are those of ``engine.background_task``; durations are in seconds.
+    """
 
     activity: str
     args: Sequence[Any]
@@ -60,9 +67,9 @@ class NewBackgroundTask:
 
 
 def insert_task(new: NewBackgroundTask, *, storage: DjangoStorage) -> tuple[UUID, datetime]:
-    """One INSERT on the caller's connection: inside his transaction it commits or vanishes with it.
+    """Enqueue a task with one INSERT on the caller's connection, and return its id and time.
 
-    Its id, and when that was.
+    Inside the caller's transaction it commits or rolls back with it.
     """
     task_id, sql = uuid7(), storage.sql
     now, clock = sql.now_expression(storage.clock, live=True)
@@ -87,7 +94,10 @@ def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
 
 
 def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
-    """Move these that are still theirs to the ones that have ended; the ids of those. Inside a transaction."""
+    """Move the tasks that the attempts still own to the ended ones, and return their ids.
+
+    Inside a transaction.
+    """
     result_rows = _RESULT.encode_rows([*background_task.task_end(result, now)] for result in final.values())
     rows = [(*fence, *result_values) for fence, result_values in zip(final, result_rows, strict=True)]
     if sql.chained_writes:
@@ -100,13 +110,19 @@ def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql
 
 
 def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
-    """Whether some that wait there have a priority, in two halves, as ``Dialect.submit``."""
+    """Submit a check if some activities that wait in the queue have a priority.
+
+    The answer is the second half, as with ``Dialect.submit``.
+    """
     answer = sql.submit(f"select {HAS_PRIORITY}", [queue, queue], ("bool",))
     return lambda: bool(answer()[0][0])
 
 
 def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
-    """Note the attempts of these that are due again. They are theirs: inside the transaction that said so."""
+    """Store the attempts of tasks that are due again in their options.
+
+    Inside the transaction that made them due, so the attempts still own them.
+    """
     sql.write(
         _OPTIONS.columns,
         _OPTIONS_UPDATE,
@@ -119,13 +135,16 @@ def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
 
 
 def backend_queues() -> frozenset[str] | None:
-    """The queues of the project's backends that are ours; None: one of them takes any queue."""
+    """Return the queues of the project's task backends that run on this package.
+
+    None means that one of them takes any queue.
+    """
     names: set[str] = set()
     for params in (getattr(settings, "TASKS", None) or {}).values():
         try:
             is_own_backend = getattr(import_string(params["BACKEND"]), "runs_on_temporalex", False)
         except (ImportError, KeyError, TypeError):
-            continue  # Django says so where it is used
+            continue  # Django reports it where the backend is used
         if is_own_backend:
             backend_names = params.get("QUEUES", ["default"])
             if not backend_names:
@@ -135,6 +154,6 @@ def backend_queues() -> frozenset[str] | None:
 
 
 def priority_queues(worker_queues: Collection[str]) -> frozenset[str]:
-    """Of the queues that a worker takes from, those in which a priority may count."""
+    """Return those queues of a worker in which a priority may count."""
     backend_names = backend_queues()
     return frozenset(worker_queues) if backend_names is None else backend_names & frozenset(worker_queues)

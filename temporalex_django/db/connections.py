@@ -1,7 +1,8 @@
-"""Sessions of workers: limits that keep a frozen worker from holding anybody up.
+"""Sessions of workers: limits that keep a frozen worker from holding up anyone.
 
-A session of its own has them for good. Behind a transaction pooler (``POOLED``) sessions belong to everybody, web
-requests too: there each transaction of a worker sets them for itself, and nothing for whoever comes next.
+A session of a worker has the limits for good. Behind a transaction pooler (``POOLED``) sessions are shared, also with
+web requests. There each transaction of a worker sets the limits for itself, and the next user of the session is not
+affected.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from temporalex_django.db.dialects.base import get_dialect
 
 _thread = threading.local()
 
-#: Seconds that a thread of a worker keeps a connection; an idle one lets go of it after as many.
+#: Seconds for which a thread of a worker keeps a connection. An idle thread releases it after the same time.
 KEEP_OPEN_SECONDS = 60.0
-#: The server ends the session of a worker that froze inside a transaction; its locks go with it.
+#: The server ends the session of a worker that froze inside a transaction. Its locks end with the session.
 IDLE_IN_TRANSACTION = "15s"
-#: About 100 ms, and different in every session: of two workers that wait for each other's rows one gives up first.
+#: About 100 ms, and different in every session. If two workers wait for each other's rows, one gives up first.
 LOCK_TIMEOUT_MS = (50, 150)
 STATEMENT_TIMEOUT = "60s"
 
 
 @contextmanager
 def worker_session(alias: str) -> Iterator[None]:
-    """While inside, every connection that this thread opens to ``alias`` is set up for a worker.
+    """Set up for a worker every connection that this thread opens to ``alias`` inside the block.
 
-    One that is open is closed before: it may have broken, and whoever works in the block waits for the next one. Inside
-    of a transaction it stays, and is set up.
+    A connection that is open is closed before, since it may have broken. Inside a transaction it stays open and is set
+    up.
     """
     _thread.alias = alias
     _thread.pooled = get_settings().POOLED
@@ -53,11 +54,12 @@ def worker_session(alias: str) -> Iterator[None]:
 
 
 def keep_open(seconds: float = KEEP_OPEN_SECONDS) -> None:
-    """Connections that this thread opens from now on stay so long, whatever ``CONN_MAX_AGE`` says, unless they break.
+    """Keep the connections that this thread opens from now on for ``seconds``, unless they break.
 
-    One that broke meanwhile is replaced when it is used (``CONN_HEALTH_CHECKS``): a restart of the database costs an
-    attempt of those that were running, and none of those that come next. For threads that run one short activity after
-    the other: opening a connection for each costs more than most of them.
+    ``CONN_MAX_AGE`` does not matter. A connection that broke meanwhile is replaced when it is used
+    (``CONN_HEALTH_CHECKS``). So a restart of the database costs an attempt of the activities that were running, and of
+    none that follow. This is for threads that run one short activity after the other: a new connection costs more than
+    most of them.
     """
     _thread.kept_for = seconds
 
@@ -74,18 +76,18 @@ def _configure_connection(sender: Any, connection: Any, **_: Any) -> None:
 
 
 def set_transaction_limits(alias: str) -> None:
-    """At the beginning of a transaction: a worker behind a pooler sets its limits for this one.
+    """Set the limits for the transaction that begins, if this thread is a worker behind a pooler.
 
-    No statement anywhere else.
+    Elsewhere no statement is sent.
     """
     if getattr(_thread, "pooled", False) and _thread.alias == alias:
         get_dialect(alias).set_up_transaction(_session_limits())
 
 
 def worker_statement_timeout(alias: str) -> str | None:
-    """What holds in the transactions of a worker, without asking the server.
+    """Return the statement timeout of a worker's transactions, without asking the server.
 
-    None when this thread is no worker's there.
+    None if this thread is no worker of that alias.
     """
     return STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
 

@@ -1,4 +1,4 @@
-"""The people who may decide human tasks under four eyes, and whether anybody is left of them."""
+"""Deciders: the people who may decide human tasks under the four-eyes rule, and tasks that have none left."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from temporalex_django.authoring import authorization
 from temporalex_django.conf import object_from_setting
 from temporalex_django.models import Candidate, HumanTask
 
-#: So many people with a permission are asked of the access policy, beside those who are shut out.
+#: Number of users with a permission that the access policy judges, besides the excluded ones.
 _EXTRA_HOLDERS = 50
 
 
 def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
-    """The open tasks under four eyes that nobody of the stored users may decide: everybody who is asked is shut out.
+    """Return the open tasks under the four-eyes rule that no stored user may decide.
 
-    One read for all of them, and one for each group, permission and the users that they name; none where no task is
-    under four eyes. A task counts as decidable where that cannot be known, as with permissions that are not stored.
+    Everybody who is asked is excluded then. There is one read for all tasks, and one for each group, each permission
+    and all users that they name. Nothing is read if no task is under the rule. A task counts as decidable if that
+    cannot be known, as with permissions that are not stored.
     """
     open_tasks = [task for task in tasks if task.four_eyes and task.is_open]
     if not open_tasks:
@@ -50,7 +51,10 @@ def _has_decider(
 
 
 def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) -> dict[str, Collection[str] | None]:
-    """The keys of active users by the words that mean them, more than ``limit`` of each; None: nobody can tell."""
+    """Return the keys of active users by the principal that includes them.
+
+    At least ``limit`` + 1 keys of each, if there are that many. None means that they cannot be known.
+    """
     model: Any = get_user_model()
     users = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
     if _has_field(model, "is_active"):
@@ -78,7 +82,10 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
-    """The access policy has the last word; where it or a backend of the project knows more, nobody can tell."""
+    """Return the keys of users with a permission, as the access policy decides.
+
+    None if they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
+    """
     if not (_has_field(users.model, "groups") and _has_field(users.model, "user_permissions")):
         return None
     app, _, code = name.partition(".")
@@ -86,12 +93,17 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
     by_group = Q(groups__permissions__content_type__app_label=app, groups__permissions__codename=code)
     rows = users.filter(own | by_group | _superuser_filter(users.model)).distinct()[: limit + _EXTRA_HOLDERS]
     permits = object_from_setting("ACCESS_POLICY").permits
+    # More keys than ``limit``, the most users that a task excludes, prove that somebody is left. Fewer prove nothing if
+    # permissions may come from elsewhere.
     holder_keys = {str(user.pk) for user in rows if authorization.matches_candidate(user, principal, permits=permits)}
     return holder_keys if len(holder_keys) > limit or _has_stored_permissions(permits) else None
 
 
 def _has_stored_permissions(permits: Any) -> bool:
-    """Whether all permissions are rows of Django: of its own backend, and of the access policy as it comes."""
+    """Return True if all permissions are rows of Django.
+
+    That is so with Django's own backend and the access policy of this package.
+    """
     ours = permits.__func__.__module__ == "temporalex_django.access"
     return ours and [*settings.AUTHENTICATION_BACKENDS] == ["django.contrib.auth.backends.ModelBackend"]
 

@@ -1,7 +1,7 @@
-"""Failed messages in the database: signals whose handler failed, kept until somebody delivers them again or drops them.
+"""Failed messages in the database: signals whose handler failed. They are kept until redelivered or discarded.
 
-A failed message is the row of its signal, settled with the outcome ``failed``. A signal that its sender gave no id has
-the id ``<run id>:<number>`` from then on.
+A failed message is the row of its signal, settled with the outcome ``failed``. If the sender gave the signal no message
+id, it has the id ``<run id>:<number>`` from then on. See decision 46.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from temporalex_django.models import Chain, Instance, Message
 
 @dataclass(frozen=True, slots=True)
 class HandledMessage:
-    """A failed message that somebody has handled; ``digest`` is that of its payload."""
+    """A failed message that somebody has handled. ``digest`` is that of its payload."""
 
     id: str
     name: str
@@ -40,6 +40,7 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
                 "answered_at": write.run.activated_at,
             }
             rows = Message.objects.using(alias).filter(chain_id=write.run.chain_id, request_id=failed.id)
+            # A signal with a message id still has its row. One without an id was deleted when a turn consumed it.
             if rows.update(**outcome):
                 continue
             Message.objects.using(alias).create(
@@ -57,12 +58,15 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
 
 
 def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
-    """The failed messages of a chain, oldest first."""
+    """Return the failed messages of a chain, oldest first."""
     return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
 
 
 def failed_count(run: Instance) -> int:
-    """How many failed messages the chain of ``run`` has. One statement at most for each time that the row was read."""
+    """Return the number of failed messages of the chain of ``run``.
+
+    The object caches it, so this is one statement at most for each time that the row was read.
+    """
     if "failed_count" not in run.__dict__:
         alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
         run.__dict__["failed_count"] = failed_messages(run.chain_id, alias=alias).count()
@@ -71,14 +75,15 @@ def failed_count(run: Instance) -> int:
 
 
 def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Put a failed message behind the others of its inbox, as new. None: there is none of that id.
+    """Put a failed message behind the others of its inbox, as a new one.
 
-    In the open transaction. Locks its row.
+    Returns None if there is none with that id. In the open transaction. Locks its row.
     """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
         return None
     message = _handled_message(row)
+    # Deleted and inserted anew: the id of the row gives the position in the inbox.
     row.delete()
     row.pk, row.fresh, row.settled = None, True, False
     row.outcome_status = row.outcome = row.answered_at = row.after = None
@@ -88,7 +93,10 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
 
 
 def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Settle a failed message as discarded: it stays, and is not sent again under its id. None: there is none."""
+    """Settle a failed message as discarded. It stays, and cannot be sent again under its id.
+
+    Returns None if there is none with that id. In the open transaction. Locks its row.
+    """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Graphs that live in the database, read as instances of the pure engine."""
+"""Instances of graphs that live in the database, as the pure engine has them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 @lru_cache(maxsize=8)
 def _projections(alias: str) -> Projections:
-    """Of this process: a worker that runs the steps of a run one after the other reads only what is new."""
+    """Return the projections that this process keeps.
+
+    A worker that runs the steps of a run one after the other then reads only the new events.
+    """
     storage = DjangoStorage(alias)
 
     def events(run_id: UUID, after: int) -> Sequence[HistoryEvent]:
@@ -49,7 +52,10 @@ class TaskSource:
 
 
 def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
-    """The instance that the history of a run comes to. Raises ``UnknownWorkflow`` for what is no graph here."""
+    """Return the instance that results from the history of a run.
+
+    Raises ``UnknownWorkflow`` for a class that is no graph here.
+    """
     return _projections(get_settings().DATABASE).get(run_id, _graph_class(name, version)).instance
 
 

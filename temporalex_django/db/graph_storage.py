@@ -1,8 +1,7 @@
 """Graphs in the tables, as a ``graph.contracts.Storage``.
 
-Instances are read out of histories, and put as where a run begins.
-
-Each call is one transaction of its own, or a savepoint of the caller's. What it does not see are function workflows.
+``get`` and ``query`` read instances out of histories. ``put`` stores an instance as the start of a run. Each call is
+one transaction of its own, or a savepoint of the caller's. Function workflows are not visible here.
 """
 
 from __future__ import annotations
@@ -34,27 +33,30 @@ from temporalex_django.models import Chain, HumanTask, Instance
 
 #: Seconds that ``put`` waits for a run that is being advanced.
 _LOCK_WAIT = 10.0
-#: How often it looks again when another start, or an end, came in between.
+#: Number of tries when another start, or an end, came in between.
 _TRIES = 20
-#: Statuses of runs that were ended from outside, which an instance calls cancelled.
+#: Statuses of runs that were closed from outside. For an instance they are all cancelled.
 _AS_CANCELLED = ("terminated", "timed_out")
 
 
 class TableStorage:
-    """``contracts.Storage`` on one database alias; serves any thread, on that thread's connection."""
+    """``contracts.Storage`` on one database alias. It serves any thread, on that thread's connection."""
 
     def __init__(self, alias: str | None = None) -> None:
         self._alias = alias
 
     @property
     def _storage(self) -> DjangoStorage:
-        # as a worker: what killed its worker is overwritten like anything else
+        # As a worker: a run that is suspected of killing its worker can be replaced like any other.
         return DjangoStorage(self._alias, worker=True)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
-        """Of the newest chain of that id. Locks nothing. Raises ``UnknownWorkflow`` where its class is gone."""
+        """Return the instance of the newest chain with that id. Locks nothing.
+
+        Raises ``UnknownWorkflow`` if its class is gone, and ``WorkflowNotFound`` if there is none.
+        """
         storage = self._storage
         conditions = {"id": id, "workflow": workflow, "version": version}
         for row in self._rows(checked(conditions), storage, of_any_class=True):
@@ -65,14 +67,18 @@ class TableStorage:
         raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
 
     def query(self, **filters: Any) -> list[GraphInstance]:
-        """Of each identity the newest chain. One read, and one for each instance found. Locks nothing."""
+        """Return the instances of the newest chain of each identity. Locks nothing.
+
+        One read, and one for each instance found.
+        """
         storage = self._storage
         conditions = checked(filters)
         statuses = conditions.pop("status", None)
         newest: dict[Any, Instance] = {}
         for row in self._rows(conditions, storage):
             newest.setdefault(_identity(row), row)
-        if statuses is not None:  # the row of an open run may be behind its history
+        # The row of an open run may be behind its history, so open runs are judged by their instance.
+        if statuses is not None:
             newest = {key: row for key, row in newest.items() if row.is_open or _instance_status(row) in statuses}
         instances = [self._instance(row, storage) for row in newest.values()]
         return [i for i in instances if i is not None and (statuses is None or i.status in statuses)]
@@ -80,7 +86,10 @@ class TableStorage:
     def _rows(
         self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
-        """Current runs of graphs that this process has (else of whatever there is), newest chain first."""
+        """Yield current runs of graphs that this process has, newest chain first.
+
+        With ``of_any_class`` the runs of all classes.
+        """
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
             runs = runs.filter(workflow__in=_graph_names())
@@ -90,13 +99,14 @@ class TableStorage:
         yield from iterate_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
-        """None when it was deleted since the row was read.
+        """Return the instance of a run, or None if it was deleted since the row was read.
 
-        Raises ``UnknownWorkflow``, ``PayloadError`` for a step that is gone.
+        Raises ``UnknownWorkflow``, and ``PayloadError`` for a step that is gone.
         """
         cls = workflows.class_for_run(row.workflow, row.version)
         events = storage.histories({row.pk: 0})[row.pk]
-        if events and events[-1].kind == "WorkflowContinuedAsNew":  # handed on since the row was read
+        # The chain has continued with another run since the row was read.
+        if events and events[-1].kind == "WorkflowContinuedAsNew":
             current = Instance.objects.using(storage.alias).filter(chain_id=row.chain_id, chain__run_id=F("id")).first()
             return None if current is None else self._instance(current, storage)
         if events:
@@ -111,11 +121,11 @@ class TableStorage:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def put(self, instance: GraphInstance) -> None:
-        """A chain whose first run begins there. The open run of its identity is handed on to a new one that does.
+        """Store an instance as the start of a run, in a new chain or in the open chain of its identity.
 
-        A closed instance is stored closed, without a history. Steps that were active are begun, timers of waiting steps
-        begin anew. Locks the chain that it hands on; raises ``AlreadyRunning``, with ``pending``, when it is not free
-        within 10 s.
+        An open run of that identity is closed, and its chain continues with the new run. A closed instance is stored
+        closed, without a history. Steps that were active start again, and timers of waiting steps start anew. Locks the
+        open chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
         """
         storage = self._storage
         for attempt in range(1, _TRIES + 1):
@@ -129,7 +139,8 @@ class TableStorage:
                     )
                     self._store_instance(run_id, instance, storage)
                 return
-            except AlreadyRunning as exc:  # inserted or closed since this looked: the next look sees that
+            # Inserted or closed since this looked: the next look sees that.
+            except AlreadyRunning as exc:
                 if exc.pending or attempt == _TRIES:
                     raise
 
@@ -149,7 +160,8 @@ class TableStorage:
 
     def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
         run = self._lock_run(chain, storage)
-        if run is None or run.closed:  # one that was closed meanwhile is looked for again
+        # A run that was closed meanwhile is looked for again.
+        if run is None or run.closed:
             message = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
             raise AlreadyRunning(message, pending=run is None)
         facts = storage.run_records([run.run_id])[run.run_id]
@@ -192,9 +204,9 @@ class TableStorage:
         Instance.objects.using(storage.alias).filter(pk=run_id).update(**changes)
 
     def delete(self, id: str) -> None:
-        """All chains of that id with their runs, histories, activities and messages.
+        """Delete all chains of that id with their runs, histories, activities and messages.
 
-        Waits for a turn that has one locked.
+        Waits for a turn that has one of them locked.
         """
         storage = self._storage
         with storage.transaction():
@@ -206,7 +218,7 @@ class TableStorage:
             runs = f"(select id from temporalex_instance where chain_id {test})"
             storage.sql.execute(
                 f"delete from temporalex_chain where id {test}", [chosen]
-            )  # first: a turn holds its lock
+            )  # first, since a turn holds its lock
             storage.sql.execute(f"delete from temporalex_history_event where run_id in {runs}", [chosen])
             storage.sql.execute(f"delete from temporalex_search_attribute where run_id in {runs}", [chosen])
             HumanTask.objects.using(storage.alias).filter(chain_id__in=chains).delete()
@@ -215,7 +227,7 @@ class TableStorage:
 
 
 def _graph_names() -> list[str]:
-    """Of the graphs that this process has."""
+    """Return the names of the graphs that this process has."""
     return sorted({cls.name for cls in workflows.concrete_classes() if issubclass(cls, GraphWorkflow)})
 
 
@@ -226,12 +238,12 @@ def _identity(row: Instance) -> tuple[str, str, int | None]:
 
 
 def _instance_status(row: Instance) -> str:
-    """That of the instance of a closed run."""
+    """Return the status of the instance of a closed run."""
     return "cancelled" if row.status in _AS_CANCELLED else row.status
 
 
 def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
-    """What the closing event of such a run would hold."""
+    """Return the attributes that the closing event of such a run would have."""
     if instance.status == "completed":
         return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
     if instance.status == "cancelled":

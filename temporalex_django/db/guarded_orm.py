@@ -1,9 +1,7 @@
-"""The determinism guard on database connections: a query from workflow code is refused, whatever issues it.
+"""The determinism guard on database connections: workflow code may neither send a query nor close a connection.
 
-So is closing one.
-
-Every connection of Django gets an execute wrapper when it is opened. The wrapper asks one context variable and is then
-out of the way; activities, views and the engine's own queries never see it.
+Every connection of Django gets an execute wrapper when it is opened. The wrapper checks one context variable and does
+nothing else, so activities, views and the engine's own queries are not affected. See decision 18.
 """
 
 from __future__ import annotations
@@ -24,16 +22,17 @@ from temporalex_django.db.missing_tables import missing_tables_error
 
 
 def install() -> None:
-    """Set the guard up as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
+    """Configure the guard as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
     guard.configure(get_settings().GUARD)
     for connection in connections.all(initialized_only=True):
         _guard_connection(connection)
 
 
 def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
-    """An execute wrapper. Raises ``DeterminismViolation`` in workflow code, before anything is sent.
+    """Refuse queries of workflow code, as an execute wrapper.
 
-    And ``TablesMissing`` where the database says that it lacks a table of ours.
+    Raises ``DeterminismViolation`` in workflow code, before anything is sent. Raises ``TablesMissing`` if the database
+    reports that it lacks a table of ours.
     """
     guard.refuse_in_step(guard.ORM)
     try:
@@ -51,21 +50,25 @@ def _on_connection_created(sender: Any, connection: Any, **_: Any) -> None:
 
 @receiver(setting_changed)
 def _on_setting_changed(sender: Any, setting: str, **_: Any) -> None:
-    if setting == SETTING:  # a wrong one raises where it is used, not in whoever changes it
+    # A wrong setting raises where it is used, not in the code that changes it.
+    if setting == SETTING:
         guard.configure(read()[0].GUARD)
 
 
 def _guard_connection(connection: Any) -> None:
     if refuse_query not in connection.execute_wrappers:
-        # first, since `with connection.execute_wrapper(...)` takes away the last one when it is left
+        # First in the list: `with connection.execute_wrapper(...)` removes the last one at its end.
         connection.execute_wrappers.insert(0, refuse_query)
     if "close" not in vars(connection):
-        # not by itself: a thread that ends leaves its connection to nobody, and that closes it
+        # Through a weak reference: when a thread ends, its connection is freed, and that closes it.
         connection.close = partial(_guarded_close, weakref.ref(connection))
 
 
 def _guarded_close(wrapped: weakref.ref[Any]) -> None:
-    """Workflow code that closes the connection would end the transaction of its turn, and of all runs in it."""
+    """Refuse to close a connection in workflow code.
+
+    It would end the transaction of the turn, and of all runs in it.
+    """
     guard.refuse_in_step(guard.ORM)
     if (connection := wrapped()) is not None:
         type(connection).close(connection)

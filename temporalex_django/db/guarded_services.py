@@ -1,7 +1,7 @@
-"""The determinism guard on mail and on the cache of Django, whichever backends they have.
+"""The determinism guard on Django's mail and cache, whatever backends they have.
 
-A backend may keep what it is given in memory, as those for tests do, so no connection gives it away. Methods that every
-use goes through ask first whether workflow code runs, and are then out of the way.
+A backend may keep its data in memory, as those for tests do, so no connection reveals its use. The guard therefore
+wraps methods that every use goes through. They first check if workflow code runs, and cost nothing more.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from temporalex_django.core.determinism.rules import Rule
 
 _GUARDED: tuple[tuple[type, str, Rule], ...] = (
     (EmailMessage, "send", guard.MAIL),
-    (EmailMessage, "message", guard.MAIL),  # what a backend that exists already sends
+    (EmailMessage, "message", guard.MAIL),  # called by a backend that exists already
     (BaseEmailBackend, "__init__", guard.MAIL),
     (CacheHandler, "__getitem__", guard.CACHE),
-    (BaseCache, "make_key", guard.CACHE),  # of a backend that somebody has kept
+    (BaseCache, "make_key", guard.CACHE),  # for a backend that was looked up before
 )
 
 
 def install() -> None:
-    """Guard these methods, once in a process."""
+    """Guard these methods, once per process."""
     for cls, name, rule in _GUARDED:
         original = getattr(cls, name)
         if not hasattr(original, "temporalex_guard"):
@@ -40,5 +40,5 @@ def _guard_method(original: Any, rule: Rule) -> Any:
         guard.refuse_in_step(rule)
         return original(*args, **kwargs)
 
-    guarded.temporalex_guard = rule  # type: ignore[attr-defined] # tells that it is one
+    guarded.temporalex_guard = rule  # type: ignore[attr-defined] # marks it as guarded
     return guarded

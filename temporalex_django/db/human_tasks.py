@@ -1,4 +1,7 @@
-"""Rows of human tasks, as turns write them: for runs that ask people alone."""
+"""Rows of human tasks, as turns write them.
+
+Only runs that ask people have such rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from temporalex_django.core.names import MAX_LENGTH
 from temporalex_django.engine.storage import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
 
-#: What a turn may change; what people do with a task before they decide is theirs.
+#: Columns that a turn may change. The others belong to the people who work on the task.
 _CHANGES = (
     *(
         "title",
@@ -32,9 +35,9 @@ _CHANGES = (
 
 
 def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
-    """Store what turns did to human tasks, in the open transaction. Locks their rows.
+    """Store the changes of turns to human tasks, in the open transaction. Locks their rows.
 
-    Those of runs that somebody closed from outside are closed, and added to what was written.
+    The open tasks of runs that were closed from outside are closed, and added to ``human_tasks`` of the writes.
     """
     for write in writes:
         if write.is_closed_externally:
@@ -69,7 +72,10 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """End claims and delegations of open tasks whose question has changed: they were made for the old one."""
+    """End claims and delegations of open tasks whose question has changed.
+
+    They were made for the old question (decision 47).
+    """
     questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:
         return
@@ -80,14 +86,17 @@ def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None
 
 
 def question_of(row: HumanTask) -> dict[str, Any]:
-    """The question of a stored task, as ``Asking.question`` has it."""
+    """Return the question of a stored task, as ``HumanTaskSpec.question`` has it."""
     form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
     shows = None if row.shows is None else codec().decode(bytes(row.shows))
     return question(row.title, candidates=row.declared, outcomes=row.outcomes, form=form, shows=shows)
 
 
 def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Of open tasks that were there before: whom the code asked then and does not ask now. Handed on, they stay."""
+    """Delete candidates of existing tasks whom the code does not ask any more.
+
+    People to whom a task was delegated stay candidates.
+    """
     tasks = {entry.id: entry.task for entry in task_writes}
     if not tasks:
         return
@@ -100,7 +109,7 @@ def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: st
 
 
 def delete_human_tasks(run: UUID, *, alias: str) -> None:
-    """With the run that they are of."""
+    """Delete the human tasks of a run, when the run is deleted."""
     HumanTask.objects.using(alias).filter(run_id=run).delete()
 
 
@@ -138,7 +147,7 @@ def _task_row(task_write: HumanTaskWrite) -> HumanTask:
 
 
 def _column_name(name: str) -> str:
-    """A name as the column has it; code may call people what it likes."""
+    """Return a name that fits its column, since code may give people any name."""
     return name[:MAX_LENGTH].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -148,7 +157,7 @@ def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
 
 
 def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
-    """The open human tasks of a run that is closed now, as closed."""
+    """Return the open human tasks of a run that is closed now, as closed."""
     written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
     rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
     at = write.events[-1].at
@@ -166,7 +175,7 @@ def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
 
 
 def _task_state(row: HumanTask) -> HumanTaskState:
-    """As far as it is stored."""
+    """Return the state of a task, as far as it is stored."""
     form = None if row.form is None else FormSpec(**row.form)
     outcomes = tuple(row.outcomes)
     asking = HumanTaskSpec(title=row.title, label=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)

@@ -1,4 +1,4 @@
-"""Inboxes in SQL: what a turn reads of them, however long they are."""
+"""Inboxes in SQL: the part of an inbox that a turn reads, however long the inbox is."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from temporalex_django.db.sql_columns import MESSAGES
 from temporalex_django.engine.storage import Inbox, InboxMessage
 from temporalex_django.errors import KeyMissing, PayloadError
 
-#: New messages that a turn reads of all its runs together, and at least of each that has so many: a long inbox is
-#: worked off in many turns, and others are served in between.
+#: Most new messages that a turn reads of all its runs together, and the number that it reads of each run in any case. A
+#: long inbox takes many turns, and other runs are served in between.
 _PAGE_SIZE = 2_000
 _SMALLEST_PAGE = 100
-#: Bodies above the first size are read by themselves, up to the second one in a turn.
+#: Payloads above the first size are read by a statement of their own, up to the second size in a turn.
 _LARGE = 8_192
 _MOST_BYTES = 8_000_000
 _HEAD = MESSAGES.pick_columns(
@@ -32,7 +32,7 @@ _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
 class InboxStatements(ABC):
-    """``RunStorage.inbox``. Locks nothing: the chains are locked."""
+    """The implementation of ``RunStorage.inbox``. It locks nothing, since the chains are locked."""
 
     sql: Dialect
     inbox_page = _PAGE_SIZE
@@ -40,18 +40,19 @@ class InboxStatements(ABC):
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> dict[UUID, Inbox]:
-        """Unsettled messages of locked chains.
+        """Return the unsettled messages of locked chains.
 
-        A statement of its own after the lock: it sees what was committed until then.
+        It is a statement of its own after the lock, so it sees everything that was committed until then.
         """
         return self.submit_inbox(chains, waiting=waiting, page=page)(chains)
 
     def submit_inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> Callable[[Collection[UUID]], dict[UUID, Inbox]]:
-        """``fetch_inboxes`` in two halves, as ``Dialect.submit``.
+        """Do ``inbox`` in two halves, as ``Dialect.submit``.
 
-        The answer is told which of them count: of others nothing is decoded, whatever cannot be read there.
+        The second half takes the chains that count. Nothing of the others is decoded, so a payload there that cannot be
+        read does no harm.
         """
         inboxes = {chain: Inbox() for chain in chains}
         if not chains:
@@ -70,8 +71,9 @@ class InboxStatements(ABC):
             )
             source += f" where m.number <= {page}"
         else:
-            # One scan of the index a chain, which ends at the limit. The planner is not to know how many chains
-            # there are: if few, it finds a plan of its own cheaper than the prepared one and plans each time (0.17 ms).
+            # One scan of the index for each chain, which ends at the limit. The planner must not see how many chains
+            # there are. For few it would find a plan of its own cheaper than the prepared one, and plan each time (0.17
+            # ms).
             source = (
                 f"temporalex_chain c cross join lateral (select {_MESSAGE} from temporalex_message m"
                 f" where m.chain_id = c.id and {condition} order by m.id limit {page}) m"
@@ -87,7 +89,7 @@ class InboxStatements(ABC):
                 if row[0] in by_chain:
                     by_chain[row[0]].append(row)
             for chain, of_chain in by_chain.items():
-                if len(of_chain) == page:  # a backlog
+                if len(of_chain) == page:  # a full page, so there may be more
                     condition = "m.fresh" if chain in waiting else "true"
                     by_chain[chain], inboxes[chain].has_more = self._read_backlog(chain, page, condition=condition)
             self._fill_inboxes(inboxes, by_chain)
@@ -96,10 +98,10 @@ class InboxStatements(ABC):
         return fetch_inboxes
 
     def _read_backlog(self, chain: UUID, page: int, *, condition: str) -> tuple[list[tuple[Any, ...]], bool]:
-        """Read the oldest new messages of a long inbox, and whether there may be more of them.
+        """Read the oldest new messages of a long inbox; return them, and True if there may be more.
 
-        Wherever they stand, results and messages that wait are read, too: those bring it on. Neither hides the others,
-        and a turn that finds nothing else leaves no more to do.
+        Results and messages that wait are read, too, wherever they are in the inbox: they let the run continue. Neither
+        kind hides the other. A turn that finds nothing else to do leaves no more behind.
         """
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
@@ -114,9 +116,10 @@ class InboxStatements(ABC):
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
-        """Decode what was read.
+        """Decode the messages.
 
-        Of large bodies, which come by a read of their own, a turn takes so many bytes, and one a chain.
+        Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
+        payload of each chain in any case.
         """
         byte_budget, large_ids = _MOST_BYTES, set()
         for chain, rows in by_chain.items():
@@ -161,9 +164,10 @@ class InboxStatements(ABC):
 
 @contextmanager
 def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
-    """Say of which run a payload cannot be read; to be entered with what was raised.
+    """Raise an error that names the run whose payload cannot be read.
 
-    The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
+    Raise the original error again inside the block. The turn blocks that run alone, by ``run_id`` or ``chain_id`` of
+    the error.
     """
     try:
         yield
@@ -172,5 +176,5 @@ def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID 
         raise
     except Exception as exc:
         error = PayloadError(f"{description} cannot be read: {exc}")
-        error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
+        error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # by these the turn isolates the run
         raise error from exc

@@ -1,4 +1,4 @@
-"""Messages that come before those that an inbox has: the ids of its rows are their order."""
+"""Inserts before the messages that an inbox has. The ids of the rows give the order, so those get new rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from temporalex_django.models import Chain, Message
 
 
 class InboxInserts(ABC):
-    """``RunStorage.prepend_messages``: seldom called, so that it writes row after row."""
+    """The implementation of ``RunStorage.prepend_messages``.
+
+    It is called seldom, so it uses the ORM.
+    """
 
     alias: str
 
@@ -23,12 +26,13 @@ class InboxInserts(ABC):
     def now(self) -> datetime: ...
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """See there. Locks the rows of the chain's unread messages."""
+        """Implement ``RunStorage.prepend_messages``. Locks the rows of the chain's unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
         unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
         unread_ids = {row.request_id for row in unread_rows} - {None}
         messages = [message for message in messages if message.message_id not in unread_ids]
         message_ids = [message.message_id for message in messages if message.message_id is not None]
+        # The unread messages are deleted and inserted again behind the new ones, with higher ids.
         rows.filter(pk__in=[row.pk for row in unread_rows]).delete()
         rows.filter(request_id__in=message_ids).delete()
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
@@ -39,13 +43,13 @@ class InboxInserts(ABC):
         Message.objects.using(self.alias).bulk_create([*new, *unread_rows], batch_size=500)
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.message_statuses``."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain, request_id__in=[*ids])
         statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.copy_failed_messages``."""
         if not ids:
             return
         rows = [
@@ -78,7 +82,7 @@ class InboxInserts(ABC):
             name=message.name,
             body=codec().encode(message.payload),
             request_id=str(uuid4()) if message.kind == REQUEST else message.message_id,
-            redelivered=message.kind != "signal",  # signals wait in any case
+            redelivered=message.kind != "signal",  # signals wait for their consumer in any case
             sender_key=None if sender is None else sender.key,
             sender_name=None if sender is None else sender.name,
             fresh=True,

@@ -1,7 +1,7 @@
-"""What callers insert: starts and messages. One statement each, in whatever transaction the caller has open.
+"""Inserts of callers: starts and messages. One statement each, in the transaction that the caller has open, if any.
 
-None of it touches the row of a run that exists: a sender never makes a turn wait, and two requests that signal two
-runs cannot deadlock.
+None of it touches the row of a run that exists. So a sender never makes a turn wait, and two requests that signal two
+runs cannot deadlock (decision 6).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.models import Instance
 
 CHANNEL = "temporalex"
-#: A notification, for a transaction of its own: its commit waits for no disk, since nothing depends on a hint.
+#: A notification, for a transaction of its own. Its commit does not wait for the disk, since nothing depends on it.
 NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 _MESSAGE = MESSAGES.pick_columns(
@@ -49,8 +49,8 @@ _UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 class NewStart(RunStart):
     """A run that a caller starts.
 
-    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` means
-    that the id was drawn just now: nobody else can have it, so nothing is checked.
+    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` means that the id was drawn
+    just now. No other run can have it, so nothing is checked.
     """
 
     generated: bool = False
@@ -58,17 +58,17 @@ class NewStart(RunStart):
 
 
 class StartedRun(NamedTuple):
-    """A chain, and its first run."""
+    """The ids of a chain and of its first run."""
 
     chain_id: UUID
     run_id: UUID
 
 
 class InsertedMessage(NamedTuple):
-    """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again.
+    """The outcome of inserting a message.
 
-    ``at``: the database's time when a new one was inserted. ``replaced``: the digest of the payload of the failed
-    message that it takes the place of.
+    ``new`` is False if the chain had a message with this ``request_id`` already: it was sent twice. ``at`` is the
+    database's time of a new one. ``replaced`` is the digest of the payload of the failed message that it replaces.
     """
 
     id: int
@@ -78,7 +78,7 @@ class InsertedMessage(NamedTuple):
 
 
 def copy_subject(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
-    """Give a run the subject of another one. The object may be gone: its key stays."""
+    """Give a run the subject of another run. If the object is gone, its key is copied all the same."""
     runs, shared = Instance.objects.using(alias), ("subject_type_id", "subject_id")
     runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=source_run_id), strict=True)))
 
@@ -86,10 +86,12 @@ def copy_subject(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
     """Insert a chain that is due now, and its first run.
 
-    Inside the caller's transaction if one is open, and it stays usable whatever happens here. Workers are rung for when
-    it is committed. Locks nothing that exists. Waits for another open transaction that starts the same id, at most
-    ``START_LOCK_WAIT``. Raises ``AlreadyRunning``, with ``pending=True`` when that wait was in vain (on SQLite, whose
-    one lock says nothing of ids, Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
+    This happens inside the caller's transaction if one is open, which stays usable in any case. Workers are notified
+    after the commit. Locks nothing that exists. Waits at most ``START_LOCK_WAIT`` for another open transaction that
+    starts the same id.
+
+    Raises ``AlreadyRunning``, with ``pending=True`` if that wait was in vain. On SQLite it raises Django's
+    ``OperationalError`` then, since the one lock says nothing about ids. Raises ``InvalidId`` for the id of a run.
     """
     started = StartedRun(uuid7(), uuid7())
     run_id = None if start.generated else parse_run_id(start.workflow_id)
@@ -109,7 +111,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
             if done and start.search_attributes:
                 insert_search_attributes(storage.sql, [(started.run_id, start.search_attributes)])
     except DatabaseError as exc:
-        # where one lock keeps all writers out, it says nothing of this id
+        # Where one lock keeps all writers out, a wait for it says nothing about this id.
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
             raise
         wait = get_settings().START_LOCK_WAIT
@@ -120,7 +122,8 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
         ) from exc
     finally:
         if take_back is not None:
-            take_back()  # where nothing was sent: it is not to wait for a statement of somebody else
+            # If nothing was sent, the notification must not wait for a statement of some other code.
+            take_back()
     if not done:
         raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
     if not alone and storage.clock is None:
@@ -129,9 +132,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
-    """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters.
+    """Return a test, with its parameters, for open runs that hold a narrower key of the same id.
 
-    That of a class which was renamed sees those that were started under the names it had.
+    It is a plain read. For a class that was renamed it includes runs that were started under its former names.
     """
     own, parameters = "", list[Any]()
     names = [] if start.scope == "global" else all_names(start.workflow)
@@ -149,9 +152,9 @@ def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
 
 
 def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
-    """Make the id of a closed chain, which the open transaction has locked, its own again.
+    """Give a closed chain its id again. The open transaction has it locked.
 
-    False when another open run keeps it out. Waits for another transaction that starts the id.
+    Returns False if another open run has the id. Waits for another transaction that starts the id.
     """
     test, parameters = _wider_scope_test(start)
     try:
@@ -166,7 +169,7 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
 
 
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
-    """What the first run holds, by column; a column that is not there holds nothing."""
+    """Return the values of the first run by column. Columns without a value are left out."""
     subject: dict[str, Any] = {}
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
@@ -180,9 +183,9 @@ def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime 
 def _insert_chain_and_run(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
-    """Chain and run in one statement. It bounds its wait for a key that others may hold.
+    """Insert chain and run with one statement, whose wait for a key that others may hold is limited.
 
-    In a transaction that is open a savepoint and a lock timeout are around it for that.
+    In an open transaction it needs a savepoint and a lock timeout around it for that.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
@@ -208,12 +211,16 @@ def _insert_chain_and_run(
     parameters += [*clock, start.execution_timeout] if shape.expires else []
     if not inside:
         return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
+    # The savepoint keeps the caller's transaction usable after a lock timeout.
     with transaction.atomic(using=storage.alias), sql.lock_timeout(get_settings().START_LOCK_WAIT):
         return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
 
 
 class _StartShape(NamedTuple):
-    """What statements of starts differ in. ``columns`` of the run are those that hold something."""
+    """The properties in which statements of starts differ.
+
+    ``columns`` are the columns of the run that have a value.
+    """
 
     columns: tuple[str, ...]
     test: str
@@ -227,7 +234,7 @@ class _StartShape(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
-    """The statement that starts of a kind are sent with; there are few kinds."""
+    """Return the statement for starts of this shape. There are few shapes, so it is cached."""
     now, later = shape.now, f"{shape.now} + %s * interval '1 second'"
     chain = CHAINS.pick_columns(
         *("id", "run_id", "queue", "due_at"), *(["deadline"] * shape.ends), *(["open_key"] * shape.keyed)
@@ -236,7 +243,8 @@ def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
     bound = "from (select set_config('lock_timeout', %s, true)) bound" if shape.bounded else ""
     source = f"{bound} {f'where {shape.test}' if shape.test else ''}"
     first = chain.insert_parameters(placeholder, source, due_at=now, deadline=later)
-    if not shape.shared:  # nobody else can have its key: there is nothing to wait for, and nothing to ask
+    # No other start can have its key: nothing to wait for, and nothing to check.
+    if not shape.shared:
         return f"with c as ({first}) {run.insert_parameters(placeholder, '', created_at=now, expires_at=later)}"
     second = run.insert_parameters(placeholder, "from c", created_at=now, expires_at=later)
     return f"with c as ({first} {_UNLESS_OPEN} returning id) {second}"
@@ -275,13 +283,14 @@ def insert_message(
     exact: bool = False,
     storage: DjangoStorage,
 ) -> InsertedMessage:
-    """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
+    """Insert a message into the inbox of a chain: one INSERT that locks nothing of the run.
 
-    With ``request_id`` (its id) a second one of that chain gives the first one's row back; one that was rejected or
-    never delivered is sent anew, since only what was accepted occupies its id. So is a signal that has become a failed
-    message, with its new payload: ``InsertedMessage.replaced`` is the digest of the old one. Raises
-    ``WorkflowNotFound`` for an unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one
-    with another body is another one).
+    With ``request_id``, its message id, a second message with the same id returns the row of the first one. A message
+    that was rejected or never delivered is sent again, since only an accepted one occupies its id. So is a signal that
+    has become a failed message, with its new payload; ``InsertedMessage.replaced`` is then the digest of the old one.
+
+    Raises ``WorkflowNotFound`` for an unknown chain. Raises ``MessageIdTaken`` for the id of a different message; with
+    ``exact`` one with another payload is different.
     """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     sql = _message_insert(storage.sql.placeholder, now)
@@ -323,9 +332,9 @@ def insert_message(
 
 
 def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
-    """Take out the failed message that this one takes the place of: the digest of its payload; None: there is none.
+    """Delete the failed message that the new one replaces, and return the digest of its payload.
 
-    Locks its row, so that of two senders one replaces it.
+    Returns None if there is none. Locks its row, so of two senders one replaces it.
     """
     if sent.kind != "signal":
         return None
@@ -346,7 +355,7 @@ def _message_insert(placeholder: Placeholder, now: str) -> str:
 
 
 def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
-    """The message of a chain that has this id, and its number."""
+    """Return the number and the fingerprint of the message of a chain with this id, or None."""
     rows = storage.sql.select(
         _FINGERPRINT.select("where chain_id = %s and request_id = %s"), [chain, request_id], _FINGERPRINT.types
     )
@@ -359,7 +368,10 @@ def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tup
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
-    """What became of a message; None while nothing has. ``accepted`` is an outcome that another one follows."""
+    """Return the outcome of a message, or None while it has none.
+
+    ``accepted`` is an outcome that another one follows.
+    """
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where id = %s", [message], ("text", "bytea")
     )
@@ -367,7 +379,7 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
 
 
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
-    """The same by update id."""
+    """Return the outcome of the update with this message id, as ``message_outcome`` does."""
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain, request_id],
@@ -384,10 +396,10 @@ def _decode_outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
 
 
 def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
-    """Wake idle workers: a hint, sent now, as a statement of its own (inside a transaction it would serialise commits).
+    """Wake idle workers with a notification, sent now as a statement of its own.
 
-    Call it from ``on_commit``. Nothing on SQLite, in a transaction, or behind a pooler; what goes wrong is nobody's
-    business.
+    Inside a transaction it would serialise commits, so call it from ``on_commit``. It does nothing on SQLite, in a
+    transaction, or behind a pooler. Errors are ignored, since nothing depends on a notification.
     """
     if not _can_notify(alias):
         return
@@ -398,7 +410,7 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Whether a hint that is sent now would be, and is a transaction of its own."""
+    """Return True if a notification that is sent now goes out and is a transaction of its own."""
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
@@ -406,14 +418,16 @@ def _can_notify(alias: str) -> bool:
 
 
 def notify_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
-    """Ring once after the commit of the open transaction, however often it is asked; at once if none is open.
+    """Notify workers once after the commit of the open transaction, however often this is called.
 
-    Not for who commits by himself: nobody says when that is, and workers find by themselves what is due.
+    If no transaction is open, it notifies at once. It does nothing if the caller commits by hand: the time of that
+    commit is unknown, and workers find due work by themselves.
     """
     connection = connections[alias]
     if not get_dialect(alias).listens or not (connection.in_atomic_block or connection.get_autocommit()):
         return
     queue_names = frozenset(queues)
+    # Many starts in one transaction share one notification.
     for waiting in connection.run_on_commit:
         callback = waiting[1]
         if isinstance(callback, _Notification) and callback.alias == alias:

@@ -1,7 +1,7 @@
-"""Claims of activities that are under a limit, or wait in a line of their own.
+"""Claims of activities that are under a limit, or wait in a partition of their queue.
 
-Whoever claims them holds the locks of the limits, in the order of their names, and counts what is under way by the rows
-of the activities themselves: whatever became of those who had them, no room is lost. Each claim is one transaction.
+A claim locks the limits, in the order of their names. It counts the running activities by their own rows, so no
+capacity is lost when a worker dies. Each claim is one transaction.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from temporalex_django.db.dialects.base import Dialect
     from temporalex_django.db.storage import DjangoStorage
 
-#: Lines of a queue that one claim looks at, the next claim at the next ones.
+#: Partitions of a queue that one claim looks at. The next claim continues behind them.
 _PARTITION_PAGE = 100
-#: Activities that are moved from one line to another at a time.
+#: Activities that are moved to another partition at a time.
 _MOVE_PAGE = 1000
 _FREE = "from temporalex_activity_task where queue = %s and owner is null and not atomic"
 _STARTS = LIMITS.pick_columns("name", "starts")
@@ -34,11 +34,11 @@ _STARTS = LIMITS.pick_columns("name", "starts")
 
 @dataclass(slots=True)
 class LimitedClaim:
-    """What a claim took; ``moved`` others to their line.
+    """The outcome of a claim. ``moved`` is the number of activities that moved to another partition.
 
-    ``has_due``: something is due. ``has_partitions``: some wait in lines of their own. ``retry_after``: there is no
-    room for what is due, and may be after so many seconds; ``is_rate_limited``: for some of it by a rate.
-    ``lacks_capacity``: the worker has no room for some that may begin.
+    ``has_due``: something is due. ``has_partitions``: some activities wait in partitions. ``retry_after``: the limits
+    leave no capacity for what is due, and may leave some after so many seconds. ``is_rate_limited``: a rate is the
+    reason for some of it. ``lacks_capacity``: the worker itself has no capacity for some that may start.
     """
 
     tasks: list[TaskState] = field(default_factory=list)
@@ -51,7 +51,7 @@ class LimitedClaim:
 
 
 class LimitedClaims:
-    """Those of one worker. ``off``: activities that are switched off."""
+    """The limited claims of one worker."""
 
     def __init__(self, storage: DjangoStorage) -> None:
         self._storage = storage
@@ -69,9 +69,10 @@ class LimitedClaims:
         unpartitioned: bool,
         suspects: bool = False,
     ) -> LimitedClaim:
-        """Take what may begin; of its ``unpartitioned`` line, too. Nothing is locked where nothing waits.
+        """Claim the activities that may start now.
 
-        With ``suspects`` only what a worker died of.
+        With ``unpartitioned`` also activities outside of partitions. ``off`` has the activities that are switched off.
+        With ``suspects`` only activities that a worker died of. Nothing is locked if nothing waits.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -95,6 +96,7 @@ class LimitedClaims:
                 *([queue_limit_name(queue)] if limits.is_limited else []),
                 *map(activity_limit_name, activity_limits),
             }
+            # Sorted, so that two claims that need the same limits wait for each other in one direction only.
             starts = lock_recent_starts(self._sql, sorted(locks))
             groups += self._partition_candidates(queue, partitions, capacity.total)
             self._choose_tasks(queue, limits, activity_limits, starts, groups, capacity, owner, claim)
@@ -111,10 +113,10 @@ class LimitedClaims:
             tests.append(f"exists (select 1 {self._free_condition} and line is null and due_at <= {now})")
         return bool(self._sql.select(f"select {' or '.join(tests)}", [queue, *moment] * len(tests), ("bool",))[0][0])
 
-    # -- lines --------------------------------------------------------------------------------------------------------
+    # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _next_partitions(self, queue: str) -> list[str]:
-        """The next ones of those in which somebody waits: one probe of the index each."""
+        """Return the next partitions in which activities wait: one probe of the index for each."""
         names = self._partitions_after(queue, self._cursors.get(queue, ""), _PARTITION_PAGE)
         if len(names) < _PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
@@ -126,6 +128,7 @@ class LimitedClaims:
 
     def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
         first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
+        # A loose scan of the index: each step jumps to the next partition, however many activities wait in one.
         then = first.replace("line > %s", "line > r.line")
         rows = self._sql.select(
             f"with recursive r(line) as (select ({first}) union all select ({then}) from r where r.line is not null)"
@@ -138,7 +141,10 @@ class LimitedClaims:
     def _usable_partition(
         self, queue: str, name: str, limits: Limits, off: Collection[str], claim: LimitedClaim
     ) -> QueuePartition | None:
-        """The line, if something may be taken of it here. One that nothing asks for any more is dissolved."""
+        """Return the partition if this worker may claim from it now, else None.
+
+        A partition that nothing asks for any more is dissolved.
+        """
         partition = QueuePartition.from_name(name)
         if partition.activity is None:
             if limits.concurrency_per_key is not None:
@@ -167,7 +173,10 @@ class LimitedClaims:
         )
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
-        """Move what waits of these activities in the common line to lines of their own. The number of those."""
+        """Move waiting activities with these names to partitions of their own.
+
+        Returns the number of those that moved.
+        """
         return sum(
             self._move_tasks(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
             for name in names
@@ -187,7 +196,7 @@ class LimitedClaims:
     def _partition_candidates(
         self, queue: str, partitions: Sequence[QueuePartition], limit: int
     ) -> list[list[_Candidate]]:
-        """The first of each line that are due."""
+        """Return the first due activities of each partition."""
         if not partitions:
             return []
         now, moment = self._sql.now_expression(None)
@@ -210,9 +219,13 @@ class LimitedClaims:
         owner: int,
         claim: LimitedClaim,
     ) -> None:
-        """One of each line, then another one of each, as far as room and capacity go."""
+        """Choose one activity of each partition, then another one of each, and claim them.
+
+        It ends where the limits and the capacity of the worker end.
+        """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = self._storage.now().timestamp() if rates else 0.0
+        # Read after the locks: a claim that had them before has committed, so its activities are counted here.
         live = self._sql.select(
             "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3",
             [],
@@ -249,13 +262,17 @@ class LimitedClaims:
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
-    """The limits of these names under their locks, with what began of late. There is a row of each from now on."""
+    """Lock the limits of these names and return their recent starts.
+
+    A limit without a row gets one.
+    """
     starts: dict[str, StartSlices] = {}
     while len(starts) < len(names):
         membership, parameter = sql.in_array(names, "text")
         lock = "" if sql.writer_lock else " for no key update"
         rows = sql.select(_STARTS.select(f"where name {membership} order by name{lock}"), [parameter], _STARTS.types)
         starts = {name: json.loads(text) for name, text in rows}
+        # Another claim may insert the same row at the same time. The loop then locks whichever row exists.
         for name in [name for name in names if name not in starts]:
             statement = _STARTS.insert_parameters(sql.placeholder, "where 1 = 1")
             sql.execute(f"{statement} on conflict do nothing", _STARTS.encode_row((name, [])))
@@ -263,9 +280,10 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
 
 
 def release_unstarted(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
-    """``TaskStorage.give_back`` of what was taken to begin, and did not: it does not count for a rate, either.
+    """Release activities as ``TaskStorage.release_tasks``, and take their starts back from the rates.
 
-    A statement where nothing has a rate. Else the locks of these rates, in the order of their names, too.
+    They were claimed to start and did not. One statement if nothing has a rate. Otherwise it also locks these limits,
+    in the order of their names.
     """
     rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
     rated |= {
@@ -290,5 +308,5 @@ def _store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:
     )
 
 
-#: Id, activity and key of one that waits.
+#: Id, activity and key of an activity that waits.
 _Candidate = tuple[int, str, str | None]

@@ -1,4 +1,4 @@
-"""Hearing on the caller's own connection that a chain has something that somebody may wait for."""
+"""Listening on the caller's own connection for news of a chain."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.notify import DONE_CHANNEL
 
-#: Waits so many seconds at most.
+#: A function that waits so many seconds at most.
 WaitFunction = Callable[[float], None]
 
 
 @contextmanager
 def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
-    """While inside this thread's connection listens; gives a pause that ends when a turn of ``chain`` has been told of.
+    """Listen on this thread's connection while the block runs, and yield a wait function.
 
-    Who has heard of it will look: the end of listening goes with that, and behind a look in vain there is no pause,
-    since it listens anew. Just ``time.sleep`` where hints do not come: on SQLite, behind a pooler, in a transaction, on
-    a standby. They may be lost anywhere, and are sent for more than one reason: look before the first pause and after
-    each. What breaks the connection is left to be found by whoever uses it next.
+    A wait ends early when a turn of ``chain`` was announced. The caller then looks: the end of listening goes with that
+    statement. If the look was in vain, the next wait returns at once, since it has to listen again.
+
+    It is just ``time.sleep`` where notifications do not arrive: on SQLite, behind a pooler, in a transaction, on a
+    standby. Notifications may be lost anywhere, and are sent for more than one reason. So look before the first wait
+    and after each. An error that breaks the connection is not raised here; the next user of the connection finds it.
     """
     connection, dialect, name = connections[alias], get_dialect(alias), chain.hex
     raw = connection.connection if _can_listen(connection) else None
@@ -33,16 +35,14 @@ def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
         yield time.sleep
         return
 
-    withdraw_unlisten: Callable[[], bool] | None = (
-        None  # takes the end of listening back, which goes with the next look
-    )
+    withdraw_unlisten: Callable[[], bool] | None = None  # withdraws the UNLISTEN that goes with the next statement
 
     def wait(seconds: float) -> None:
         nonlocal withdraw_unlisten
         if withdraw_unlisten is not None:
             is_withdrawn, withdraw_unlisten = withdraw_unlisten(), None
             if not is_withdrawn and _send_command(connection, raw, "listen"):
-                return  # what came in between was not heard
+                return  # a notification may have come while nothing listened, so the caller looks again
         deadline = time.monotonic() + seconds
         try:
             with connection.wrap_database_errors:
@@ -67,7 +67,10 @@ def _can_listen(connection: Any) -> bool:
 
 
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
-    """Whether the server has done it. Not by Django's cursor: it is no query of the project's."""
+    """Send the command and return True if the server has done it.
+
+    It does not use Django's cursor, because it is no query of the project.
+    """
     with suppress(DatabaseError), connection.wrap_database_errors:
         raw.execute(f"{command} {DONE_CHANNEL}")
         return True

@@ -1,6 +1,6 @@
-"""After a commit: Django signals about what it stored, and hints for workers and for callers who wait.
+"""News after a commit: Django signals about what it stored, and notifications for workers and waiting callers.
 
-Replays write nothing, so they announce nothing. Hints may be lost: nothing depends on them.
+Replays write nothing, so they announce nothing. Notifications may be lost: nothing depends on them (decision 2).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from temporalex_django.models import HumanTask
 
 logger = logging.getLogger("temporalex_django.db")
 
-#: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
+#: Callers that wait for a result or an outcome listen here. The payload names chains, by the hex of their ids.
 DONE_CHANNEL = "temporalex_done"
+# PostgreSQL refuses payloads of 8,000 bytes. An id is 32 characters long, plus a comma.
 _PAYLOAD_IDS = 200
 #: Changes of a human task after which other people may decide it than before.
 _NEW_PEOPLE = frozenset({"opened", "barred", "escalated"})
@@ -48,7 +49,7 @@ _BY_KIND = {
 
 
 def send_turn_signals(report: TurnReport) -> None:
-    """Send the signals of a committed turn; nothing is built for signals that nobody listens to."""
+    """Send the signals of a committed turn. Nothing is built for signals without receivers."""
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:
@@ -57,7 +58,7 @@ def send_turn_signals(report: TurnReport) -> None:
             continue
         try:
             _send_run_signals(write, record)
-        except Exception as exc:  # noqa: BLE001 - what is committed stays so, whatever becomes of the news of it
+        except Exception as exc:  # noqa: BLE001 - the commit stands, even if its signals fail
             logger.error("signals about run %s were not sent: %s", record.run_id, error_line(exc))
 
 
@@ -79,7 +80,7 @@ def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
 
 
 def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
-    """What is in the history now."""
+    """Send the signals about the events that are in the history now."""
     for event in write.events:
         if event.kind == "WorkflowStarted":
             signals.send("instance_started", sender, **run_fields, version=record.version)
@@ -102,7 +103,7 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 
 
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
-    """What happened to a human task."""
+    """Send the signals about the changes of a human task."""
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
     for change in task_write.changes:
@@ -121,7 +122,7 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 
 
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
-    """The tasks under four eyes that nobody may decide any more since this turn."""
+    """Send a signal for tasks under the four-eyes rule that nobody may decide any more since this turn."""
     changed = {
         task_write.id: task_write.task
         for task_write in tasks
@@ -137,9 +138,9 @@ def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: 
 
 
 def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """What to tell of a committed turn, as channel and payload.
+    """Return the notifications of a committed turn, as pairs of channel and payload.
 
-    Which queues have new activities or runs, and which chains have something that a caller may wait for.
+    They name the queues with new activities or runs, and the chains with something that a caller may wait for.
     """
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}
@@ -153,9 +154,9 @@ def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> li
 
 
 def send_notifications(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
-    """Send the notices of a turn on Django's own connection.
+    """Send the notifications of a turn on Django's own connection.
 
-    Nothing on SQLite, in a transaction, or behind a pooler.
+    Does nothing on SQLite, in a transaction, or behind a pooler.
     """
     dialect = get_dialect(alias)
     if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:

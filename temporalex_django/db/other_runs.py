@@ -1,6 +1,6 @@
-"""What a turn tells other runs: child starts, messages, the end of a parent.
+"""Writes of a turn for other runs: child starts, messages, the end of a parent.
 
-Inserts only: a turn locks none but its own chains.
+Inserts only: a turn locks no chains but its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from temporalex_django.errors import AmbiguousId
 
 log = logging.getLogger("temporalex_django.db")
 
-# Joins name the chain's key, since its current run has no index; "is not null" lets prepared plans use the partial one.
+# Joins name the key of the chain, since its current run has no index. "is not null" lets prepared plans use the partial
+# index.
 _CHAIN = CHAINS.pick_columns(*NEW_CHAIN.column_names, scope="text", workflow_id="text", workflow="text")
 _CHAIN_INSERT = (
     _CHAIN.insert + f" where v.scope not in ('global', 'workflow') or not exists (select 1 from {RUNS.name} i"
@@ -34,7 +35,7 @@ _CHAIN_INSERT = (
 )
 _RUN_INSERT = NEW_RUN.insert
 _MESSAGE = MESSAGES.pick_columns("chain_id", "run_id", "kind", "name", "body", "request_id", "created_at", place="int4")
-# Ids give the order of an inbox, and a join keeps none.
+# The ids of the rows are the order of an inbox, and a join keeps none.
 _MESSAGE_INSERT = MESSAGES.insert(
     {**{name: f"v.{name}" for name in _MESSAGE.column_names}, "queue": "c.queue"},
     f"from v join {CHAINS.name} c on c.id = v.chain_id where c.id {{key}} order by v.place on conflict do nothing",
@@ -44,14 +45,17 @@ _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias
 
 
 class ExternalRunWriter:
-    """One statement a table, however many runs there are; none at all for a turn that has nothing to tell."""
+    """The writer of child starts and messages: one statement a table, however many runs there are.
+
+    A turn that has nothing for other runs sends no statement.
+    """
 
     def __init__(self, sql: Dialect, clock: Callable[[], datetime] | None) -> None:
         self._sql = sql
         self._clock = clock
 
     def write(self, writes: Sequence[RunWrite]) -> None:
-        """Children first, so that a message of the same turn finds them."""
+        """Write all for other runs. Children come first, so that a message of the same turn finds them."""
         messages = [m for w in writes for m in w.messages]
         if children := [c for w in writes for c in w.children]:
             messages += self._start_children(children)
@@ -61,9 +65,10 @@ class ExternalRunWriter:
             self._close_children(closed)
 
     def _start_children(self, children: Sequence[NewChild]) -> list[NewMessage]:
-        """Insert chains and their first runs; gives what the parents of refused ones hear.
+        """Insert chains and their first runs, and return the messages to the parents of refused children.
 
-        In order of the keys: two turns that start the same ids wait for each other in one direction only.
+        They are inserted in the order of their keys. So two turns that start the same ids wait for each other in one
+        direction only.
         """
         refused = self._resolve_run_ids(child.workflow_id for child in children)
         free = [child for child in children if child.workflow_id not in refused]
@@ -98,7 +103,7 @@ class ExternalRunWriter:
         ]
 
     def _has_open_alias(self, child: NewChild) -> bool:
-        """Whether an open run keeps it out that its class started when it was called otherwise.
+        """Return True if an open run, started under a former name of the class, has the id.
 
         One statement, and none for a class that was never renamed.
         """
@@ -149,10 +154,13 @@ class ExternalRunWriter:
         return moment
 
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
-        """Where a message to each id goes: to the run of that run id, else to the open run of that business id."""
+        """Return the delivery of a message to each id.
+
+        It goes to the run with that run id, else to the open run with that business id.
+        """
         deliveries = self._resolve_run_ids(ids)
-        # of each id the newest open run of the last workflow by name, and whether another workflow has one: two looks
-        # into an index
+        # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
+        # is two looks into an index.
         rows = self._sql.write_returning(
             RUNS.pick_columns("workflow_id").columns,
             "select v.workflow_id, x.chain_id, x.workflow, x.version,"
@@ -171,7 +179,7 @@ class ExternalRunWriter:
         return deliveries
 
     def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
-        """Open runs of several workflows have that id."""
+        """Return the delivery to an id that open runs of several workflows have."""
         rows = self._sql.select(
             f"select {_RUN_COLUMNS} from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
@@ -186,7 +194,10 @@ class ExternalRunWriter:
         return Delivery(None if run_ref is None else run_ref.chain_id)
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
-        """Those of the ids that are ids of runs. No statement where none looks like it."""
+        """Return the deliveries to those ids that are ids of runs.
+
+        No statement if none has the form of one.
+        """
         run_ids = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
         if not run_ids:
             return {}
@@ -203,7 +214,7 @@ class ExternalRunWriter:
         }
 
     def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
-        """Open chains of the children of these runs, by run and number."""
+        """Return the open chains of the children of these runs, by run and number."""
         run_ids = list(runs)
         if not run_ids:
             return {}
@@ -217,7 +228,7 @@ class ExternalRunWriter:
         return {(run, seq): chain for run, seq, chain in rows}
 
     def _close_children(self, runs: Sequence[UUID]) -> None:
-        """What ``parent_close`` says, to the open children of runs that close."""
+        """Send the open children of closed runs the message that their ``parent_close`` names."""
         test, parameter = self._sql.in_array(runs, "uuid")
         now, clock = self._sql.now_expression(self._clock, live=True)
         body: Any = codec().encode(dict(PARENT_CLOSED))

@@ -1,6 +1,6 @@
-"""Who may send a message that takes a permission.
+"""Permissions of senders: users as the database has them, and audit rows for refused messages.
 
-Users as the database knows them, and what remains of those who were refused.
+Some messages take a permission, which is judged in the turn that dispatches them (decision 37).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _STANDS_IN = "stands_in_for:"
 class DatabaseJudge:
     """``core.senders.Judge`` of one turn.
 
-    It reads a user once, with his permissions, and no turn sees what an earlier one read.
+    It reads each user once, with their permissions. A turn does not use what an earlier one read.
 
-    It asks backends that are not ours, so it does that behind a savepoint of ``alias``, where the turn's transaction
-    is: the turn goes on, whatever became of their statements.
+    It asks authentication backends of the project, so it does that inside a savepoint of ``alias``, where the turn's
+    transaction is. The turn continues even if their statements fail.
     """
 
     def __init__(self, alias: str) -> None:
@@ -35,7 +35,10 @@ class DatabaseJudge:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Refuses whoever is deleted, inactive or was never stored. Raises what a backend raises."""
+        """Return True if the user has the permission.
+
+        False for users who are deleted, inactive or were never stored. Raises what a backend raises.
+        """
         del message
         if (key, permission) not in self._verdicts:
             with transaction.atomic(using=self._alias):
@@ -59,7 +62,7 @@ class DatabaseJudge:
 
 
 def audit_refused_signals(refused: Sequence[RefusedSignal], *, alias: str) -> None:
-    """Write a row for each signal that was refused, in the open transaction."""
+    """Write an audit row for each refused signal, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
             at=refusal.at,
@@ -80,7 +83,7 @@ def audit_refused_signals(refused: Sequence[RefusedSignal], *, alias: str) -> No
 
 
 def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: str) -> None:
-    """Write a row for each redelivered message that was refused, in the open transaction."""
+    """Write an audit row for each refused message that was delivered again, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
             at=message.at,
@@ -99,7 +102,7 @@ def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: 
 
 
 def _primary_key(key: str) -> Any:
-    """The primary key that a sender's key is the text of; None for what is none."""
+    """Return the primary key whose text is the sender's key, or None if there is none."""
     field = get_user_model()._meta.pk  # noqa: SLF001 - Django's documented API
     try:
         return field.to_python(key) if key else None

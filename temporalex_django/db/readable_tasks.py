@@ -1,4 +1,4 @@
-"""Payloads of activities as a worker can, or cannot, read them."""
+"""Decoding of the payloads of activities, which a worker may be unable to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("temporalex_django.db")
 
 
 def is_readable(task: TaskState) -> bool:
-    """Whether its payloads are decoded now."""
+    """Decode the payloads of a task and return True, or False if this process cannot read them."""
     try:
         decode_task(task)
     except (KeyMissing, PayloadError) as exc:
@@ -24,7 +24,7 @@ def is_readable(task: TaskState) -> bool:
 
 
 def decode_task(task: TaskState) -> None:
-    """Decode the payloads in place. Raises ``PayloadError``."""
+    """Decode the payloads in place. Raises ``PayloadError``, and ``KeyMissing`` if a key is missing here."""
     decode = codec().decode
     call: Any = task.args
     options: Any = task.options

@@ -1,13 +1,12 @@
-"""``retention``: chains that closed longer ago than their class keeps them are deleted.
+"""Retention: the deletion of chains and runs that closed longer ago than their class keeps them.
 
-With them goes all that the tables have of them.
+``retention`` is for closed chains, which are deleted with everything that the tables have of them. ``chain_retention``
+is for chains that continue: it deletes runs that closed longer ago, and messages that were answered as long ago.
 
-``chain_retention``: of a chain that goes on, runs that closed longer ago, and what was answered as long ago.
-
-A closed chain goes as a whole: run by run, oldest first, a transaction each, so that neither a
-lock nor a transaction is ever long. Runs are looked for in the order of their ids, which is that of their starts, a
-page at a time: a run that began later than what is kept cannot have closed before, so a look ends at the first page of
-those. No index is there for this alone, since every run that closes would pay for it. The audit stays.
+A closed chain is deleted run by run, oldest first, one transaction each, so that neither a lock nor a transaction is
+ever long. Runs are looked for in the order of their ids, which is that of their starts, a page at a time. A run that
+started within the retention time cannot have closed before it, so a look ends at the first page of those. There is no
+index for this alone, since every run that closes would pay for it. The audit stays.
 """
 
 from __future__ import annotations
@@ -29,16 +28,19 @@ from temporalex_django.db.storage import DjangoStorage
 log = logging.getLogger("temporalex_django.db")
 
 _PAGE = 500
-#: What one sweep may take before it lets its caller go on with other things.
+#: Seconds that one sweep may take before its caller continues with other work.
 _BUDGET = 0.2
 _UUID7 = 7
-#: A chain's settled messages, and all of them, in parts that have an index each: together they have none.
+#: Conditions for the settled messages of a chain, and for all of them. Each part has an index; together they have none.
 _SETTLED = ("request_id is not null", "request_id is null and settled")
 _PARTS = (*_SETTLED, "request_id is null and not settled")
 
 
 class RetentionPolicy(NamedTuple):
-    """Seconds that runs are kept: those of closed chains, and earlier ones of a chain that goes on. None: for ever."""
+    """Seconds for which runs are kept: those of closed chains, and earlier ones of chains that continue.
+
+    None means for ever.
+    """
 
     closed: float | None
     earlier: float | None
@@ -49,7 +51,10 @@ class RetentionPolicy(NamedTuple):
 
 
 def retention_policies() -> dict[str, dict[int | None, RetentionPolicy]]:
-    """By class and version, of the classes that this process has; the version None means all."""
+    """Return the policies by class and version, of the classes that this process has.
+
+    The version None means all versions.
+    """
     policies: dict[str, dict[int | None, RetentionPolicy]] = {}
     for name, cls in workflows.named_classes():
         versions = {None: cls} if issubclass(cls, workflows.Workflow) else cls.versions
@@ -73,17 +78,18 @@ _ROW = RUNS.pick_columns("id", "chain_id", "version", "closed_at")
 
 
 class Retention:
-    """Sweeps one database, a little at a time; it remembers where it stands."""
+    """A sweep over one database, a little at a time. It remembers its position."""
 
     def __init__(self, storage: DjangoStorage) -> None:
         self.storage = storage
         self._cursors: dict[str, UUID] = {}  # by class: the last run that was looked at
-        self._deleted_chains: list[UUID] = []  # chains of the last sweep: a message may have been on its way to them
+        # Chains that the last sweep deleted: a message may have been on its way to them.
+        self._deleted_chains: list[UUID] = []
 
     def sweep(self) -> bool:
-        """Delete what is due, for a fraction of a second.
+        """Delete what is due, for a fraction of a second, and return True if there may be more.
 
-        Whether there may be more. No query where no class declares anything.
+        No query if no class declares a retention.
         """
         policies = retention_policies()
         if not policies and not self._deleted_chains:
@@ -120,9 +126,9 @@ class Retention:
         return True
 
     def _next_page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
-        """Runs in order, and whether their chain is closed.
+        """Return the next runs in order, with the time that counts and True for a closed chain.
 
-        When it closed stands with the last run of a closed chain, and with those of an open one that others followed.
+        The time is set for the last run of a closed chain, and for earlier runs of an open one; for others it is None.
         """
         after = self._cursors.get(name)
         rows = self.storage.sql.select(
@@ -137,7 +143,10 @@ class Retention:
         return [(run, chain, version, closed_at, bool(closed)) for run, chain, version, closed_at, closed in rows]
 
     def _delete_earlier_run(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
-        """An earlier run of a chain that goes on, and answers as old. A chain that a turn has locked waits."""
+        """Delete an earlier run of a chain that continues, and messages answered as long ago.
+
+        A chain that a turn has locked is skipped until the next sweep.
+        """
         with self.storage.transaction("earlier"):
             rows = self.storage.sql.select(
                 f"select run_id from temporalex_chain where id = %s and not closed{self.storage.sql.skip_locked()}",
@@ -149,15 +158,18 @@ class Retention:
             _delete_run(run, None, storage=self.storage)
             for part in _SETTLED:
                 self.storage.sql.execute(
-                    # an update that was accepted is answered when its handler is done, however long that takes; a
-                    # failed message waits for people, and the id of a discarded one stays taken
+                    # An accepted update is answered when its handler is done, however long that takes. A failed message
+                    # waits for people, and the id of a discarded one stays taken.
                     "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"
                     f" and coalesce(outcome_status, '') not in ('accepted', 'failed', 'discarded') and {part}",
                     [chain, answered_before],
                 )
 
     def _delete_closed_chain(self, chain: UUID, *, closed_before: datetime) -> None:
-        """Run by run; the chain with the last one. Another worker's is left to it."""
+        """Delete a closed chain run by run, and the chain itself with the last one.
+
+        A chain that another worker has locked is left to that worker.
+        """
         runs = _run_ids(chain, storage=self.storage)
         for number, run in enumerate(runs, 1):
             with self.storage.transaction("retention"):
@@ -167,7 +179,7 @@ class Retention:
         self._deleted_chains.append(chain)
 
     def _lock_closed_chain(self, chain: UUID, closed_before: datetime) -> bool:
-        """Whether the chain is ours for the open transaction, and still what it was when it was looked at."""
+        """Lock the chain, and return True if it can still be deleted."""
         rows = self.storage.sql.select(
             f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
             [chain],
@@ -182,7 +194,10 @@ class Retention:
 
 
 def delete_chain(chain: UUID, *, storage: DjangoStorage) -> None:
-    """Delete a locked, closed chain with all that the tables have of it, in the open transaction. The audit stays."""
+    """Delete a locked, closed chain with everything that the tables have of it, in the open transaction.
+
+    The audit stays.
+    """
     runs = _run_ids(chain, storage=storage)
     for run in runs:
         _delete_run(run, chain if run == runs[-1] else None, storage=storage)
@@ -200,7 +215,7 @@ def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
 
 
 def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
-    """A run; with the last one of a chain that too."""
+    """Delete a run, and with the last run of a chain that chain, too."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     delete_human_tasks(run, alias=storage.alias)
@@ -212,5 +227,5 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
 
 
 def _start_timestamp(run: UUID) -> float:
-    """When a run was started, by its id; of an id of another kind nothing is known."""
+    """Return the start of a run in seconds, from its id. 0.0 for an id of another kind."""
     return (run.int >> 80) / 1000 if run.version == _UUID7 else 0.0

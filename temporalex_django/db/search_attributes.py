@@ -1,4 +1,4 @@
-"""The rows of search attributes: two statements for whatever a turn sets, none where nobody sets any."""
+"""The rows of search attributes: two statements for all that a turn sets, and none if it sets nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INSERT = SEARCH_ATTRIBUTES.insert(
 
 
 def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
-    """Rows of new runs, which are there already."""
+    """Insert the rows of new runs. The runs exist already."""
     rows = [
         (run, attribute.name, attribute.place, attribute.text, attribute.moment, attribute.number)
         for run, attributes in runs
@@ -34,13 +34,13 @@ def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
 
 
 def replace_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
-    """All that these runs have."""
+    """Replace all search attributes of these runs."""
     delete_search_attributes(sql, [run for run, _ in runs])
     insert_search_attributes(sql, runs)
 
 
 def delete_search_attributes(sql: Dialect, runs: Sequence[UUID]) -> None:
-    """They have none any more."""
+    """Delete all search attributes of these runs."""
     if runs:
         test, parameter = sql.in_array(runs, "uuid")
         sql.execute(f"delete from {SEARCH_ATTRIBUTES.name} where run_id {test}", [parameter])

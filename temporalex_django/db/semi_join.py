@@ -1,7 +1,7 @@
-"""Rows of a few that another statement gives, looked up one by one.
+"""Semi-joins: the rows of a few ids that another statement selects, looked up one by one.
 
-PostgreSQL makes a join of ``id in (select …)``, and reads the whole table for it once it takes the few for many. An
-array it looks up by the index, in the order of the index, and no further than a page is long.
+PostgreSQL turns ``id in (select …)`` into a join. It then reads the whole table if it expects many ids instead of few.
+For an array it uses the index, in the order of the index, and stops at the end of the page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class _EqualsAny(Func):
 
 
 def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
-    """Those of which ``column`` is one of ``ids``, a queryset of one column; nothing is read."""
+    """Return the rows whose ``column`` is among ``ids``, a queryset of one column.
+
+    Nothing is read yet.
+    """
     dialect = find_dialect(rows.db)
     if dialect is None or not dialect.arrays:
         return rows.filter(**{f"{column}__in": ids})

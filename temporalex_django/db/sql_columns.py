@@ -1,10 +1,10 @@
-"""What the rows of the tables hold, and the statements that are made of it.
+"""Column sets of the tables, and the statements made from them.
 
-The models declare the columns, and nothing else does: a statement names those that it is about through
-``SqlTable.pick_columns``, which knows their types and how their values are stored. Columns that a table does not have
-are an error when the module is imported. Statements are made once, as constants of the modules that send them.
+Only the models declare columns. A statement names the columns that it uses through ``SqlTable.pick_columns``, which
+knows their types and how their values are stored. A column that the table does not have is an error when the module is
+imported. Statements are built once, as constants of the modules that send them.
 
-Stored are payloads (bytes) by the codec, JSON columns as text, everything else as it is.
+The codec encodes payloads (bytes), JSON columns are stored as text, and everything else as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from temporalex_django.models import (
 )
 
 _json = msgspec.json.Encoder().encode
-#: PostgreSQL types, the nearest kind of field first.
+#: PostgreSQL types of fields. The first class that fits counts, so subclasses come first.
 _SQL_TYPES: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.UUIDField, "uuid"),
     (models.BigIntegerField, "int8"),
@@ -50,7 +50,7 @@ _SQL_TYPES: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.CharField, "text"),
     (models.TextField, "text"),
 )
-#: Payloads of which there may be none; in all others None is a value.
+#: Payloads that may be NULL. In all others None is a value, which is encoded.
 _OPTIONAL_PAYLOADS = frozenset({"carried_messages", "snapshot", "heartbeat", "failure"})
 
 
@@ -61,7 +61,7 @@ def _sql_type(field: Any) -> str:
 
 
 def json_text(value: Any) -> str | None:
-    """What a JSON column stores."""
+    """Return the text of a value for a JSON column, or None."""
     return None if value is None else _json(value).decode()
 
 
@@ -75,25 +75,28 @@ class SqlTable:
         self.kinds = {field.column: _sql_type(field) for field in stored}
 
     def pick_columns(self, *columns: str, **extra: str) -> ColumnSet:
-        """Some of its columns; ``extra`` are values with their types that stand beside them in what is written."""
+        """Return a set of some columns.
+
+        ``extra`` are further values with their types, which are written beside them.
+        """
         return ColumnSet(self, columns, columns, extra)
 
     def pick_fields(self, cls: type[Any], **differing: str | None) -> ColumnSet:
-        """The columns that the fields of a dataclass name.
+        """Return the columns that the fields of a dataclass name.
 
-        ``differing``: the columns of fields that are called otherwise; None: it has none.
+        ``differing`` maps fields to the columns with another name; None: the field has no column.
         """
         column_names = {field.name: differing.get(field.name, field.name) for field in fields(cls)}
         columns = {field: column for field, column in column_names.items() if column is not None}
         return ColumnSet(self, tuple(columns.values()), tuple(columns), {})
 
     def insert(self, values: Mapping[str, str], source: str = "") -> str:
-        """A statement that inserts what these expressions give, by column."""
+        """Return a statement that inserts the values of these expressions, by column."""
         self._require_columns(values)
         return f"insert into {self.name} ({', '.join(values)}) select {', '.join(values.values())} {source}".rstrip()
 
     def update(self, values: Mapping[str, str], source: str) -> str:
-        """A statement that sets these columns to what the expressions give."""
+        """Return a statement that sets these columns to the values of the expressions."""
         self._require_columns(values)
         return f"update {self.name} set {', '.join(f'{name} = {value}' for name, value in values.items())} {source}"
 
@@ -103,12 +106,15 @@ class SqlTable:
 
 
 class ColumnSet:
-    """Columns of a table in an order, with everything that is made of them. ``fields``: what an object calls them."""
+    """Columns of a table in an order, with the statements and conversions for them.
+
+    ``fields`` are the names that an object has for them.
+    """
 
     def __init__(
         self, table: SqlTable, columns: Sequence[str], fields: Sequence[str], extra: Mapping[str, str]
     ) -> None:
-        table._require_columns(columns)  # noqa: SLF001 - two halves of one thing
+        table._require_columns(columns)  # noqa: SLF001 - these two classes belong together
         self.table = table
         self.fields = tuple(fields)
         self.column_names = tuple(columns)
@@ -123,7 +129,7 @@ class ColumnSet:
         self._values = attrgetter(*self.fields)
 
     def with_alias(self, alias: str) -> str:
-        """The list for a ``select``; JSON comes as text."""
+        """Return the column list for a ``select``. JSON is cast to text."""
         before = f"{alias}." if alias else ""
         listed = ((f"{before}{name}", self.table.kinds[name]) for name in self.column_names)
         return ", ".join(f"cast({name} as text)" if kind == "jsonb" else name for name, kind in listed)
@@ -137,23 +143,32 @@ class ColumnSet:
         return self.table.insert({name: name for name in self.column_names}, "from v")
 
     def insert_parameters(self, placeholder: Placeholder, source: str, **instead: str) -> str:
-        """A statement that inserts parameters; ``instead`` are expressions for columns that have none."""
+        """Return a statement that inserts parameters.
+
+        ``instead`` has expressions for the columns without a parameter.
+        """
         values = {name: instead.get(name) or placeholder(self.table.kinds[name]) for name in self.column_names}
         return self.table.insert(values, source)
 
     def update(self, *by: str, only: str = "", **also: str) -> str:
-        """The body of a statement that sets them from ``v`` where rows agree in ``by``; the first of it is the key."""
+        """Return the body of a statement that sets the columns from ``v`` where rows agree in ``by``.
+
+        The first column of ``by`` is the key.
+        """
         own = self.table.name
         sets = {name: f"v.{name}" for name in self.column_names if name not in by}
         same = " and ".join(f"{own}.{name} = v.{name}" for name in by)
         return self.table.update({**sets, **also}, f"from v where {same} and {own}.{by[0]} {{key}}{only}")
 
     def encode_row(self, values: Sequence[Any]) -> Sequence[Any]:
-        """A row of these as it is stored. Bytes are payloads that are encoded already."""
+        """Encode a row for storage. Bytes are payloads that are encoded already."""
         return self.encode_rows([values])[0]
 
     def encode_rows(self, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Many of them, lists in place: the settings are asked once for the codec."""
+        """Encode many rows for storage, lists in place.
+
+        The settings are asked for the codec only once.
+        """
         if not self._payloads and not self._texts:
             return list(rows)
         encode = codec().encode
@@ -171,12 +186,12 @@ class ColumnSet:
         return encoded_rows
 
     def values_of(self, source: Any) -> tuple[Any, ...]:
-        """What an object has of these, in their order."""
+        """Return the values that an object has for these columns, in their order."""
         values: tuple[Any, ...] = self._values(source)
         return values
 
     def decode_row(self, row: Sequence[Any]) -> dict[str, Any]:
-        """What a row holds, by field, with its payloads decoded. Raises what the codec raises."""
+        """Return the values of a row by field, with payloads decoded. Raises what the codec raises."""
         values, decode = list(row), codec().decode
         for i, _ in self._payloads:
             if values[i] is not None:
@@ -184,7 +199,7 @@ class ColumnSet:
         return dict(zip(self.fields, values, strict=True))
 
     def row_fields(self, row: Sequence[Any]) -> dict[str, Any]:
-        """What a row holds, by field, as it is stored."""
+        """Return the values of a row by field, as they are stored."""
         return dict(zip(self.fields, row, strict=True))
 
 
@@ -198,48 +213,51 @@ ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
 LIMITS = SqlTable(Limit)
 
-#: A chain that begins, and a run.
+#: The columns of a new chain, and of a new run.
 NEW_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "due_at", "deadline", "open_key")
 NEW_RUN = RUNS.pick_columns(
     *("id", "chain_id", "workflow_id", "workflow", "version", "queue", "args", "seed", "snapshot"),
     *("parent", "parent_chain_id", "parent_run_id", "parent_seq", "parent_close", "expires_at", "run_timeout"),
     *("subject_type_id", "subject_id", "tags", "metadata", "search_attributes", "created_at"),
 )
-#: The end of an activity, for whoever waits for it.
+#: The message with the result of an activity.
 RESULT = MESSAGES.pick_columns("chain_id", "run_id", "queue", "kind", "name", "body", "created_at")
 RESULT_INSERT = RESULT.insert
-#: ``(id, attempt, owner)`` names one attempt of one worker.
+#: ``(id, attempt, owner)`` identifies one attempt of one worker.
 FENCE = ("id", "attempt", "owner")
 _FENCED_BY = "id, attempt, coalesce(owner, -1)"
-#: Rows of activities that are attempts of ``v`` still. Looked up in a hashed list before ``{key}`` is judged: where a
-#: plan that was kept reads the whole table, that compares each of its rows with each of the array.
+#: Condition: the activity is still at the attempt of ``v``. The hashed list is compared before ``{key}``. A kept plan
+#: that reads the whole table would otherwise compare each of its rows with each element of the array.
 FENCED = f"id {{key}} and (({_FENCED_BY}) in (select {_FENCED_BY} from v)) is true"
-#: Why the last attempt of an activity failed.
+#: The columns of the failure of an activity's last attempt.
 FAILURE = ("failure", "failed_at", "failed_attempt", "cause")
-#: The statement that stores it knows the activity.
+#: The value of ``cause``. The activity comes from the row, the rest from ``v``.
 CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
 
 
 def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
-    """What ``FAILURE`` holds; the words as a payload that is yet to be encoded."""
+    """Return the values for ``FAILURE``; the failure itself as a payload that is still to be encoded."""
     if failure is None:
         return (None, None, None, None)
     return (failure.payload(), failure.at, failure.attempt, failure.cause)
 
 
 def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:
-    """A row of ``RESULT``; ``body`` may be encoded already."""
+    """Return a row of ``RESULT``. ``body`` may be encoded already."""
     return RESULT.encode_row((chain, run, queue, "activity", kind, body, now))
 
 
 def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any]) -> Sequence[Any]:
-    """A row of ``NEW_RUN`` for a start of any kind; ``extra`` is what the start itself does not say."""
+    """Return a row of ``NEW_RUN`` for a start of any kind.
+
+    ``extra`` has the values that the start itself lacks.
+    """
     values = dict(zip(_OF_START, _start_values(start), strict=True))
     values.update(extra, id=run, chain_id=chain)
     return NEW_RUN.encode_row([values.get(name) for name in NEW_RUN.column_names])
 
 
-#: Columns of a new run, and what a start of any kind calls them.
+#: Columns of a new run whose fields in a start have other names.
 _FIELD_NAMES = {"parent_chain_id": "parent_chain", "parent_run_id": "parent_run"}
 _FIELDS = {field.name for field in fields(RunStart)}
 _OF_START = {

@@ -1,8 +1,8 @@
-"""Storage on Django's database: what ``engine.storage`` promises, in SQL.
+"""Storage on Django's database: the contract of ``engine.storage``, in SQL.
 
 Locks: a turn locks only the rows of ``temporalex_chain`` that it claimed (``FOR NO KEY UPDATE``, which lets inserts
-refer to them) and its own activity rows. Whatever it tells another run is an insert into that run's inbox. On SQLite
-the one writer lock of the database takes their place. Nothing here commits by itself except where a docstring says so.
+refer to them) and its own activity rows. Messages to another run are inserts into that run's inbox. On SQLite the one
+writer lock of the database takes the place of these locks. Nothing here commits by itself unless a docstring says so.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from temporalex_django.engine.turn_report import ClaimedRuns
 from temporalex_django.engine.typed_dicts import BlockMark
 from temporalex_django.engine.worker_storage import WorkerStorage
 
-#: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
-#: their dead entries, and every claim would crawl over them (60 ms against 0.3).
+#: Rows that became due longer ago than this are looked for once a second only. Under an old snapshot the index still
+#: holds dead entries of earlier rows, and every claim would crawl over them (60 ms against 0.3).
 _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
-#: One of so many of a turn at least goes to runs that have been due longest, one to the newest of them, and one to runs
-#: with messages.
+#: Of every so many runs of a turn at least one has been due longest, one is the newest, and one has messages.
 _MIN_SHARE = 12
-#: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
+#: Seconds for which the versions of live workers are cached: a turn may ask for each of its runs.
 _LIVE_CACHE_SECONDS = 1.0
-#: How long a caller waits for a chain at a time, and until he looks for whoever stands in line for it.
+#: Seconds that a caller waits for a chain at a time, and after which it checks whether the holder waits for it in turn.
 _SLICE = 0.8
 _YIELD_SLICE = 0.1
 
@@ -57,14 +56,14 @@ _EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
 
 
 class _QueueScan:
-    """What a claim remembers of a queue from one call to the next."""
+    """The state of the scan of one queue, which a claim keeps for the next one."""
 
     __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
 
     def __init__(self) -> None:
         self.backlog = NewestAndOldest()
-        self.cursor: UUID | None = None  # messages of chains after this one are looked at first
-        self.fresh = 0  # so many chains had messages
+        self.cursor: UUID | None = None  # messages of chains after this one come first
+        self.fresh = 0  # the number of chains that had messages
         self.low: datetime | None = None
         self.full_at = 0.0
 
@@ -72,9 +71,9 @@ class _QueueScan:
 class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements, TurnStatements, WorkerStorage):
     """``WorkerStorage`` on one database alias.
 
-    ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
-    ``worker`` is True in worker processes: they alone take runs whose code ended a process.
-    An object serves one thread at a time; its connection is that of the calling thread.
+    ``clock`` (a callable that returns an aware datetime) replaces the database's clock everywhere: virtual time in
+    tests. ``worker`` is True in worker processes. They alone take runs whose code ended a process. An object serves one
+    thread at a time; its connection is that of the calling thread.
     """
 
     def __init__(
@@ -87,14 +86,14 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         self.missing_activities: set[str] = set()
         self.switched_off: Collection[str] = ()
         self.priority_queues: Collection[str] = ()
-        # until when it is believed, and what live workers have
+        # The time until which the cached answer is valid, and the versions of live workers.
         self._live_versions: tuple[float, set[tuple[str, int]]] = (0.0, set())
         self.backlogs: defaultdict[str, NewestAndOldest] = defaultdict(NewestAndOldest)
         self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
 
     @property
     def domain(self) -> str:
-        """Tells this database from others, in names of files."""
+        """The digest that identifies this database in the names of files."""
         database = connections[self.alias].settings_dict
         which = "|".join([self.sql.name, *(str(database.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
         return blake2s(which.encode(), digest_size=8).hexdigest()
@@ -108,11 +107,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
     ) -> ClaimedRuns:
-        """Lock runs that are due or have fresh messages; ``first`` those that are named, as far as they are free.
+        """Claim due runs and runs with fresh messages, and lock them.
 
-        With ``chains`` exactly these, as far as nobody else has them locked.
-
-        A run whose code ended a process comes by its name only to workers.
+        The runs of ``first`` come first, if no other process has them locked. With ``chains`` exactly these are
+        claimed, under the same condition. A run whose code ended a process is claimed by name only in workers.
         """
         if chains:
             return ClaimedRuns(s for s in map(_run_state, self._submit_lock(chains)()) if self.worker or not s.crashes)
@@ -123,12 +121,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """``claim`` in two halves, as ``Dialect.submit``: the second one behind ``together()``.
+        """Do ``claim`` in two halves, as ``Dialect.submit``. Call the second one after ``pipeline()``.
 
-        ``due``: no more than so many of those of a queue that nothing but their due time asks for.
+        ``due`` limits the runs of a queue that are claimed for their due time alone.
 
-        The first queue is asked at once, the others for what it leaves. The answer is told which of ``first`` count:
-        the others are locked, no more. Inboxes of all of ``first`` are asked behind their locks.
+        The first queue is asked at once, and the others for the capacity that it leaves. The second half takes those of
+        ``first`` that count; the others are locked and not returned. The inboxes of all of ``first`` are read after
+        their locks.
         """
         order = self.queue_order(queues, "runs")
         if not order:
@@ -152,7 +151,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
                 moment = fetch_more(claimed, ())
 
             def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
-                """Of those that were locked before it was read: of others it may have changed since."""
+                """Return the inboxes of those that were locked before it was read.
+
+                Other inboxes may have changed since.
+                """
                 locked_ids = {state.chain_id for state in locked_states}
                 return inboxes([chain for chain in chains if chain in locked_ids])
 
@@ -163,15 +165,15 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def _submit_run_queue(
         self, queue: str, limit: int, *, capacity: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
-        """Ask for those of one queue, of which there is ``capacity`` for so many.
+        """Submit a claim of the runs of one queue, for a worker with this ``capacity``.
 
-        The answer adds them, and runs that have ended an activity, in the order in which they are to be activated, and
-        gives the time after the locks unless it waited for more of them. Time may not suffice for all, so some of each
-        kind come before the many of one.
+        The answer adds the runs, and those of ``finished_states``, in the order in which they are to be activated. It
+        returns the time after the locks, or None if it had to wait for more locks. The time may not suffice for all, so
+        a few of each kind come before the many of one.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
-        # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
-        # would fill the turn; how many have messages is not known yet: about as many as at the last look.
+        # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill
+        # the turn. The number of runs with messages is not known yet, so the last one is used.
         messages = max(capacity, limit // 4, 1)
         fetch_fresh = self._submit_fresh_chains(queue, scan.cursor, messages)
         fetch_due = self._submit_due(
@@ -194,16 +196,16 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return add_claimed
 
     def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
-        """In which order to look: the first place goes round, so that none starves the others.
+        """Return the queues in the order in which to look for work.
 
-        Under a virtual clock as they are.
+        The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
         """
         return self._rotations[kind].order(queues, weight_of) if self.clock is None else queues
 
     def _submit_due(
         self, queue: str, scan: _QueueScan, limit: int
     ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
-        """Ask for the locks of runs that are due: the newest of them, where more wait than it takes, and the oldest."""
+        """Submit the locks of due runs: the newest ones if more wait than it takes, and the oldest ones."""
         started = time.monotonic()
         newest = scan.backlog.newest_count(limit) if self.clock is None else 0
         low = scan.low
@@ -214,6 +216,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
 
         def fetch_locked() -> tuple[list[RunState], list[RunState]]:
             new, old = [_run_state(row) for row in latest()], [_run_state(row) for row in first()]
+            # A run may be in both halves when few are due.
             scan.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
             if old and old[0].due_at is not None and old[-1].due_at is not None:
                 if len(old) == limit - newest:
@@ -240,12 +243,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def _lock_fresh_chains(
         self, queue: str, scan: _QueueScan, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
     ) -> tuple[list[RunState], bool]:
-        """Lock the chains of ``rows``, which have fresh messages, but for those that are ``claimed``.
+        """Lock the chains of ``rows``, which have fresh messages, except those in ``claimed``.
 
-        Them, and whether it had to wait.
+        Returns their states, and True if it had to wait.
         """
         chain_ids = [row[0] for row in rows]
-        if scan.cursor is not None and len(chain_ids) < limit:  # the end of the circle: go on at its beginning
+        # The scan reached the end of the index: continue at its beginning.
+        if scan.cursor is not None and len(chain_ids) < limit:
             first_rows = self._submit_fresh_chains(queue, None, limit - len(chain_ids))()
             chain_ids += [row[0] for row in first_rows if row[0] not in set(chain_ids)]
             scan.cursor = None
@@ -259,9 +263,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return [locked[c] for c in free_ids if c in locked], True
 
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
-        """Distinct chains with fresh messages, by a loose scan of the index.
+        """Submit a query for distinct chains with fresh messages, by a loose scan of the index.
 
-        One probe a chain, however many messages it has.
+        It needs one probe for each chain, however many messages the chain has.
         """
         after = "" if cursor is None else " and chain_id > %s"
         return self.sql.submit(
@@ -276,13 +280,14 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         )
 
     def _submit_lock(self, chains: Collection[UUID]) -> Answer:
-        """The rows of those that nobody else has locked."""
+        """Submit a lock of those of the chains that no other transaction has locked."""
         if not chains:
             return list
         test, parameter = self.sql.in_array(chains, "uuid")
         now, parameters = self.sql.now_expression(self.clock)
         return self.sql.submit(
-            # one that is blocked for its crashes is due at its deadline: it may be locked to park its messages
+            # A run that is blocked for its crashes is due at its deadline. It may be locked, so that its messages can
+            # be parked.
             f"select {_STATE.names} from temporalex_chain where id {test}"
             f" and (crashes = 0 or failed_tries > 0 or due_at is null or due_at <= {now}){self.sql.skip_locked()}",
             [parameter, *parameters],
@@ -290,27 +295,23 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         )
 
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
-        """Stand in line for a chain, then for the rows that its atomic activities lock, each so long.
+        """Wait for a chain, then for the rows that its atomic activities lock, ``timeout`` seconds each.
 
-        Until the transaction ends.
-
-        A lock of its own says so to callers that have such a row and wait for the chain: see ``lock_chain``.
+        The limit holds until the transaction ends. A lock of its own announces the wait to callers that have such a row
+        and wait for the chain themselves: see ``lock_chain``.
         """
         self.sql.announce_wait(_lock_number(chain))
         self.lock_chain(chain, wait=timeout)
         self.sql.set_lock_timeout(timeout)
 
     def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
-        """Lock one chain, waiting at most ``wait`` seconds in slices of under one second.
+        """Lock one chain, and wait at most ``wait`` seconds for it, in slices of under one second.
 
-        ``claim(chains=[chain])`` then gets it.
+        ``claim(chains=[chain])`` then returns it. With ``yields`` the transaction may hold rows that the worker with
+        that chain waits for (``wait_for_locks``). If so, it stops waiting.
 
-        ``yields``: the transaction may hold what a worker stands in line for that has the chain (``wait_for_locks``);
-        no more waiting then.
-
-        Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is put back, so a wait
-        in vain leaves the caller's transaction whole. True at once where the writer lock
-        is held.
+        Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is restored. So a wait
+        in vain leaves the caller's transaction whole. Returns True at once where the writer lock is held.
         """
         if self.sql.writer_lock:
             return True
@@ -332,9 +333,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
                     return False
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
-        """Lock one chain, whatever state it is in, waiting at most so many seconds for it.
+        """Lock one chain, whatever its state is, and wait at most ``wait`` seconds for it.
 
-        None when that was in vain, or there is no such chain. Inside a transaction only, which stays whole.
+        Returns None if the wait was in vain, or if there is no such chain. Inside a transaction only, which stays
+        whole.
         """
         if not self.lock_chain(chain, wait=wait):
             return None
@@ -342,9 +344,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return _run_state(rows[0]) if rows else None
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
-        """Leave these runs alone for so long: kept in memory, nothing is written.
+        """Defer these runs for ``seconds``. This is kept in memory; nothing is written.
 
-        The last word counts; 0: no longer.
+        The last call counts, and 0 ends the pause.
         """
         until = time.monotonic() + seconds
         for chain in chains:
@@ -360,6 +362,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         if not self._deferred:
             return "", []
         now = time.monotonic()
+        # Every claim calls this, so pauses that have ended are dropped here.
         self._deferred = {chain: until for chain, until in self._deferred.items() if until > now}
         test, parameter = self.sql.in_array(list(self._deferred), "uuid")
         return f" and not ({column} {test})", [parameter]
@@ -414,7 +417,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         events_by_run: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
         new = f"from {EVENTS.name} h where h.run_id = v.run_id and h.seq > v.seq"
-        if self.sql.lateral:  # for each run by itself: a join over many reads what is known of them, too
+        # For each run by itself: a join over many runs would read the known part of their histories, too.
+        if self.sql.lateral:
             new = f"from v cross join lateral (select * {new} offset 0) h"
         else:
             new = new.replace("from", "from v cross join", 1)
@@ -466,13 +470,14 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return uuid7()
 
     def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
-        """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever.
+        """Return the seconds until a run or an activity of these queues is due.
 
-        ``activity_queues``: those of the activities where they are others.
+        0.0 means now, also for fresh messages. None means that nothing will be due. ``activity_queues`` are the queues
+        of the activities, if they are not the same.
         """
         now, parameters = self.sql.now_expression(self.clock)
         deferred, excluded = self._deferred_filter("id")
-        # one probe of an index for each queue: a membership test would read every row that waits
+        # One probe of an index for each queue. A membership test would read every row that waits.
         runs, tasks, fresh = [], [], []
         for queue in queues:
             runs.append(
@@ -502,12 +507,16 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         if has_messages:
             return 0.0
         waits = [max(0.0, (due - moment).total_seconds()) for due in dues if due is not None]
-        if self._deferred:  # those that are left alone may be due when that is over
+        # Deferred runs may be due when their pause ends.
+        if self._deferred:
             waits.append(max(0.01, min(self._deferred.values()) - time.monotonic()))
         return min(waits, default=None)
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
-        """Whether some worker with a valid lease has registered that version of the class, as of a moment ago."""
+        """Return True if a worker with a valid lease has registered that version of the class.
+
+        The answer may be ``_LIVE_CACHE_SECONDS`` old.
+        """
         until, live_versions = self._live_versions
         if self.clock is None and time.monotonic() < until:
             return (workflow, version) in live_versions
@@ -528,7 +537,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
 
 
 def _lock_number(chain: UUID) -> int:
-    """By which whoever stands in line for a chain is known."""
+    """Return the number that identifies a chain in ``Dialect.announce_wait``."""
     return chain.int & 0x7FFFFFFF
 
 
@@ -537,7 +546,7 @@ def _run_state(row: tuple[Any, ...]) -> RunState:
 
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
-    """Of the row of a run. Its JSON comes as text."""
+    """Build a ``RunRecord`` from the values of a row, whose JSON is text."""
     if (attributes := row_values["search_attributes"]) is not None:
         row_values["search_attributes"] = json.loads(attributes)
     return RunRecord(**row_values)

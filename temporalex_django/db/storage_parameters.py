@@ -1,4 +1,4 @@
-"""What the migration sets on PostgreSQL and Django's schema language cannot say."""
+"""Storage parameters and indexes on PostgreSQL that Django's schema language cannot express."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalex_django.db.dialects.base import find_dialect
 
-#: Hot tables: dead rows are gathered early, and rewritten rows find room on their own page (heap-only updates).
+#: Hot tables: vacuum removes dead rows early, and rewritten rows find space on their own page (heap-only updates).
 _VACUUM = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0"
 _SETTINGS = {
     "temporalex_chain": f"fillfactor = 70, {_VACUUM}",
@@ -16,19 +16,22 @@ _SETTINGS = {
     "temporalex_worker": f"fillfactor = 50, {_VACUUM}",
     "temporalex_limit": f"fillfactor = 50, {_VACUUM}",
 }
-#: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index keeps no update from staying on its page,
-#: so that a run that completes pays nothing for it; before, it is not made.
+#: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index allows heap-only updates, so a run that
+#: completes pays nothing for it. On earlier versions it is not created.
 _CLOSED = (
     "CREATE INDEX temporalex_instance_closed ON temporalex_instance USING brin (closed_at)"
     " WITH (pages_per_range = 32, autosummarize = on)"
 )
 _SUMMARIZING = 160_000
-#: Tags are set where a run is started, and never again: who has none pays nothing.
+#: Tags are set when a run is started, and never again. A run without tags pays nothing.
 _TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin (tags jsonb_path_ops) WHERE tags IS NOT NULL"
 
 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
-    """Set storage parameters, and make the indexes of closed runs and of tags; nothing on other databases."""
+    """Set storage parameters, and create the indexes of closed runs and of tags.
+
+    Does nothing on other databases.
+    """
     dialect = find_dialect(schema_editor.connection.alias)
     if dialect is not None and dialect.tunes_tables:
         for table, parameters in _SETTINGS.items():

@@ -1,4 +1,4 @@
-"""What is switched off, for workers to hear."""
+"""Switches: the queues, activities and workflow classes that are off, as workers read them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from temporalex_django.db.dialects.base import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Names of what is off, and those that it had once.
+    """The names that are off, including former names of renamed classes and activities.
 
-    ``has_partitions``: some activities wait in lines of their own.
+    ``has_partitions`` is True if activities wait in partitions of their queues.
     """
 
     queues: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ class Switches:
 
 
 def read_switches(sql: Dialect) -> Switches:
-    """As they are now: one plain read."""
+    """Read the switches as they are now: one plain read."""
     rows = sql.select(
         "select kind, name from temporalex_switched_off union all select 'line', '' where exists (select 1 from"
         " temporalex_activity_task where line is not null and owner is null and not atomic)",
@@ -34,6 +34,7 @@ def read_switches(sql: Dialect) -> Switches:
 
     def names_of(kind: str, aliases: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
         names = {name for its_kind, name in rows if its_kind == kind}
+        # Rows of old code carry the former name, so a switch by the present name has to stop them, too.
         return frozenset(names | {old for old, new in aliases.items() if new in names})
 
     return Switches(

@@ -1,4 +1,4 @@
-"""Transactions of a storage on Django's connection, and what may be tried again after one that failed."""
+"""Transactions of a storage on Django's connection, and the errors after which work may be tried again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from temporalex_django.db.dialects.base import Dialect, get_dialect
 
 @contextmanager
 def _forbid_close(connection: Any) -> Iterator[None]:
-    """Whoever closes the connection meanwhile is refused: it looks like a database that is away, to all runs."""
+    """Refuse to close the connection while the block runs.
+
+    A closed connection would look to all runs of the turn like a database that is away.
+    """
     before = vars(connection).get("close")
     connection.close = _refuse_to_close
     try:
@@ -34,20 +37,23 @@ def _refuse_to_close() -> None:
 
 
 class Transactions:
-    """What a storage does about them. ``worker``: it is one of a worker, whose transactions have limits."""
+    """The transactions of a storage.
+
+    ``worker`` is True for the storage of a worker, whose transactions have limits.
+    """
 
     def __init__(self, alias: str, *, worker: bool) -> None:
         self.alias = alias
         self.worker = worker
         self.sql: Dialect = get_dialect(alias)
         self._own_connection: Any = None  # the connection on which a ``transaction`` of this object is open
-        self._exit_stack: ExitStack | None = None  # what is left to be done at the end of that, where it commits
+        self._exit_stack: ExitStack | None = None  # for the end of that transaction, if it commits
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:
-        """A transaction of the alias, or a savepoint inside one that is open.
+        """Open a transaction of the alias, or a savepoint inside one that is open.
 
-        On SQLite the writer lock is taken at once. ``site``: its name in ``core.crash_points``.
+        On SQLite the writer lock is taken at once. ``site`` is its name in ``core.crash_points``.
         """
         connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
         outermost = not connection.in_atomic_block
@@ -55,7 +61,7 @@ class Transactions:
             if outermost and self.worker:
                 set_transaction_limits(self.alias)
             with ExitStack() as end:
-                commits = outermost and connection.commit_on_exit  # not where autocommit is off: that is the caller's
+                commits = outermost and connection.commit_on_exit  # not if autocommit is off: the caller commits then
                 self._own_connection, self._exit_stack = (
                     connection,
                     end if commits and not self.sql.writer_lock else None,
@@ -70,10 +76,10 @@ class Transactions:
             crash_points.reached(f"{site}: after commit")
 
     def final_pipeline(self) -> AbstractContextManager[None]:
-        """As ``Dialect.pipeline``, for the last statements of a transaction.
+        """Return a pipeline, as ``Dialect.pipeline``, for the last statements of a transaction.
 
-        Of our own the commit is sent with them, when its block is over: their answers are there behind it, and what one
-        of them raises it raises. Nothing else is to be asked before.
+        If the transaction is our own, the commit is sent with them at the end of its block. Their answers are available
+        after that, and the block raises what one of them raises. No other statement may be sent in between.
         """
         end = self._exit_stack
         if end is None or self._own_connection is not connections[self.alias]:
@@ -84,19 +90,25 @@ class Transactions:
 
     def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
         if failed is None:
-            self.sql.execute("commit")  # Django's own finds nothing that is open any more
+            self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 
     def detach(self) -> tuple[Any, ExitStack | None]:
-        """The calling thread leaves its transaction open for a while, and the object to others; see ``attach``."""
+        """Detach the transaction of the calling thread, which stays open, and return its state.
+
+        Others can use this object until ``attach``.
+        """
         state, self._own_connection, self._exit_stack = (self._own_connection, self._exit_stack), None, None
         return state
 
     def attach(self, state: tuple[Any, ExitStack | None]) -> None:
-        """It is back, and nobody else has one open."""
+        """Attach the detached transaction again. No other one may be open then."""
         self._own_connection, self._exit_stack = state
 
     def join_transaction(self) -> AbstractContextManager[None]:
-        """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
+        """Return a block that is part of our own open ``transaction``, without a savepoint.
+
+        It fails together with that transaction. If none is open, it opens one.
+        """
         connection = connections[self.alias]
         return (
             nullcontext() if connection.in_atomic_block and self._own_connection is connection else self.transaction()
@@ -109,7 +121,7 @@ class Transactions:
 
     @contextmanager
     def checked_savepoint(self) -> Iterator[None]:
-        """A savepoint for an atomic activity.
+        """Open a savepoint for an atomic activity.
 
         Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
         """
@@ -118,9 +130,10 @@ class Transactions:
             yield
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged.
+        """Call ``callback`` after the commit of the open transaction, or now if none is open.
 
-        Where the caller commits by himself, when he has and turns ``autocommit`` on again: as Django's own.
+        What it raises is logged. If the caller commits by hand, it is called once ``autocommit`` is turned on again
+        after the commit, as with Django's own ``on_commit``.
         """
         connection = connections[self.alias]
         is_manual = not connection.in_atomic_block and not connection.get_autocommit()
@@ -128,20 +141,20 @@ class Transactions:
             transaction.on_commit(callback, using=self.alias, robust=True)
 
     def is_transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try.
+        """Return True if the same work may succeed on another try.
 
-        Lock timeout, deadlock, serialization failure, a cancelled statement.
+        That is so after a lock timeout, a deadlock, a serialization failure or a cancelled statement.
         """
         return self.sql.is_transient(exc)
 
     def is_interrupted(self, exc: BaseException) -> bool:
-        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+        """Return True if a statement was cancelled, by its ``statement_timeout`` or by a person."""
         return self.sql.is_interrupted(exc)
 
     def is_connection_lost(self, exc: BaseException) -> bool:
-        """Whether the connection is gone, and the caller should reconnect.
+        """Return True if the connection is gone and the caller should reconnect.
 
-        Nothing was committed, unless it broke while a commit was on its way.
+        Nothing was committed, unless the connection broke during a commit.
         """
         if isinstance(exc, InterfaceError):
             return True

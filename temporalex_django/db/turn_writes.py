@@ -1,4 +1,4 @@
-"""What a turn stores: one statement a table, however many runs it advanced."""
+"""Writes of a turn: one statement a table, however many runs it advanced."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _DUE = TASKS.pick_columns("run_id", "seq", "attempt", "due_at", *FAILURE)
 _DUE_UPDATE = _DUE.update(
     "run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)", cause=CAUSE
 )
-#: All that a turn says of a chain; its queue is that of its run for good.
+#: All columns of a chain that a turn writes. The queue is that of its run and never changes.
 _CHAIN = CHAINS.pick_fields(RunState, chain_id="id", queue=None)
 _CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
 _SETTLED = MESSAGES.pick_columns("id", "outcome_status", "outcome", "answered_at")
@@ -76,7 +76,7 @@ _SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
 _OUTCOME = MESSAGES.pick_columns("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
 _OUTCOME_UPDATE = _OUTCOME.update("chain_id", "request_id")
 _CLOSED = MESSAGES.pick_columns("chain_id", "outcome_status", "outcome")
-#: Each update has a request id, and those that have one an index.
+#: Condition for accepted updates. Each has a message id, so the index of message ids finds them.
 _ACCEPTED = f"kind = 'update' and {MESSAGES.name}.outcome_status = 'accepted' and request_id is not null"
 _CLOSED_UPDATE = _CLOSED.update("chain_id", only=f" and {_ACCEPTED}")
 _WAITING = MESSAGES.pick_columns("id", "after")
@@ -104,12 +104,12 @@ _NEXT = RUNS.pick_columns(
     previous="uuid",
     alike="bool",
 )
-#: What the next run of a chain has from the one before.
+#: Columns that the next run of a chain takes from the run before.
 _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
 )
-#: The same where that is not taken back: a reset ends a pause, and publishes anew.
+#: Further columns that it takes over unless it starts from a reset. A reset ends a pause and publishes anew.
 _CONTINUED = ("stored", "paused")
 _NEXT_INSERT = RUNS.insert(
     {
@@ -123,19 +123,25 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """The statement that changes these columns, each in the rows that ``v`` says have a new value of it."""
+    """Return the columns and the statement that change these columns of runs.
+
+    Each column changes only in the rows for which ``v`` has a new value of it.
+    """
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
     return columns, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
 
 
 class TurnStatements(ABC):
-    """The writing half of ``Storage``. All of it runs inside the turn's transaction, on chains that it has locked."""
+    """The writing half of ``Storage``.
+
+    All of it runs inside the turn's transaction, on chains that the turn has locked.
+    """
 
     sql: Dialect
     clock: Callable[[], datetime] | None
     alias: str
-    partitioned = False  #: whether it wrote activities that wait in lines of their own
+    partitioned = False  #: True if it wrote activities that wait in partitions
 
     @abstractmethod
     def now(self) -> datetime: ...
@@ -150,10 +156,13 @@ class TurnStatements(ABC):
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
 
     def partition_key(self, task: NewTask) -> str | None:
-        """The line of its queue in which an activity is to wait; None: the common one, as most do."""
+        """Return the partition of its queue in which an activity is to wait.
+
+        None means outside of partitions, as for most activities.
+        """
         key = task.options.get("concurrency_key")
         if (key is None and task.activity not in activity.limits_by_name) or self.clock is not None:
-            return None  # environments with a clock of their own know no limits
+            return None  # test environments with a virtual clock have no limits
         activity_limits = activity.limits_by_name.get(task.activity)
         if key is not None and not any(
             limits.concurrency_per_key for limits in (activity_limits, queue_limits().get(task.queue)) if limits
@@ -166,7 +175,11 @@ class TurnStatements(ABC):
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
+        """Store what a turn produced.
+
+        Locks the messages and activities that it names, and nothing of other runs.
+        """
+        # Before the pipeline, because its statements read the answers of earlier ones.
         ExternalRunWriter(self.sql, self.clock).write(writes)
         self._warn_unfinished_updates([w for w in writes if w.is_closed_externally and w.next_run is None])
         self._record_leftovers([w for w in writes if w.drops_open_activities or w.cancels_activities])
@@ -177,10 +190,11 @@ class TurnStatements(ABC):
         )
         refused = [refused for w in writes for refused in w.refused_signals]
         not_taken = [message for w in writes for message in w.refused_redeliveries]
-        # rows of their own, by the ORM
+        # These rows are written by the ORM, after the pipeline.
         uses_orm = (
             refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
         )
+        # The commit may go with the last statements only if no statement of the ORM follows.
         with self.final_pipeline() if is_last and not uses_orm else self.sql.pipeline():
             fetch_claimed = self._write_claimed_tasks(writes, new, eager_claim)
             events = (
@@ -210,9 +224,9 @@ class TurnStatements(ABC):
             write.warn_unfinished([name for (name,) in rows])
 
     def _record_leftovers(self, writes: Sequence[RunWrite]) -> None:
-        """Before activities are dropped, and results that nobody has read.
+        """Record the inputs and unread results that are lost when runs drop or cancel activities.
 
-        A payload that cannot be read keeps nobody from closing a run.
+        Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
         """
         for write in writes:
             try:
@@ -270,14 +284,17 @@ class TurnStatements(ABC):
     def _write_claimed_tasks(
         self, writes: Sequence[RunWrite], new: Sequence[NewTask], eager_claim: EagerClaim | None
     ) -> Callable[[], list[TaskState]]:
-        """Insert the activities that this worker takes at once, as claimed in their first attempt; gives them later."""
+        """Insert the activities that this worker takes at once, as claimed in their first attempt.
+
+        Returns a function that returns them later.
+        """
         if not new or eager_claim is None:
             return list
         owner, queues = eager_claim.owner, {w.run.run_id: w.run.queue for w in writes}
         rows = _CLAIMED.encode_rows((*task_row(t, queues[t.run_id], self.partition_key(t)), owner, 1) for t in new)
         ids = self.sql.submit_write(_CLAIMED.columns, _CLAIMED_INSERT, rows, ("int8", *_COMMAND.types))
         decode = codec().decode
-        calls = [decode(stored[_CALL]) for stored in rows]  # copies: an activity may change what it is given
+        calls = [decode(stored[_CALL]) for stored in rows]  # copies, since an activity may change its arguments
 
         def fetch_claimed() -> list[TaskState]:
             numbers = {(run, seq): task for task, run, seq in ids()}
@@ -308,7 +325,9 @@ class TurnStatements(ABC):
         closed_chains = [w.run.chain_id for w in writes if w.closing is not None]
         if (
             closed_chains
-        ):  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
+            # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run
+            # closed.
+        ):
             test, parameter = self.sql.in_array(closed_chains, "uuid")
             self.sql.execute(
                 f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
@@ -355,9 +374,10 @@ class TurnStatements(ABC):
 
 
 def _chain_state(w: RunWrite) -> RunState:
-    """The chain as it stands after the turn."""
+    """Return the state of the chain after the turn."""
     run = w.run
-    if w.next_run is not None:  # it goes on with a run that has no history yet; time does not go back
+    # The chain continues with a run that has no history yet. Its time does not go back.
+    if w.next_run is not None:
         new: dict[str, Any] = {
             "head_token": None,
             "length": 0,
@@ -367,6 +387,7 @@ def _chain_state(w: RunWrite) -> RunState:
             "crashes": 0,
         }
         return replace(run, run_id=w.next_run.run_id, due_at=run.due_at or run.activated_at, closed=False, **new)
+    # A run is forgiven once something was delivered to it and its process lives (decision 22).
     crashes = 0 if w.delivered else run.crashes
     if run.closed and (run.due_at or run.deadline):
         return replace(run, due_at=None, deadline=None, crashes=crashes)
@@ -374,13 +395,14 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
-    """What the row of a scheduled activity holds."""
+    """Return the values of the row of a scheduled activity."""
     options = task.options
     to_start = options.get("schedule_to_start")
     total = options.get("schedule_to_close")
     close_at = None if total is None else task.scheduled_at + timedelta(seconds=total)
     expires = None
-    if not task.atomic:  # atomic ones run inside a turn of their own run: nobody but the turn can time them out
+    # Atomic activities run inside a turn of their own run, so only that turn can time them out.
+    if not task.atomic:
         start_by = None if to_start is None else task.scheduled_at + timedelta(seconds=to_start)
         expires = earliest_moment(close_at, start_by)
     return (
@@ -393,5 +415,5 @@ def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any,
 
 
 def earliest_moment(*moments: datetime | None) -> datetime | None:
-    """The first of those that there are."""
+    """Return the earliest of the moments that are not None, or None."""
     return min((m for m in moments if m is not None), default=None)

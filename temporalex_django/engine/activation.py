@@ -1,4 +1,4 @@
-"""One activation of one claimed run: what the inbox holds goes in, what is to be written comes out. Pure."""
+"""One activation of one claimed run, from what the inbox holds to what is to be written. Pure."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class ActivationStep:
 
     def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
-        # whether the inbox has more than was read, and after the activation more than was delivered
+        # True if the inbox has more than was read and, after the activation, more than was delivered.
         self.has_more_messages = messages.has_more
         self._inline_atomic = inline_atomic
-        # updates that waited were here before all others, whatever their ids
+        # Updates that waited were here before all others, whatever their ids.
         self.messages: Sequence[InboxMessage] = messages
         if len(messages) > 1:
             self.messages = sorted(messages, key=_waiting_first_key)
         self.now = max(now, run.activated_at) if run.activated_at is not None else now
         self.write = RunWrite(run=run)
-        # results that were delivered directly; they follow those of the inbox
+        # Results without a row of the inbox; they are delivered after those of the inbox (see decision 45).
         self.finished_activities: Sequence[FinishedActivity] = ()
         self.validator_faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
-        self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
+        self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that name a sender
 
     def answer_closed(self, record: RunRecord | None) -> RunWrite:
         """Answer the messages of a closed chain. ``record`` is needed only if one of them was redelivered."""
@@ -73,7 +73,7 @@ class ActivationStep:
 
     @property
     def must_close(self) -> bool:
-        """Whether the run is to be closed without running its code: its parent closed, or its time is over."""
+        """True if the run must be closed without running its code: its parent closed, or its time is over."""
         run = self.run
         if run.closed:
             return False
@@ -82,16 +82,16 @@ class ActivationStep:
 
     @property
     def has_redelivered(self) -> bool:
-        """Whether a reset or fork delivered one of the messages again."""
+        """True if a reset or fork delivered one of the messages again."""
         return any(message.redelivered for message in self.messages)
 
     @property
     def has_waiting_sender(self) -> bool:
-        """Whether somebody waits for the answer to a message."""
+        """True if a sender waits for the answer to a message."""
         return any(message.kind in ("update", REQUEST) for message in self.messages)
 
     def close(self, record: RunRecord) -> RunWrite:
-        """Close it, whatever state it is in."""
+        """Close the run, whatever state it is in."""
         reasons = [message.payload.get("reason", "") for message in self.messages if message.kind == "terminate"]
         if reasons:
             self.write = terminate(self.run, reason=reasons[0], now=self.now, record=record)
@@ -102,10 +102,10 @@ class ActivationStep:
         return self.write
 
     def park(self, reason: str = "") -> RunWrite:
-        """The run is blocked or paused and not due: its messages wait without waking anybody.
+        """Let the messages of a blocked or paused run wait without making it due.
 
-        Updates and requests are refused: whoever sent them waits for an answer. Not those that are delivered again.
-        ``reason`` it is blocked.
+        Updates and requests are refused because their senders wait for an answer, unless they were delivered again.
+        ``reason`` says why the run is blocked.
         """
         for message in self.messages:
             if message.kind not in ("update", REQUEST) or message.redelivered:
@@ -118,16 +118,16 @@ class ActivationStep:
             else:
                 error = RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
             self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
-        if self.run.paused:  # whoever set it due did not know
+        if self.run.paused:  # what made it due did not know of the pause
             self.run.due_at = None
         return self.write
 
     def block(
         self, error: BaseException, *, retry: bool = True, waits_for: str | None = None, since: str | None = None
     ) -> RunWrite:
-        """The activation failed: nothing of it is written, the run stays open and says why.
+        """Block the run because the activation failed: nothing of it is written, and the row says why.
 
-        ``waits_for`` what no worker has. ``since``: of the failed try before this one.
+        ``waits_for`` names what no worker has. ``since`` is that of the failed try before this one.
         """
         run = self.run
         run.failed_tries += 1
@@ -149,17 +149,17 @@ class ActivationStep:
         enough: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> RunWrite:
-        """Deliver what is there. ``results`` are outcomes of atomic activities of this very transaction.
+        """Deliver what is there. ``results`` are those of atomic activities of the same transaction.
 
-        Of the messages as many as ``enough`` (see ``Executor.activate``) lets through: with some left the run is due
-        again at once. ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them;
-        ``judge`` says who may send what.
+        Messages are delivered as long as ``enough`` (``is_budget_spent`` of ``Executor.activate``) is False. If some
+        are left, the run is due again at once. ``limits`` are ``admit_updates`` and ``max_pending`` of the activation,
+        where the host has them; ``judge`` decides who may send what.
         """
         self._new_run_id = new_run_id
         self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._build_jobs(entry, results)
-        # what killed may come with the next delivery: a rebuild that came through proves nothing
+        # A rebuild that came through proves nothing: what killed may come with the next delivery (see decision 22).
         was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if was_activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
@@ -197,7 +197,7 @@ class ActivationStep:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
-        """Build the jobs in order: timers by time, results, a cancel request, then messages as they arrived."""
+        """Build the jobs in the order of decision 9: timers by time, results, a cancel request, messages."""
         run = self.run
         start = None
         delivered_jobs: list[Job] = []
@@ -223,7 +223,7 @@ class ActivationStep:
                 self.write.consumed.append(message.id)
                 cancel_jobs.append(Job("CancelRequested", message.payload))
             elif message.kind == "terminate":
-                continue  # came while an atomic activity ran; the next turn obeys it
+                continue  # came while an atomic activity ran; the next turn closes the run
             elif message.kind == "signal":
                 signal = {"name": message.name, "payload": message.payload}
                 if message.message_id is not None:
@@ -284,7 +284,7 @@ class ActivationStep:
         )
 
     def _reject_signals(self, completion: Completion, entry: CachedRun) -> None:
-        """Signals whose senders may not send them: settled with the reason, and audited."""
+        """Settle signals whose senders may not send them with the reason, and audit them."""
         record, by_job = entry.record, {id(job): message for job, message in self._signals_with_sender}
         for refusal in completion.refused:
             refused_signal = RefusedSignal(
@@ -303,9 +303,9 @@ class ActivationStep:
                 self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
     def _settle_messages(self, completion: Completion, entry: CachedRun, token: int) -> None:
-        """Every message that was read has an end now, or a place to wait.
+        """Give every message that was read its outcome, or a place to wait.
 
-        ``token`` is that of the activation: the reference of a fault is made of it.
+        ``token`` is that of the activation, of which the reference of a fault is made.
         """
         write = self.write
         outcomes = _update_outcomes(completion)
@@ -324,7 +324,7 @@ class ActivationStep:
                 continue  # a signal that was refused
             if message.kind == "signal" and message.message_id is None:
                 write.consumed.append(message.id)
-            elif message.kind == "signal":  # its row stays, so that it is not taken twice when it is sent again
+            elif message.kind == "signal":  # its row stays, so that a second delivery is recognized
                 write.settled[message.id] = Outcome(status="completed")
             elif message.message_id in outcomes:
                 write.settled[message.id] = outcomes.pop(message.message_id)
@@ -334,13 +334,13 @@ class ActivationStep:
                     self._audit_refusal(message, entry.record)
             elif message.message_id in pending:
                 write.waiting[message.id] = pending[message.message_id]
-        if completion.closed not in (None, "ContinueAsNew"):  # else the next turn, or run of the chain, reads them
+        if completion.closed not in (None, "ContinueAsNew"):  # otherwise the next turn, or run of the chain, reads them
             for message in inbox[applied_count:]:
                 self._reject_undelivered(message, entry.record)
         write.outcomes.update(outcomes)
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """The answers to updates whose validator failed by a fault of the code, by update id."""
+        """Return the answers to updates whose validator failed by a fault of the code, by update id."""
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             reference = f"{token:x}-{number}" if number else f"{token:x}"
@@ -349,7 +349,7 @@ class ActivationStep:
         return outcomes
 
     def _audit_refusal(self, message: InboxMessage, record: RunRecord) -> None:
-        """A message that a reset or fork delivered again is refused: its sender may be gone, so the audit says it."""
+        """Audit the refusal of a message that was delivered again, since its sender may be gone."""
         outcome = self.write.settled[message.id]
         refused_message = RefusedRedelivery(
             run_id=self.run.run_id,
@@ -399,7 +399,7 @@ class ActivationStep:
                     metadata=definition.metadata,
                 )
                 write.tasks.append(task)
-                if atomic and self._inline_atomic:  # else whoever claims tasks runs it
+                if atomic and self._inline_atomic:  # otherwise the process that claims activities runs it
                     run.atomic_due = self.now
             elif command.kind == "StartChild":
                 write.children.append(self._new_child(command, entry))
@@ -410,7 +410,7 @@ class ActivationStep:
     def _write_human_tasks(
         self, tasks: HumanTasks, completion: Completion, entry: CachedRun, *, activated: bool
     ) -> None:
-        """Rows of human tasks: those that changed; all that are open, where it is not known what the rows say."""
+        """Write the human tasks that changed, or all open ones where the content of their rows is not known."""
         changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()} if activated else {}
         for key, task in tasks.open_tasks.items():
             if completion.closed is not None and completion.changed:
@@ -465,6 +465,7 @@ class ActivationStep:
         event = write.events[-1]
         status = CLOSING[event.kind]
         write.drop_tasks = write.left_open = bool(entry.executor.pending_commands.activities or write.cancelled_tasks)
+        # Activities that this activation scheduled would be dropped at once, so they are not stored.
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None
@@ -511,7 +512,7 @@ class ActivationStep:
         write.closing = Outcome(status="failed", value=error_data(error))
 
     def _update_row(self, entry: CachedRun) -> None:
-        """Columns of the run's row that differ from what they say now."""
+        """Write the columns of the run's row that differ from its present ones."""
         executor = entry.executor
         current_row: CurrentRow = {
             "status": "running" if executor.is_busy else "waiting",
@@ -538,7 +539,7 @@ class ActivationStep:
             changes["started_at"] = self.now
 
     def _has_row_content(self, row: CurrentRow | None, name: _RowField) -> bool:
-        """Whether the row may say something of that. That of a new run says nothing, and is not written to say so."""
+        """Return True if the row may have something there; that of a new run has nothing, and needs no write."""
         return _is_nonempty(row[name]) if row is not None else self.run.activations != 1
 
     def _has_changed(self, previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField) -> bool:
@@ -552,7 +553,7 @@ def _waiting_first_key(message: InboxMessage) -> bool:
 
 
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """The marks that a job has of an update or a request, beside the message itself."""
+    """Return the marks of an update or a request that its job has beside the message itself."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **sender_attributes(message.sender)}
 
@@ -562,7 +563,7 @@ def _is_nonempty(value: Sequence[Any] | AcceptedNames) -> bool:
 
 
 def _start_attributes(record: RunRecord) -> dict[str, Any]:
-    """What a run begins with, but for what it carries."""
+    """Return the attributes that a run starts with, without those for carried messages."""
     attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
     optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
     return attributes | {name: value for name, value in optional.items() if value is not None}
@@ -575,14 +576,14 @@ def _write_published(changes: RowChanges, executor: Executor) -> None:
 
 
 def _write_attributes(changes: RowChanges, executor: Executor, row: CurrentRow | None) -> None:
-    """What the row of a rebuilt run says is not known; of one that never set any it is what it began with."""
+    """Write changed search attributes; of a rebuilt run, whose row is not known, all if it ever sets any."""
     has_changed = executor.sets_attributes if row is None else row["search_attributes"] != executor.search_attributes
     if has_changed:
         changes["search_attributes"] = executor.search_attributes or None
 
 
 def _update_outcomes(completion: Completion) -> dict[str, Outcome]:
-    """What the updates and requests that ended, or were accepted, get for an answer."""
+    """Return the answers to updates and requests that ended, or were accepted."""
     outcomes: dict[str, Outcome] = {}
     for command in completion.commands:
         attributes = command.attributes

@@ -1,4 +1,4 @@
-"""What becomes of an attempt: pure decisions. Whoever runs activities (workers, environments) asks here."""
+"""Pure decisions about the end of an attempt, for all that run activities (workers, environments)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from temporalex_django.core.handing_over import encode_lossless
 from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
-#: Timeouts by which state of a task they count from.
+#: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
 _RUNNING_TIMEOUTS = ("start_to_close", "heartbeat", "schedule_to_close")
 
 
-#: When an activity is offered again that a worker gave back because it lacks what that needs.
+#: Delay until an activity is offered again that a worker released because it lacks what the activity needs.
 REOFFER_DELAY = timedelta(seconds=2)
 
 
 def idempotency_key(task: TaskState) -> str:
-    """The same for every attempt of one call of an activity, also where a reset schedules it anew."""
+    """Return the key that every attempt of one call of an activity shares, also where a reset schedules it again."""
     return derive_key(task.run_id, task.seq, task.options)
 
 
@@ -35,9 +35,9 @@ def activity_context(
     send_heartbeat: Callable[[Any], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ActivityContext:
-    """The context of an attempt.
+    """Return the context of an attempt.
 
-    Without ``send_heartbeat`` its heartbeats go nowhere, for one that is over before they could.
+    Without ``send_heartbeat`` its heartbeats are dropped, for one that is over before they could be sent.
     """
     return ActivityContext(
         attempt=task.attempt,
@@ -52,12 +52,12 @@ def activity_context(
 
 
 def derive_key(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
-    """The same of the row of an activity."""
+    """Return the idempotency key from the row of an activity."""
     return str(options.get("key") or f"{run_id}:{seq}")
 
 
 def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """The end of an activity, with its last input where somebody edited that."""
+    """Return the final result of an activity, with its last input if a person edited that."""
     if task.options.get("edited"):
         attributes["edited"] = edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
     return TaskResult(task=task, outcome=(kind, attributes))
@@ -66,13 +66,13 @@ def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> Task
 def edited_input(
     args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any], *, key: str
 ) -> dict[str, Any]:
-    """What an activity had at last that somebody edited (option ``edited``, which says ``by`` whom)."""
+    """Return the last input of an activity that was edited; the option ``edited`` says ``by`` whom."""
     edit = options["edited"]
     return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
 
 
 def edited_inputs(tasks: Iterable[TaskState]) -> dict[str, Any]:
-    """The last inputs of those that somebody edited, by number: see ``RunWrite.add_edited_inputs``."""
+    """Return the last inputs of edited activities by command number: see ``RunWrite.add_edited_inputs``."""
     return {
         str(task.seq): edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
         for task in tasks
@@ -88,10 +88,11 @@ def completed_result(
     attempts: int | None = None,
     activity: Activity[Any, Any] | None = None,
 ) -> TaskResult:
-    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded.
+    """Return the result of an attempt that returned ``value``.
 
-    And where workflow code would get something else of ``activity``, whose function gave it; None: somebody gave plain
-    data. ``attempts``: how many it took, if not as many as this one counts; told where it was not the first.
+    ``activity`` is the one whose function returned it; None means that a person gave plain data. ``attempts`` is the
+    number of attempts, by default that of the task; it is stored if there was more than one. Raises ``PayloadError``
+    when ``value`` cannot be encoded, or when workflow code would get something else than ``activity`` returned.
     """
     label = f"the result of {task.activity}"
     if activity is None:
@@ -106,7 +107,7 @@ def completed_result(
 
 
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
-    """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
+    """Return the result of an attempt that raised or, in a step, returned ``Err``: due again by its policy, or over."""
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None if final else _retry_at(task, now, failure_types(error))
     if retry_at is not None:
@@ -121,22 +122,23 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
 def next_timeout(
     task: TaskState | NewTask, *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """When the next timeout of an activity in this state passes, and which; None when it has none.
+    """Return when the next timeout of an activity in this state passes, and which one; None when it has none.
 
-    A queued one (``started_at`` None) counts ``schedule_to_start``, from when it is due (it may have been given back),
-    and ``schedule_to_close``; a running one counts the others.
+    A queued activity (``started_at`` None) counts ``schedule_to_start`` from when it is due, since it may have been
+    released, and ``schedule_to_close``. A running one counts the others, and ``schedule_to_close`` as well.
     """
     names: Sequence[str] = _QUEUED_TIMEOUTS if started_at is None else _RUNNING_TIMEOUTS
     is_claimed = isinstance(task, TaskState) and task.owner is not None
     if started_at is None and task.attempt > is_claimed:
-        names = ("schedule_to_close",)  # it was begun once: a retry that waits is not "never started"
+        # It has started once, so a retry that waits does not count as never started.
+        names = ("schedule_to_close",)
     return first_timeout(task, names, started_at=started_at, heartbeat_at=heartbeat_at)
 
 
 def first_timeout(
     task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """The first of the timeouts ``names`` to pass."""
+    """Return the first of the timeouts ``names`` to pass."""
     since = {"schedule_to_start": task.due_at, "start_to_close": started_at, "heartbeat": heartbeat_at or started_at}
     timeouts = [
         ((since.get(name) or task.scheduled_at) + timedelta(seconds=task.options[name]), name)
@@ -147,13 +149,16 @@ def first_timeout(
 
 
 def check_timeout(task: TaskState, now: datetime) -> TaskResult | None:
-    """What the passing of a timeout makes of a task; None when none has passed."""
+    """Return the result of a timeout that has passed, or None when none has."""
     timeout = next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
     return None if timeout is None or timeout[0] > now else timeout_result(task, timeout[1], now)
 
 
 def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
-    """``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity."""
+    """Return the result of this timeout.
+
+    ``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity.
+    """
     message = f"{timeout} of {task.options[timeout]:g} s passed"
     if timeout in ("start_to_close", "heartbeat"):
         retry_at = _retry_at(task, now, ["TimeoutError"])
@@ -171,7 +176,7 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
-    """When it is tried again: by its policy, and before ``schedule_to_close`` passes."""
+    """Return when the policy tries the activity again, if that is before ``schedule_to_close`` passes."""
     delay = next_delay(task.options.get("retry"), task.attempt, error_types)
     if delay is None:
         return None
@@ -180,34 +185,34 @@ def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> dat
     return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
 
 
-#: What another worker may have: not the fault of whoever is being run.
+#: Errors about what another worker may have. They are not the fault of the run or the activity (see decision 28).
 UNAVAILABLE_ERRORS = (ActivityNotFound, KeyMissing, UnknownWorkflow)
 
 
 class ActivityUnavailable(Exception):
-    """An atomic activity needs what this process lacks.
+    """Raised when an atomic activity needs what this process lacks.
 
-    Undoes the transaction of its turn, which is another worker's then.
+    It undoes the transaction of its turn, which is left to another worker.
     """
 
 
 def is_permanent_error(error: BaseException) -> bool:
-    """A payload that does not fit, or, where there is no other worker, no code for it.
+    """Return True if another attempt would end the same way.
 
-    Another attempt would end the same way.
+    That is a payload that does not fit or, where there is no other worker, an activity without code.
     """
     return isinstance(error, (ActivityNotFound, PayloadError))
 
 
 def unreadable_result(task: TaskState, error: BaseException) -> TaskResult:
-    """Its arguments cannot be read, or do not fit: not worth another attempt."""
+    """Return the final failure of an activity whose arguments cannot be read, or do not fit."""
     return failed_result(task, error, task.due_at, final=True)
 
 
 def deferred_result(task: TaskState, error: BaseException, now: datetime) -> TaskResult:
-    """This process has not what it takes (code, or the key of a payload).
+    """Return the result of an attempt for which this process lacks the code, or the key of a payload.
 
-    Another worker is to have the attempt, uncounted.
+    It leaves the attempt to another worker, uncounted.
     """
     match error:
         case KeyMissing():
@@ -220,9 +225,9 @@ def deferred_result(task: TaskState, error: BaseException, now: datetime) -> Tas
 
 
 def lost_result(task: TaskState, now: datetime) -> TaskResult:
-    """The worker of this attempt died.
+    """Return the result of an attempt whose worker died.
 
-    Due again at once, unless it was the last one (``max_attempts=1`` means at most once).
+    The activity is due again at once, unless it was the last attempt (``max_attempts=1`` means at most once).
     """
     max_attempts = (task.options.get("retry") or {}).get("max_attempts", 0)
     if not max_attempts or task.attempt < max_attempts:
@@ -233,7 +238,7 @@ def lost_result(task: TaskState, now: datetime) -> TaskResult:
 
 
 def worker_lost_attributes(seq: int, attempt: int, reason: str | None = None) -> dict[str, Any]:
-    """Attributes of the end of an activity whose last attempt died with its worker."""
+    """Return the attributes of the end of an activity whose last attempt died with its worker."""
     message = reason or "the worker that ran it was lost"
     message += "; whether it took effect is not known"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

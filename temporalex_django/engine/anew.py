@@ -1,10 +1,10 @@
-"""A run that takes up another one behind one of its activations: a reset in the same chain, or a fork in a new one.
+"""Reset and fork: a run starts from a point of another one's history, in the same chain or in a new one.
 
-It has the history up to there, and then a mark, which seeds it anew and says from whom it has all that. What was open
-there is open again: activities are scheduled anew with the idempotency key that they had, timers keep their time. What
-has come already of them, and nobody has read, comes again: somebody may have given it by hand. Children stay with the
-run that started them: what one gave is given again, and one that has not ended counts as failed. All of it inside the
-open transaction, on chains that it has locked.
+The new run has the history up to the point, and then a mark, which gives it a new seed and names the source. Everything
+that was open at the point is open again: activities are scheduled again with their idempotency keys, and timers keep
+their time. Results that had come and were never read come again, since a person may have given them. Children stay with
+the run that started them: the result of one that ended is given again, and one that has not ended counts as failed. All
+of it happens inside the open transaction, on chains that it has locked. See decisions 42 and 43.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from temporalex_django.engine.storage import (
 )
 from temporalex_django.errors import WorkflowClosed
 
-#: What a wait for a child gives that had not ended when its parent was taken up.
+#: Type of the failure of a child that had not ended when its parent was reset or forked.
 CHILD_LEFT = "ChildLeft"
 
 
 def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
-    """The chain of a locked run goes on with a new one; the present one is closed as terminated, if it is open.
+    """Continue the chain of a locked run with a new one; the present one is closed as terminated, if it is open.
 
-    A closed chain is open again; its key is the caller's business. Gives what was written.
+    A closed chain is open again, and the caller has to claim its open key. Returns what was written.
     """
     record, now = plan.record, storage.now()
     current_record = storage.run_records([run.run_id])[run.run_id]
@@ -82,9 +82,10 @@ def fork(
     id: str,
     snapshot: Mapping[str, Any] | None,
 ) -> list[RunWrite]:
-    """``run``, which was started a moment ago in this transaction with that id and snapshot, takes up another one.
+    """Let ``run``, which was started a moment ago in this transaction, continue from a point of another run.
 
-    That one (``plan.facts``, of the chain ``source_chain``) stays as it is. Gives what was written.
+    ``id`` and ``snapshot`` are those of ``run``. The other run (``plan.record``, of the chain ``source_chain``) stays
+    as it is. Returns what was written.
     """
     pending_results, writes = _pending_results(storage.inbox([source_chain])[source_chain], plan), []
     failed_signals, carried_ids = _failed_to_copy(storage, source_chain, plan), plan.prefix.carried
@@ -95,6 +96,7 @@ def fork(
                 storage, run, plan, "fork", pending_results=pending_results, failed_signals=failed_signals, **identity
             )
         )
+    # From its start the fork has no copied history that names failed messages, but it carries those of the source.
     elif plan.record.carried_messages is not None:
         carried_ids = {message["id"] for message in plan.record.carried_messages.get("failed", ())}
     storage.copy_failed_messages(source_chain, run.chain_id, carried_ids)
@@ -108,11 +110,11 @@ def fork(
 def _failed_to_copy(
     storage: RunStorage, chain: UUID, plan: ResetPlan, *, excluded_statuses: Sequence[str] = ()
 ) -> list[FailedSignal]:
-    """The failed messages at the point that the run which takes it up has none of yet.
+    """Return the failed messages at the point that the new run does not have yet.
 
-    Without those that have such a status in ``chain`` (``excluded_statuses``), and those that somebody discarded there.
-
-    Nobody delivers a discarded one again: the plan loses those that lie behind the point, too.
+    Messages with a status in ``chain`` that is one of ``excluded_statuses`` are left out, and so are those that
+    somebody discarded there. Nobody delivers a discarded message again, so the plan loses those behind the point, too
+    (see decision 46).
     """
     prefix = plan.prefix
     ids = {
@@ -127,7 +129,7 @@ def _failed_to_copy(
 
 
 def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
-    """The updates and the signals with ids in the history up to the point, with their outcomes.
+    """Return the updates and the signals with ids in the history up to the point, with their outcomes.
 
     The chain of a fork has no rows of them. Failed messages are not among them.
     """
@@ -148,9 +150,9 @@ _RESULT_KINDS = ("activity", "timer", "child", "external")
 
 
 def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
-    """By number what the run that is taken up would read next of what is open at the point.
+    """Return the results that the source would read next for what is open at the point, by command number.
 
-    Of an activity whose input is edited now nothing is known.
+    An activity whose input is edited now has none.
     """
     prefix = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
@@ -160,7 +162,7 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
 
 
 def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
-    """What the new run begins with; one that takes nothing up begins with a seed of its own."""
+    """Return the data of the new run; one that copies no history starts with a seed of its own."""
     record = plan.record
     return NewRun(
         run_id=run_id,
@@ -188,7 +190,7 @@ def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord
 
 
 def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
-    """Updates that the present run accepted and did not finish, and that the new one will not see."""
+    """Return the failures of updates that the present run accepted and did not finish, and the new one will not see."""
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ids = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
     open_ids -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
@@ -215,7 +217,7 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """The history up to the point, the mark, and what is open there."""
+    """Write the history up to the point, the mark, and everything that is open there."""
     prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copy_mark = build_copy_mark(
         mode=mode,
@@ -232,6 +234,7 @@ def _write_restored_run(
     }
     if edited_calls := {str(number): dict(call) for number, call in inputs.items() if call is not None}:
         copy_mark["edited"] = edited_calls
+    # The mark is an activation of its own behind the copied history: a replay draws from the new seed after it.
     run.length = len(prefix.events) + 1
     run.activations = prefix.activation + 1
     run.activated_at = run.due_at = now
@@ -265,6 +268,7 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
     if edited is not None:
         options["edited"] = True
     else:
+        # The key of the source: what it has done once under that key is not to be done again.
         options |= {"key": activity.key, **({"edited": activity.edited} if activity.edited else {})}
     return NewTask(
         run_id=run.run_id,
@@ -287,7 +291,10 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
 def _result_messages(
     run: RunState, prefix: HistoryPrefix, pending_results: Mapping[int, InboxMessage]
 ) -> list[NewMessage]:
-    """What has come already, and what waits for children and messages to other runs get: none of it happens again."""
+    """Return messages with all results that exist, and with ones for children and messages to other runs.
+
+    None of these happens again.
+    """
     results = [(m.kind, m.name, m.payload) for m in pending_results.values()]
     for number, child in prefix.children.items():
         if number not in pending_results:

@@ -1,4 +1,4 @@
-"""Atomic work of a turn: due activities of one run, what they give and what the run does next, in one transaction."""
+"""Phase 2 of a turn: due atomic activities of one run, their results and its next step, in one transaction."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("temporalex_django.engine")
 
-#: How far it goes on with one run in one transaction.
+#: Limits of one transaction: activations, seconds after which no further activation starts, and seconds from which an
+#: activity counts as slow.
 _MAX_ACTIVATIONS = 20
 _BUDGET = 0.05
 _SLOW = 1.0
 
 
 class AtomicPhase:
-    """``perform(task)`` runs an atomic activity and gives its end."""
+    """Phase 2 of an engine; ``perform(task)`` runs an atomic activity and returns its result."""
 
     def __init__(self, engine: WorkflowEngine, perform: Callable[[TaskState], TaskResult]) -> None:
         self._engine = engine
@@ -37,9 +38,10 @@ class AtomicPhase:
         self._perform = perform
 
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """In a transaction of its own. Business rows that others have locked: nothing, still due, uncounted.
+        """Run phase 2 of one run in a transaction of its own.
 
-        ``lock_timeout``: it stands in line so long for what others have locked, instead of giving up after a moment.
+        If others have locked its business rows, nothing happens: it stays due, and no attempt is counted. With
+        ``lock_timeout`` it waits that many seconds for locks of others, instead of giving up after a moment.
         """
         report = TurnReport()
         try:
@@ -57,9 +59,9 @@ class AtomicPhase:
         return report
 
     def _advance_in_savepoint(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
-        """Run due atomic activities of one run, and go on with it while its work is atomic, in one transaction.
+        """Run due atomic activities of one run, and continue with it while its work is atomic, in one transaction.
 
-        When an activation fails, what the activities wrote before it is undone with it: their results have no place to
+        When an activation fails, the writes of the activities before it are undone, too: their results have no place to
         go.
         """
         phase_report = TurnReport()
@@ -92,9 +94,8 @@ class AtomicPhase:
             return  # it is being rebuilt
         now, rows = self._storage.now(), self._engine.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
-        retry_times = {
-            task.seq: task.due_at for task in rows if task.due_at > now
-        }  # failed before, waiting for another try
+        # Activities that have failed before and wait for another try.
+        retry_times = {task.seq: task.due_at for task in rows if task.due_at > now}
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
         for remaining in reversed(range(_MAX_ACTIVATIONS)):
@@ -102,6 +103,7 @@ class AtomicPhase:
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
             step = ActivationStep(run, messages, self._storage.now())
+            # Only the first activation reads the inbox. The others of this transaction deliver results alone.
             messages = Inbox(has_more=step.has_more_messages)
             until = time.monotonic() + SHARE
             write = self._engine.activate(step, entry, None, report, results=[job for job, _ in results], until=until)
@@ -117,9 +119,8 @@ class AtomicPhase:
             has_more_work = has_more_work and all(task.activity in activity.registry for task in new_tasks)
             if has_more_work:
                 write.tasks = [task for task in write.tasks if not task.atomic]
-                due_tasks = [
-                    task.as_state(0, attempt=1) for task in new_tasks
-                ]  # run in the transaction that scheduled them: they never become rows
+                # They run in the transaction that scheduled them, so they never become rows.
+                due_tasks = [task.as_state(0, attempt=1) for task in new_tasks]
                 run.atomic_due = min(retry_times.values(), default=None)
             self._storage.write([write])
             report.writes.append(write)
@@ -130,7 +131,10 @@ class AtomicPhase:
             entry = next_entry
 
     def _perform_all(self, tasks: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
-        """Each in a savepoint of its own. Raises what the database raises about the transaction as a whole."""
+        """Run each activity in a savepoint of its own; return the results, and those to retry.
+
+        Raises what the database raises about the transaction as a whole.
+        """
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
         for task in tasks:
@@ -143,15 +147,14 @@ class AtomicPhase:
                 raise
             except BaseException as exc:
                 if not entered or (self._storage.is_transient(exc) and not self._storage.is_interrupted(exc)):
-                    raise  # without its savepoint it is the transaction that failed, not the activity
+                    raise  # the transaction failed, not the activity: without its savepoint nothing can be undone
                 if self._storage.is_connection_lost(exc):
                     lock_seconds = time.monotonic() - started_at
-                    if (
-                        lock_seconds > _SLOW
-                    ):  # the server ends sessions that do nothing in a transaction: it would do so each time
+                    # The server ends sessions that idle in a transaction, so it would end this one each time.
+                    if lock_seconds > _SLOW:
                         raise DeadlockDetected(
-                            f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the database ended the "
-                            "session: make it short, or an external activity"
+                            f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the "
+                            "database ended the session: make it short, or an external activity"
                         ) from exc
                     raise
                 result = activity_policy.failed_result(
@@ -167,7 +170,7 @@ class AtomicPhase:
 
 
 class _ActivationFailed(Exception):
-    """Undoes the transaction of phase 2; ``error`` is why the run is blocked."""
+    """Raised to undo the transaction of phase 2; ``error`` is the reason why the run is blocked."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -175,7 +178,7 @@ class _ActivationFailed(Exception):
 
 
 def _schedule_retry(write: RunWrite, result: TaskResult) -> None:
-    """An atomic activity that failed is tried later; one that never was a row becomes one now."""
+    """Schedule another try of an atomic activity that failed; one that never was a row becomes one now."""
     task = result.task
     assert result.retry_at is not None
     if task.id:

@@ -1,7 +1,7 @@
-"""Lone activities: Django tasks that were enqueued, without a run around them. What is known of one, as data. Pure.
+"""Background tasks: Django tasks that were enqueued without a run around them, as data. Pure.
 
-Their ``options`` hold, beside how they are run: ``backend`` (its alias), ``run_after``, ``retention`` (seconds that the
-end is kept) and ``log``, an entry for each attempt that has ended.
+Beside the options of every activity, their ``options`` hold ``backend`` (its alias), ``run_after`` and ``retention``
+(seconds for which the result is kept). Their ``log`` has an entry for each attempt that has ended. See decision 44.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from temporalex_django.engine import activity_policy
 from temporalex_django.engine.storage import TaskResult, TaskState
 
 Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL"]
-#: Of ends that no exception of the task stands for: what an awaiting workflow would get.
+#: Exceptions for failures without an exception of the task: those that an awaiting workflow would get.
 _FAILURE_CLASS = "temporalex_django.errors.ActivityFailure"
 _TIMEOUT_CLASS = "builtins.TimeoutError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A Django task that was enqueued, as it stands. ``log``: of its attempts, see ``log_entry``."""
+    """A Django task that was enqueued, in its present state. ``log`` holds its attempts, see ``log_entry``."""
 
     id: UUID
     path: str
@@ -43,7 +43,7 @@ class BackgroundTask:
 
     @property
     def started_at(self) -> datetime | None:
-        """When its first attempt began."""
+        """The moment at which its first attempt started."""
         return next((moment for moment in self._attempt_times), None)
 
     @property
@@ -56,7 +56,7 @@ class BackgroundTask:
 
     @property
     def errors(self) -> list[Mapping[str, str]]:
-        """``class`` (its path) and ``traceback`` of each attempt that failed."""
+        """The ``class`` (its path) and ``traceback`` of each attempt that failed."""
         return [attempt["error"] for attempt in self.log if attempt["error"]]
 
     @property
@@ -65,7 +65,7 @@ class BackgroundTask:
 
 
 def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
-    """Of an attempt: which worker (the epoch) had it, when it began, and what it raised."""
+    """Return the entry of an attempt: the worker (its epoch), when it started, and what it raised."""
     return {
         "worker": None if worker is None else str(worker),
         "at": None if at is None else at.isoformat(),
@@ -74,18 +74,18 @@ def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] 
 
 
 def error_entry(error: BaseException) -> dict[str, str]:
-    """What is kept of an exception."""
+    """Return the stored form of an exception."""
     cls = type(error)
     return {"class": f"{cls.__module__}.{exception_name(cls)}", "traceback": clean_traceback(error)}
 
 
 def attempt_log(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The attempts that have ended."""
+    """Return the entries of the attempts that have ended."""
     return list(options.get("log") or ())
 
 
 def options_with_log(result: TaskResult) -> dict[str, Any]:
-    """The options of a lone activity after this end of an attempt."""
+    """Return the options of a background task after this end of an attempt."""
     task, log = result.task, attempt_log(result.task.options)
     if result.count:
         log.append(log_entry(task.owner, task.started_at, _attempt_error(result)))
@@ -105,7 +105,7 @@ def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
 
 
 class TaskEnd(NamedTuple):
-    """What is kept of one that has ended, beside what its row says."""
+    """The columns of a background task that has ended, beside those that its row had before."""
 
     task: str
     backend: str
@@ -119,7 +119,7 @@ class TaskEnd(NamedTuple):
 
 
 def task_end(result: TaskResult, now: datetime) -> TaskEnd:
-    """Of the last end of an attempt; ``outcome`` may be encoded already."""
+    """Return the stored end of a task from that of its last attempt; ``outcome`` may be encoded already."""
     assert result.outcome is not None
     task, options, retention = result.task, options_with_log(result), result.task.options.get("retention")
     kind, attributes = result.outcome
@@ -134,31 +134,31 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
         status=task_status(kind),
         attempts=task.attempt,
         started_at=first_started_at,
-        # the worker reckoned that moment by what the database's clock said a while ago
+        # The worker reckoned the start by an earlier reading of the database's clock, so it may lie after ``now``.
         finished_at=now if first_started_at is None else max(now, first_started_at),
         keep_until=None if retention is None else now + timedelta(seconds=retention),
     )
 
 
 def task_status(kind: str) -> Status:
-    """In the words of ``django.tasks``, of the kind of an end."""
+    """Return the status of ``django.tasks`` for the kind of a result."""
     return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
 
 
 def function_path(activity: str) -> str:
-    """The path of the function, of the name of an activity."""
+    """Return the path of the function from the name of an activity."""
     return activity.partition(":")[2]
 
 
 def started_task(task: TaskState) -> BackgroundTask:
-    """One whose attempt begins."""
+    """Return a task whose attempt starts."""
     return _from_state(
         task, status="RUNNING", log=[*attempt_log(task.options), log_entry(task.owner, task.started_at, None)]
     )
 
 
 def finished_task(result: TaskResult, now: datetime) -> BackgroundTask:
-    """One that has ended."""
+    """Return a task that has ended."""
     assert result.outcome is not None
     kind, attributes = result.outcome
     changes: dict[str, Any] = {"status": task_status(kind), "log": options_with_log(result)["log"], "finished_at": now}
@@ -183,7 +183,7 @@ def _from_state(task: TaskState, **changes: Any) -> BackgroundTask:
 
 
 def killed_result(task: TaskState, reason: str) -> TaskResult:
-    """It ended so many workers that it has failed for good."""
+    """Return the final failure of a task that ended too many workers."""
     return TaskResult(
         task=task, outcome=("ActivityFailed", activity_policy.worker_lost_attributes(task.seq, task.attempt, reason))
     )

@@ -1,4 +1,4 @@
-"""What a blocked run says of itself, and when it is tried again."""
+"""The mark of a blocked run, and the time when it is tried again."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from temporalex_django.errors import NondeterminismError, TemporalexError
 _LONGEST_BACKOFF = 300.0
 
 
-#: The code of a run that is blocked because it ended the processes that ran it: no new worker puts that right.
+#: Code of a run that is blocked because it ended the processes that ran it. New workers do not correct that.
 CRASH = "crash"
 
 
 def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
-    """A blocked run, locked, is tried once without waiting for its next try."""
+    """Make a locked, blocked run due at once, without waiting for its next try."""
     run.due_at = now
     return RunWrite(run=run)
 
 
 def next_retry_at(tries: int, now: datetime) -> datetime:
-    """When a run is tried again whose present activation has failed so many times."""
+    """Return when to retry a run whose present activation has failed ``tries`` times."""
     return now + timedelta(seconds=min(2.0 ** min(tries, 16), _LONGEST_BACKOFF))
 
 
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """What stands on the row of the run; ``waits_for`` is what no worker has."""
+    """Return the mark for the row of the run; ``waits_for`` names what no worker has."""
     block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
         block["waits_for"] = waits_for
@@ -38,7 +38,7 @@ def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: s
 
 
 def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """The same of what an activation raised."""
+    """Return the mark for an error that an activation raised."""
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
     text = f"{exception_name(type(error))}: {exception_message(error)}"
     block = block_mark(code, text, tries=tries, now=now, waits_for=waits_for)
@@ -52,14 +52,15 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
 
 
 def block_cause(mark: BlockMark) -> str:
-    """The cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
+    """Return the cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
     kind = mark["error"].partition(":")[0]
     return f"{kind} at {mark['place']}" if "place" in mark else kind
 
 
 def _code_location(error: BaseException) -> str | None:
-    """The last line of the user's code that it came through, with the folder that the file is in."""
+    """Return the last line of user code that the error passed through, with the folder of the file."""
     place = error.place if isinstance(error, NondeterminismError) else None
+    # The traceback of this error shows the comparison with the history; ``place`` names the line that caused it.
     traceback = None if isinstance(error, NondeterminismError) else error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code

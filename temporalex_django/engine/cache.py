@@ -1,4 +1,4 @@
-"""Executors kept in memory between turns. Each entry carries the ``head`` token of the activation that it stands at."""
+"""Executors kept in memory between turns, each with the ``head`` token of its latest activation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from temporalex_django.engine.storage import RunRecord
 from temporalex_django.engine.typed_dicts import CurrentRow
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
-#: objects: measured on CPython 3.13, good for a limit.
+#: objects. They were measured on CPython 3.13 and are good enough for a limit.
 _EXECUTOR_BYTES = 25_000
 _EVENT_BYTES = 50
 _PAYLOAD_FACTOR = 4
@@ -20,11 +20,12 @@ _PAYLOAD_FACTOR = 4
 
 @dataclass(slots=True)
 class CachedRun:
-    """An executor and where it stands.
+    """An executor and its position in the history.
 
-    ``head_number`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen.
-    ``row`` is what the row of the run says at present, so that only changes are written; None when not known.
-    ``payload_bytes``: bytes that came in. ``crashes``: how many the run had when this one was built.
+    ``head_number`` is the number of the event that carries ``head``, ``length`` the number of events that the executor
+    has seen. ``row`` is the present content of the run's row, so that only changes are written; None if it is not
+    known. ``payload_bytes`` is the size of all payloads that came in. ``crashes`` is the number that the run had when
+    the executor was built.
     """
 
     executor: Executor
@@ -38,19 +39,18 @@ class CachedRun:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes.
+        """The approximate memory in bytes.
 
-        Of payloads is counted what came in, whether or not the code has kept it.
+        Payloads count when they come in, whether or not the code has kept them.
         """
         return _EXECUTOR_BYTES + _EVENT_BYTES * self.length + _PAYLOAD_FACTOR * self.payload_bytes
 
 
 class Cache:
-    """Bounded by a number of entries and by their ``size`` together.
+    """A cache of executors, bounded by a number of entries and by their total ``size``.
 
-    Least recently used goes first, the last one stays.
-
-    An entry is taken out during its turn, so two threads never share one.
+    The least recently used entry is evicted first, and the last one stays. An entry is taken out during its turn, so
+    two threads never share one. See decisions 5 and 29.
     """
 
     def __init__(self, size: int, *, max_bytes: int | None = None) -> None:
@@ -78,6 +78,7 @@ class Cache:
                 evicted.append(replaced)
             while len(self._entries) > self._size or self._is_too_large():
                 evicted.append(self._pop(next(iter(self._entries))))
+        # Outside of the lock, since an eviction may have to close the coroutines of a run.
         for old in evicted:
             if old is not None:
                 old.executor.evict()

@@ -1,4 +1,4 @@
-"""How many activities a worker takes: as many as can begin, and of quick ones what it will come to in a moment."""
+"""The number of activities that a worker may claim: those that can start now, and quick ones shortly ahead."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-#: One of so many that are taken ahead is of what the turn itself makes, however many wait.
+#: A turn keeps 1/16 of the prefetch limit for the activities that it schedules itself, however many are waiting.
 _RESERVE_SHARE: Final = 16
-#: Stands in ``Capacity.prefetch`` for plain functions that have not ended here yet.
+#: Key in ``Capacity.prefetch`` for plain functions of names that have not finished here yet.
 UNMEASURED: Final = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """What a worker takes now; ``acquire`` uses it up.
+    """Remaining capacity of a worker in this poll; ``acquire`` consumes it.
 
-    ``threads``: so many plain functions can begin at once, ``tasks``: so many of the ``async def`` ones, whose names
-    are ``async_names``. ``prefetch``: more of these by name, because at their measured rate they begin in a moment,
-    ``prefetch_limit`` at most, and ``eager_limit`` more of those that the turn itself schedules. What is slow is taken
-    only when it can begin: another worker may be idle. So is what is not among the ``measured_names``, unless many such
-    ones were quick of late, as the steps of a large process are: then ``UNMEASURED`` is in ``prefetch``. ``busy_runs``:
-    of so many it has an activity that is to begin, or the end of one.
+    ``threads`` is the number of plain functions that can start at once. ``tasks`` is that of ``async def`` activities,
+    whose names are ``async_names``. ``prefetch`` says how many more may be claimed of each name, because at their
+    measured rate they start in a moment. ``prefetch_limit`` bounds these together. ``eager_limit`` is the number of
+    activities that may be added to them from those that the turn itself schedules.
+
+    Slow activities are claimed only when they can start, since another worker may be idle. The same holds for names
+    that are not in ``measured_names``, unless many of these were quick lately, as the steps of a large process are.
+    Then ``UNMEASURED`` is in ``prefetch``. ``busy_runs`` is the number of runs of which the worker holds an unstarted
+    activity or a result. See decision 35.
     """
 
     threads: int = 0
@@ -45,25 +48,25 @@ class Capacity:
         return self.threads > 0 or self.tasks > 0 or bool(self.prefetch_limit)
 
     def reserve(self) -> int:
-        """Take some of the room ahead away; who has it gives it back to ``prefetch_limit``."""
+        """Take a share off ``prefetch_limit`` and return it; the caller adds it back later."""
         reserved = (self.prefetch_limit or 0) // _RESERVE_SHARE
         self.prefetch_limit = (self.prefetch_limit or 0) - reserved
         return reserved
 
     @property
     def total(self) -> int:
-        """The most that it can take."""
+        """The most activities that can be claimed."""
         return self.threads + self.tasks + (self.prefetch_limit or 0)
 
     @property
     def prefetch_excluded(self) -> Collection[str] | None:
-        """Names of all that are not taken ahead. None: that are only those in ``prefetch``."""
+        """Names of which none may be claimed ahead. None if only names in ``prefetch`` may."""
         if UNMEASURED not in self.prefetch:
             return None
         return [name for name in {*self.measured_names, *self.async_names} if name not in self.prefetch]
 
     def acquire(self, activity: str) -> bool:
-        """Whether one of these is taken; there is less room then."""
+        """Consume the capacity for one activity, and return False if there is none."""
         if activity in self.async_names:
             if self.tasks > 0:
                 self.tasks -= 1
@@ -72,6 +75,7 @@ class Capacity:
             self.threads -= 1
             return True
         remaining = self.prefetch.get(activity, 0)
+        # A name that has never finished here uses the share of all unmeasured names.
         if not remaining and activity not in self.measured_names and activity not in self.async_names:
             activity, remaining = UNMEASURED, self.prefetch.get(UNMEASURED, 0)
         if not remaining or not self.prefetch_limit:

@@ -1,7 +1,7 @@
-"""A message that is sent again under its id counts once; another message under the same id is refused.
+"""Deduplication of messages: one sent again under its id counts once, another one under that id is refused.
 
-For code the id is its own key: whatever the body says, the first outcome comes back. A face, whose callers are
-strangers, asks for the same body too.
+For code the id is the whole key: whatever the payload is, the first outcome comes back. An interface whose callers are
+strangers, such as REST, requires the same payload, too. See decision 25.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalex_django.errors import MessageIdTaken
 
 
 class MessageFingerprint(NamedTuple):
-    """What makes a message this one. ``payload`` is plain data."""
+    """The parts that identify a message; ``payload`` is plain data."""
 
     kind: str
     name: str
@@ -23,9 +23,9 @@ class MessageFingerprint(NamedTuple):
     sender: Sender | None
 
     def require_same(self, message_id: str, other: MessageFingerprint, *, exact: bool) -> None:
-        """Raises ``MessageIdTaken`` when ``other`` is another message, or somebody else's.
+        """Raise ``MessageIdTaken`` if ``other`` is another message, or comes from another sender.
 
-        With ``exact`` also for another body.
+        With ``exact``, also if it has another payload.
         """
         if (self.kind, self.name) != (other.kind, other.name):
             difference = "this is another message"
@@ -36,5 +36,6 @@ class MessageFingerprint(NamedTuple):
         else:
             return
         raise MessageIdTaken(
-            f"{quoted(message_id)} is the id of the {self.kind} {self.name!r} of this run, and {difference}: take another id"
+            f"{quoted(message_id)} is the id of the {self.kind} {self.name!r} of this run, and {difference}: take "
+            "another id"
         )

@@ -1,7 +1,8 @@
 """Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
 
-A turn rebuilds what is short. A long history, or one whose code is slow, is replayed outside of transactions, a slice
-between two turns: until it is done the run is left alone, its locks with others, and everybody else is served.
+A turn rebuilds short histories. A long history, or one whose code is slow, is replayed in slices between turns, outside
+of transactions. Until that is done the worker leaves the run alone and holds no lock on it, and serves all others. See
+decision 20.
 """
 
 from __future__ import annotations
@@ -30,37 +31,39 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("temporalex_django.engine")
 
-#: Events of the longest history that is rebuilt inside a turn; of all that one turn reads; seconds that it rebuilds.
+#: Limits of one turn: events of the longest history that it rebuilds, events of all histories that it reads, and
+#: seconds of rebuilding.
 LONG = 1_000
 _MAX_EVENTS_READ = 5_000
 _IN_A_TURN = 0.25
-#: Between two turns one run goes on for so many seconds, with so many events in memory; so many runs take turns.
+#: Limits of ``rebuild``: seconds of one slice, events of one run in memory, and runs that are rebuilt in rotation.
 _SLICE = 0.025
 _PAGE = 1_000
 _MAX_REBUILDS = 4
-#: How long a run is left alone that is being rebuilt; it is put off again when that is over too soon.
+#: Seconds for which a run that is being rebuilt is left alone; it is deferred again if the rebuild takes longer.
 _DEFER_SECONDS = 5.0
 
 
-#: So many runs are remembered as told of.
+#: Runs for which the engine remembers that it logged a warning.
 _MAX_WARNED = 10_000
 
 
 @dataclass(slots=True)
 class _Rebuild:
-    """A run on its way back into memory. ``steps`` replays ``page``, which comes behind what ``entry`` has seen."""
+    """A run that is being rebuilt; ``steps`` replays ``page``, the events behind those that ``entry`` has seen."""
 
     run: RunState
     entry: CachedRun | None = None
     page: Sequence[HistoryEvent] = ()
     steps: Iterator[None] | None = None
-    skip_failed: bool = False  # a handler was put right: see core.signal_failures
+    # True once a failed handler has been corrected: see core.signal_failures and decision 46.
+    skip_failed: bool = False
 
 
 class Executors:
-    """The half of an engine that has an executor for each run.
+    """The part of an engine that provides an executor for each run.
 
-    ``hurried`` and ``strict_replay``: see ``WorkflowEngine``.
+    For ``budgeted`` and ``strict_replay`` see ``WorkflowEngine``.
     """
 
     def __init__(
@@ -87,27 +90,26 @@ class Executors:
         self._rebuilds = rebuilds
         self._unexpected_error = unexpected_error
         self._strict_replay = strict_replay
-        self._warned_runs: dict[UUID, None] = {}  # runs of whose inputs a warning said something, the last ones
+        self._warned_runs: dict[UUID, None] = {}  # latest runs with a warning about their inputs
         self._rebuilding: dict[UUID, _Rebuild] = {}
-        self._failed_rebuilds: dict[
-            UUID, tuple[RunRecord | None, Exception]
-        ] = {}  # rebuilds, until the run is claimed again
+        # Failed rebuilds, until the turn that claims the run next reports them.
+        self._failed_rebuilds: dict[UUID, tuple[RunRecord | None, Exception]] = {}
 
     @property
     def rebuild_count(self) -> int:
-        """How many runs ``rebuild`` is to go on with."""
+        """The number of runs that ``rebuild`` has yet to finish."""
         return len(self._rebuilding)
 
     @property
     def deferred_chains(self) -> list[UUID]:
-        """Their chains, in the order in which ``rebuild`` takes them."""
+        """The chains of these runs, in the order in which ``rebuild`` takes them."""
         return [work.run.chain_id for work in self._rebuilding.values()]
 
     def rebuild(self) -> bool:
-        """Go on with one of the runs that turns put off, for a moment. Whether there was one.
+        """Continue with one of the runs that turns put off, for a moment; return False if there is none.
 
-        Not inside a transaction: it holds no lock while user code runs. Raises what reading raises when the database is
-        gone.
+        Call it outside of transactions: no lock is held while user code runs. Raises the errors of a lost connection
+        and transient ones of the storage.
         """
         if not self._rebuilding:
             return False
@@ -115,7 +117,8 @@ class Executors:
         work = self._rebuilding.pop(run_id)
         try:
             is_done = self._rebuild_slice(work)
-        except Exception as exc:  # whatever it is, it is this run's: the turn that claims it next says so
+        except Exception as exc:
+            # Any other error is one of this run, and the turn that claims the run next reports it.
             if self.storage.is_connection_lost(exc) or self.storage.is_transient(exc):
                 self._rebuilding[run_id] = work
                 raise
@@ -129,7 +132,8 @@ class Executors:
         if is_done:
             self.storage.defer([work.run.chain_id], seconds=0.0)
         else:
-            self._rebuilding[run_id] = work  # behind the others
+            # Behind the others, so that several long rebuilds take turns.
+            self._rebuilding[run_id] = work
         return True
 
     # -- in a turn ----------------------------------------------------------------------------------------------------
@@ -137,9 +141,10 @@ class Executors:
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """An executor for each run, or why there is none; what is missing is read together, ``records`` are added.
+        """Return an executor for each run, or the error that prevents one; add their records to ``records``.
 
-        A run that is in neither is for a later turn: it takes too long, and stays due.
+        What is missing is read together. A run that is in neither dictionary takes too long now; it stays due for a
+        later turn.
         """
         entries: dict[UUID, CachedRun] = {}
         errors: dict[UUID, BaseException] = {}
@@ -147,8 +152,8 @@ class Executors:
         uncached_runs: list[RunState] = []
         for run in runs:
             entry = self.cache.take(run.run_id)
-            # one that ended whoever rebuilt it is rebuilt here too: that it goes on where it is in memory proves
-            # nothing
+            # A run that ended the process which rebuilt it is rebuilt here, too: that its executor in memory works
+            # proves nothing (see decision 22).
             if entry is not None and (entry.crashes < run.crashes or not self._has_current_class(entry, run.chain_id)):
                 entry.executor.evict()
                 entry = None
@@ -175,7 +180,7 @@ class Executors:
     def _select_for_turn(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord], errors: dict[UUID, BaseException]
     ) -> list[RunState]:
-        """Those that this turn rebuilds. Long ones are put off; what has failed meanwhile is an error now."""
+        """Return the runs that this turn rebuilds; defer long ones, and report rebuilds that have failed meanwhile."""
         if not self._budgeted:
             return list(runs)
         selected: list[RunState] = []
@@ -193,7 +198,7 @@ class Executors:
         return selected
 
     def _defer_rebuild(self, work: _Rebuild) -> None:
-        """Leave the run alone until it is rebuilt: here by ``rebuild``, else by whoever does that."""
+        """Leave the run alone until ``rebuild`` has rebuilt it here or, in an engine without rebuilds, a worker has."""
         if not self._rebuilds:
             if work.entry is not None:
                 work.entry.executor.evict()
@@ -216,7 +221,7 @@ class Executors:
         until = time.monotonic() + _IN_A_TURN if self._budgeted else None
         for number, run in enumerate(runs):
             if number and until is not None and time.monotonic() > until:
-                return  # still due
+                return  # the others stay due
             try:
                 work = _Rebuild(run, self._new_entry(run, records[run.run_id]))
                 if self._replay_history(work, histories.get(run.run_id, []), records[run.run_id], until):
@@ -228,7 +233,7 @@ class Executors:
                 errors[run.run_id] = exc
 
     def _has_current_class(self, entry: CachedRun, chain_id: UUID) -> bool:
-        """False when the class was defined again since: the run goes on with the new code, as after a restart."""
+        """Return False if the class was redefined: the run continues with the new code, as after a restart."""
         try:
             record = entry.record
             current_class = self._resolve(chain_id, record.workflow, record.version)
@@ -241,7 +246,12 @@ class Executors:
     def _catch_up(
         self, entry: CachedRun, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
     ) -> bool:
-        """Feed what others wrote since. False when the entry is no ancestor: its activation was rolled back."""
+        """Replay the events that others have written since.
+
+        Returns False if the entry is no ancestor, because its activation was rolled back, and if the replay fails.
+        """
+        # The first event read is the one that opened the entry's latest activation. Another token there means that this
+        # activation was rolled back (see decision 5).
         if not events or events[0].attributes.get("head") != entry.head:
             return False
         work = _Rebuild(run, entry)
@@ -253,6 +263,7 @@ class Executors:
         except Exception as exc:  # noqa: BLE001 - see _build_all
             errors[run.run_id] = exc
             return False
+        # Others may have changed the row, so its content is not known any more.
         entry.row = None
         return True
 
@@ -261,10 +272,7 @@ class Executors:
     def _replay_history(
         self, work: _Rebuild, events: Sequence[HistoryEvent], record: RunRecord, until: float | None
     ) -> bool:
-        """Replay a whole history, which is empty before the first turn.
-
-        Whether it came through, see ``_replay_steps``.
-        """
+        """Replay a whole history, which is empty before the first turn; return True if it was completed."""
         if not events:
             return True
         self._feed_events(work, events)
@@ -302,9 +310,9 @@ class Executors:
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay what was fed.
+        """Replay the events that were fed; return False if time was up before, so that it can be continued.
 
-        False when time was up before it was through; then it can go on. Raises what the replay does.
+        Raises the errors of the replay.
         """
         entry, steps = work.entry, work.steps
         assert entry is not None
@@ -331,7 +339,7 @@ class Executors:
         return is_complete
 
     def _warn_differences(self, run: RunState, entry: CachedRun) -> None:
-        """Inputs that are others now: one line of the log, once a run in this process, without any value."""
+        """Log inputs that differ from the history, in one line for each run and process and without any value."""
         differences = [difference for difference in entry.executor.differences if difference.kind == "input"]
         entry.executor.differences.clear()
         if not differences or run.run_id in self._warned_runs:
@@ -342,8 +350,9 @@ class Executors:
         ids = {"workflow": entry.record.workflow, "workflow_id": entry.record.workflow_id, "run_id": str(run.run_id)}
         suffix = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         logger.warning(
-            "%s %s: the code gives another input than the history has at %s%s: is it from the iteration of a set, hash() or id()? "
-            "Changed on purpose, it is legal. The page of the run compares both values; see temporalex replay",
+            "%s %s: the code gives another input than the history has at %s%s: is it from the iteration of a set, "
+            "hash() or id()? Changed on purpose, it is legal. "
+            "The page of the run compares both values; see temporalex replay",
             entry.record.workflow,
             entry.record.workflow_id,
             differences[0],
@@ -352,12 +361,13 @@ class Executors:
         )
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
-        """A slice. Whether the entry stands where the history ends, as far as it has been committed."""
+        """Replay one slice; return True if the entry has reached the end of the committed history."""
         until = time.monotonic() + _SLICE
         if work.entry is None:
             run = work.run
             record = self.storage.run_records([run.run_id])[run.run_id]
             work.entry = self._new_entry(run, record, skip_failed=work.skip_failed)
+            # Pages are read one by one, and a patch may be marked on a later page than the code that asks for it.
             work.entry.executor.expect_markers(self.storage.patch_markers(run.run_id))
         while time.monotonic() < until:
             if work.steps is None:
@@ -369,25 +379,27 @@ class Executors:
                 if not self._replay_steps(work, until):
                     return False
             except HandlerFixed:
+                # The next slice starts again, without the handlers that have been corrected.
                 work.entry, work.page, work.steps, work.skip_failed = None, (), None, True
                 return False
         return False
 
     def _next_page(self, run_id: UUID, *, after: int) -> Sequence[HistoryEvent]:
-        """What comes next, up to the end of an activation."""
+        """Read the events that come next, up to the end of an activation."""
         events: list[HistoryEvent] = []
         while True:
             page = self.storage.history_page(run_id, after=after + len(events), limit=_PAGE)
             events += page
             if len(page) < _PAGE:
                 return events
+            # The last activation of a full page may continue on the next one, and a replay needs it whole.
             complete_events = [event for event in events if event.activation != events[-1].activation]
             if complete_events:
                 return complete_events
 
 
 def _run_steps(steps: Iterator[None], until: float | None) -> bool:
-    """Whether it came to the end of ``steps`` before time was up."""
+    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``)."""
     for _ in steps:
         watchdog.note_all_blocked()
         if until is not None and time.monotonic() > until:
@@ -396,7 +408,7 @@ def _run_steps(steps: Iterator[None], until: float | None) -> bool:
 
 
 def _update_position(entry: CachedRun, events: Sequence[HistoryEvent]) -> None:
-    """Note where the entry stands after ``events``."""
+    """Record the position of the entry after ``events``."""
     for event in reversed(events):
         if event.kind == "ActivationStarted":
             entry.head, entry.head_number = event.attributes.get("head"), event.number

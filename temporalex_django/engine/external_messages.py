@@ -1,4 +1,4 @@
-"""What a run has for others: messages, and children to start. They are stored with its activation, as rows."""
+"""Messages from a run to other runs, and children to start; they are stored as rows with its activation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexErro
 class NewMessage:
     """A message to another chain, to a child or to the newest open run of an id.
 
-    ``chain_id``, ``child`` (run, number) or ``workflow_id`` names it.
-
-    ``ask`` is (chain, run, number) of a sender that waits to hear whether it was stored: the answer is a message of
-    kind ``external``.
+    ``chain_id``, ``child`` (run, command number) or ``workflow_id`` names the receiver. ``ask`` is (chain, run, command
+    number) of a sender that waits to learn whether the message was stored. The answer is a message of kind
+    ``external``.
     """
 
     kind: str
@@ -34,9 +33,9 @@ class NewMessage:
     ask: tuple[UUID, UUID, int] | None = None
 
     def check_delivery(self, delivery: Delivery) -> Delivery:
-        """Where it goes, if the run there can take it.
+        """Return ``delivery``, or one without a chain if the run there cannot take the message.
 
-        Not a signal that is none of those which its class declares, as far as this process has it.
+        A run cannot take a signal that its class does not declare, as far as this process has the class.
         """
         checks_signal = self.kind == "signal" and self.ask is not None and delivery.chain_id is not None
         code = (
@@ -52,7 +51,7 @@ class NewMessage:
         return delivery
 
     def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
-        """Name and body of what the sender that asked hears."""
+        """Return the name and the payload of the answer to the sender that asked."""
         assert self.ask is not None
         payload: dict[str, Any] = {"seq": self.ask[2]}
         if delivery.chain_id is not None:
@@ -72,9 +71,10 @@ class NewMessage:
 
 
 class Delivery(NamedTuple):
-    """Where a message to an id goes: an open chain, or none; ``exists``: there was a run of it.
+    """The target of a message to an id: an open chain, or none.
 
-    ``error``: several could be meant, or the one does not take it. ``workflow`` and ``version`` are its class.
+    ``exists`` is True if there was a run with the id. ``error`` is set if several runs could be meant, or if the run
+    does not take the message. ``workflow`` and ``version`` are those of its class.
     """
 
     chain_id: UUID | None
@@ -84,7 +84,7 @@ class Delivery(NamedTuple):
     version: int = 0
 
 
-#: Body of the message to a child whose parent closed.
+#: Payload of the message to a child whose parent closed.
 PARENT_CLOSED: Final = {"reason": "its parent closed"}
 
 
@@ -92,7 +92,7 @@ PARENT_CLOSED: Final = {"reason": "its parent closed"}
 class NewChild(RunStart):
     """A run to start for another one.
 
-    When its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning.
+    If its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning.
     """
 
     seed: int
@@ -104,7 +104,7 @@ class NewChild(RunStart):
     parent_close: str
 
     def refusal_message(self, error: TemporalexError | None = None) -> NewMessage:
-        """What the parent hears when the id is taken, or cannot be had for another reason."""
+        """Return the message to the parent when the id is taken, or unavailable for another reason."""
         error = error or AlreadyRunning(f"{self.workflow} {self.workflow_id!r} is open already")
         payload = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
         return NewMessage(

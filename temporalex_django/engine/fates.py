@@ -1,4 +1,4 @@
-"""What becomes of a claimed run in a turn: decided here, purely; ``WorkflowEngine`` does it."""
+"""The pure decision about a claimed run in a turn; ``WorkflowEngine`` carries it out."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from enum import Enum, auto
 
 from temporalex_django.engine.storage import RunState
 
-#: What the messages of one run may take of a turn that others share, in seconds.
+#: Seconds that the messages of one run may take in a turn that other runs share.
 SHARE = 0.010
-#: How long a worker leaves a run alone that needs what it lacks and another one has, in seconds.
+#: Seconds for which a worker leaves a run alone that needs something which only another worker has.
 DEFER_SECONDS = 5.0
 
 
 class TurnDecision(Enum):
-    """What a turn does with a claimed run."""
+    """The actions that a turn can take on a claimed run."""
 
-    ANSWER = auto()  #: its chain is closed: what still came is answered as undelivered
-    END = auto()  #: it is closed without running its code: it was terminated, its parent closed, or its time is over
-    PARK = auto()  #: it is paused, or blocked and not due: its messages wait without waking anybody
-    ATOMIC = auto()  #: an atomic activity of it is due: that takes a transaction of its own
-    ACTIVATE = auto()  #: its code goes on
+    #: The chain is closed: late messages are answered as undelivered.
+    ANSWER = auto()
+    #: The run is closed without running its code: it was terminated, its parent closed, or its time is over.
+    END = auto()
+    #: The run is paused, or blocked and not due: its messages wait and make nothing due.
+    PARK = auto()
+    #: An atomic activity of the run is due, which takes a transaction of its own (see decision 4).
+    ATOMIC = auto()
+    #: The code of the run continues.
+    ACTIVATE = auto()
 
 
 def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnDecision:
-    """The fate of one run.
+    """Return the decision for one run.
 
-    ``closing``, ``parked`` and ``atomic``: what ``ActivationStep.must_close``, ``parked`` and ``is_due`` say of it.
+    ``closing``, ``parked`` and ``atomic`` are the answers of ``ActivationStep.must_close``, ``is_parked`` and
+    ``is_due``.
     """
     if run.closed:
         return TurnDecision.ANSWER
@@ -38,13 +44,13 @@ def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnD
 
 
 def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
-    """Whether it is paused, or blocked and not due: a blocked run is not tried again because a message came.
+    """Return True if the run is paused, or blocked and not due.
 
-    ``force`` tries blocked runs although they are not due.
+    A message does not make a blocked run try again. ``force`` tries blocked runs that are not due.
     """
     return not run.closed and bool(run.paused or (run.failed_tries and not force and not is_due(run.due_at, now)))
 
 
 def is_due(moment: datetime | None, now: datetime) -> bool:
-    """Whether a moment, if there is one, has come."""
+    """Return True if ``moment`` is set and has come."""
     return moment is not None and moment <= now

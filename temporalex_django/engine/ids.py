@@ -1,4 +1,4 @@
-"""Ids and tokens drawn in Python: no statement is spent on them."""
+"""Ids and tokens drawn in Python, which costs no statement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from uuid import UUID, uuid5
 
 
 def uuid7() -> UUID:
-    """A UUIDv7: sorts by time, also within a millisecond (RFC 9562, method 3: twelve bits of the fraction)."""
+    """Return a UUIDv7, which sorts by time, also within a millisecond.
+
+    RFC 9562, method 3: twelve bits hold the fraction of the millisecond.
+    """
     now = time.time_ns()
     millis, rest = divmod(now, 1_000_000)
     fraction = rest * 4096 // 1_000_000
@@ -17,12 +20,12 @@ def uuid7() -> UUID:
 
 
 def human_task_id(run_id: UUID, key: str) -> UUID:
-    """Of the human task that has this key in a run."""
+    """Return the id of the human task that has this key in a run."""
     return uuid5(run_id, f"human task {key}")
 
 
 def token() -> int:
-    """A number from 1 to 2**63 - 1 that is never drawn twice: a ``head`` token, a worker's epoch, a seed."""
+    """Return a number from 1 to 2**63 - 1 that is never drawn twice: a ``head`` token, a worker's epoch, a seed."""
     try:
         return _token_pool.pop()
     except IndexError:
@@ -33,8 +36,8 @@ def token() -> int:
         return _token_pool.pop()
 
 
-#: A turn draws one for each run: one system call serves many. ``pop`` is atomic, and a forked child must not draw its
-#: parent's.
+#: Tokens drawn with one system call, since a turn needs one for each run. ``pop`` is atomic, and a forked child must
+#: not draw the tokens of its parent.
 _POOL_SIZE = 256
 _token_pool: list[int] = []
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Ends of activities on their way to their runs without a row of the inbox."""
+"""Results of activities that go to their runs without a row of the inbox."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from uuid import UUID
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FinishedActivity:
-    """An activity that is over, stored as such by the open transaction, of which its run has not heard.
+    """An activity that the open transaction has stored as finished, and whose result its run has not received.
 
-    ``attributes`` as they will be read back, ``encoded`` as they are stored, where that is known. ``queue`` is that of
-    the run. Whoever has it lets a turn of the same transaction deliver it, or tells the chain
-    (``TaskStorage.deliver``).
+    ``attributes`` are as they will be read back, and ``encoded`` as they are stored, where that is known. ``queue`` is
+    that of the run. The holder lets a turn of the same transaction deliver the result, or sends it to the chain as a
+    message (``TaskStorage.deliver``). See decision 45.
     """
 
     id: int

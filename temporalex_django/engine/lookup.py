@@ -1,6 +1,7 @@
-"""Which run an id means.
+"""The rules that find the run an id means.
 
-A run id before a business id, and of a business id that several workflows used the one open run.
+A run id takes precedence over a business id. A business id that several workflows used means the one open run. See
+decision 24.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class RunRef(NamedTuple):
 
 
 def parse_run_id(text: str) -> UUID | None:
-    """The run id that a text may be: a UUID in any of its spellings."""
+    """Return the run id in ``text``, a UUID in any of its spellings, or None."""
     try:
         return UUID(text)
     except ValueError:
@@ -33,9 +34,10 @@ def parse_run_id(text: str) -> UUID | None:
 
 
 def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
-    """Of the chains of a business id, newest first: the newest; where several workflows used it, the open one.
+    """Return the chain that a business id means, out of all its chains, newest first.
 
-    A class that was renamed is one. Raises ``AmbiguousId`` when none is open, or those of several workflows are.
+    That is the newest or, if several workflows used the id, the open one. A renamed class counts as one workflow.
+    Raises ``AmbiguousId`` when several workflows used the id and not exactly one of them has an open run.
     """
     newest: dict[str, RunRef] = {}
     open_runs: dict[str, RunRef] = {}
@@ -52,16 +54,17 @@ def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
 
 
 def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
-    """The error that names them."""
+    """Return the error that names the candidates."""
     descriptions = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
-        f"the id {quoted(ref)} was used by several workflows: {descriptions}. Name the workflow, or the run by its own id",
+        f"the id {quoted(ref)} was used by several workflows: {descriptions}. Name the workflow, or the run by its own "
+        "id",
         candidates=[{"workflow": run.workflow, "run_id": str(run.run_id), "status": run.status} for run in candidates],
     )
 
 
 def run_id_taken_error(workflow_id: str) -> InvalidId:
-    """What a start is told whose id is the id of a run."""
+    """Return the error for a start whose id is the id of a run."""
     return InvalidId(
-        f"{quoted(workflow_id)} is the id of a run: whoever asked for that one would get another. Take another id"
+        f"{quoted(workflow_id)} is the id of a run: a lookup of that run would return another one. Choose another id"
     )

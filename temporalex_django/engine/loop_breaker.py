@@ -1,9 +1,9 @@
-"""Stops code that swallows every interruption: a loop around a bare ``except``.
+"""Breakers that stop code which swallows every interruption, such as a loop around a bare ``except``.
 
-An exception that is raised inside of a ``try`` goes to its handler. So it is raised where no handler is around: at an
-instruction that no handler covers (from Python 3.12 on), or at the first line of the handler itself (Python 3.11). Both
-slow the code down, which does nothing useful any more. For environments: a worker that has such code in hand is ended
-by its guardian.
+An exception that is raised inside a ``try`` goes to its handler. So it is raised where no handler is around. On Python
+3.12 and later that is an instruction that no handler covers, and on 3.11 the first line of the handler itself. Both
+slow the code down, which does nothing useful any more. Test environments use this. A worker that runs such code is
+ended by its guardian instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from temporalex_django.core.history.tracing import is_user_code
 
 
 def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
-    """The frames of the project's own code from this one down to the one that runs ``until``, innermost first."""
+    """Return the frames of the project's own code, from ``frame`` down to the one that runs ``until``.
+
+    The innermost frame comes first.
+    """
     frames = []
     while frame is not None and frame.f_code is not until:
         if is_user_code(frame.f_code):
@@ -29,17 +32,18 @@ def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
 
 
 def has_handler(code: CodeType, offset: int) -> bool:
-    """Whether a handler is around the instruction; what only cleans up raises again."""
+    """Return True if a handler covers the instruction. Entries that only clean up raise again and do not count."""
     return any(entry.start <= offset < entry.end and not entry.lasti for entry in _parse_exception_table(code))
 
 
 if sys.version_info >= (3, 12):
+    # Ids 0, 1, 2 and 5 are reserved for debuggers, coverage, profilers and optimizers.
     _TOOL = 3
 
     class _MonitoringBreaker:
-        """Raises ``error`` in a thread, again and again, wherever no handler is around. ``end()`` undoes it.
+        """Raises ``error`` in a thread, again and again, wherever no handler is around; ``end()`` undoes it.
 
-        In the code that the frame ``until`` has called, as far as it is the project's own.
+        It does so in the project's own code that the frame of ``until`` has called.
         """
 
         def __init__(self, thread: int, error: type[BaseException], until: CodeType) -> None:
@@ -58,7 +62,7 @@ if sys.version_info >= (3, 12):
                 monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
 
         def end(self) -> None:
-            """Watch nothing any more."""
+            """Stop watching."""
             monitoring = sys.monitoring
             for code in self._codes:
                 monitoring.set_local_events(_TOOL, code, 0)
@@ -70,7 +74,7 @@ if sys.version_info >= (3, 12):
 else:
 
     class _TracingBreaker:
-        """Raises ``error`` like the other: its ``interruption`` traces the code that it is raised in."""
+        """Raises ``error`` again and again by tracing: an ``interruption`` traces the code in which it is raised."""
 
         def __init__(self, thread: int, error: type[BaseException], until: CodeType) -> None:
             del thread
@@ -83,6 +87,7 @@ else:
             def start_tracing(frame: FrameType | None) -> None:
                 if not self._is_tracing:
                     self._is_tracing, self._previous_trace = True, sys.gettrace()
+                # Frames are traced only in a thread that has a trace function, even one that does nothing.
                 for user_frame in user_frames(frame, until):
                     user_frame.f_trace = trace
                 sys.settrace(lambda *_: None)
@@ -92,11 +97,11 @@ else:
                     super().__init__(*args)
                     start_tracing(sys._getframe(1))  # noqa: SLF001 - the thread that is interrupted makes it
 
-            #: Its instances, which the interrupted thread makes, begin to trace.
+            #: The interrupted thread creates the instance itself, so its constructor can start tracing in that thread.
             self.interruption: type[BaseException] = Interruption
 
         def end(self) -> None:
-            """Trace what was traced before; to be called in the thread itself."""
+            """Restore the previous trace function; call it in the traced thread."""
             if self._is_tracing:
                 sys.settrace(self._previous_trace)
 

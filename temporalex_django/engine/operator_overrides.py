@@ -1,6 +1,6 @@
-"""What people do to single activities and timers of a run, as data. Pure.
+"""Operations of people on single activities and timers of a run, as data. Pure.
 
-What comes of it are ordinary events of the history, with ``by``: who did it (None: code).
+They produce ordinary events of the history, with ``by``: the person who did it (None: code).
 """
 
 from __future__ import annotations
@@ -22,25 +22,29 @@ TIMERS: Final = ("TimerStarted", "TimerFired", "TimerCancelled")
 
 
 def allows_overrides(options: Mapping[str, Any]) -> bool:
-    """Whether people may complete or fail an activity with these options, or give it another input."""
+    """Return True if people may complete or fail an activity with these options, or give it another input."""
     return options.get("by_hand") is not False
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of an activity's old input (``old_args``, and by name ``old_kwargs``) and of its new one."""
+    """Return the digests of an activity's old input (``old_args``, ``old_kwargs``) and of its new one (``call``)."""
     old_digest = payloads.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
     return {"old": old_digest, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 
 
 def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
-    """Due at once; nothing is counted."""
+    """Return a result that makes the activity due at once and counts nothing."""
+    # An atomic one without an owner counts the attempt to come, see ``TaskStorage.find_task``: that is taken off again.
     return TaskResult(task=task, retry_at=now, count=not (task.atomic and task.owner is None))
 
 
 def with_edited_input(
     task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
 ) -> TaskState:
-    """The same with another input: what was done with the old one is not to be taken for it, so the key is another."""
+    """Return the activity with another input and another key.
+
+    Effects of the old input must not pass for those of the new one.
+    """
     key = f"{task.run_id}:{task.seq}:{task.fence[1]}"
     return replace(
         task, args=args, kwargs=kwargs, options={**task.options, "key": key, "edited": _sender_attribute(sender)}
@@ -48,7 +52,7 @@ def with_edited_input(
 
 
 def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
-    """An atomic activity of a locked run is due: that belongs to a turn."""
+    """Make an atomic activity of a locked run due, for a turn to run it."""
     if run.atomic_due is not None:
         run.atomic_due = now
         if not run.paused:
@@ -59,18 +63,21 @@ def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
 def operator_completion(
     task: TaskState, value: Any, *, sender: Sender | None, limit: int = payloads.MAX_BYTES
 ) -> TaskResult:
-    """Somebody gave the result in place of the worker. Raises ``PayloadError`` for one that is too large."""
+    """Return the result that a person gave in place of the worker.
+
+    Raises ``PayloadError`` if it is too large.
+    """
     return _with_sender(activity_policy.completed_result(task, value, limit=limit, attempts=task.fence[1]), sender)
 
 
 def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender | None) -> TaskResult:
-    """Somebody said that it failed, for good."""
+    """Return the final failure that a person declared."""
     attributes = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
     return _with_sender(activity_policy.final_result(task, "ActivityFailed", attributes), sender)
 
 
 def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, datetime]:
-    """Numbers of the timers that are running, and when they are due, of kinds and attributes of events in order."""
+    """Return when the running timers are due, by number, from kinds and attributes of events in order."""
     due_times: dict[int, datetime] = {}
     for kind, attributes in events:
         if kind == "TimerStarted":
@@ -81,12 +88,12 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
 
 
 def skip_message_id(run_id: UUID, seq: int) -> str:
-    """Id of the message by which a timer is skipped: there is one at most."""
+    """Return the id of the message that skips a timer, so that there is one at most."""
     return f"skip:{run_id}:{seq}"
 
 
 def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
-    """A timer of a locked run fires with its next activation."""
+    """Let a timer of a locked run fire with its next activation."""
     message = NewMessage(
         kind="timer",
         name="TimerFired",

@@ -1,4 +1,4 @@
-"""What callers get: a value, or the typed error that stored data stands for."""
+"""Results for callers: a value, or the typed error that stored data represents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from temporalex_django.core.failures import describe, step_prefix
 from temporalex_django.core.history.activation import Fault
 from temporalex_django.engine.storage import Outcome
 
-#: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
+#: Errors that refuse a message under their own type. An update that is refused otherwise raises ``UpdateRejected``.
 _REFUSALS = (
     errors.WorkflowClosed,
     errors.RunPaused,
@@ -26,12 +26,12 @@ _REFUSALS = (
 )
 
 
-#: Status of an update whose validator failed by a fault of the code. Its id is free, as that of a rejected one.
+#: Status of an update whose validator failed by a fault of the code. Its id is free, as after a rejection.
 FAULT: Final = "fault"
 
 
 def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
-    """The answer to an update whose validator failed by a fault of the code; the log has it under ``reference``."""
+    """Return the answer to an update whose validator failed by a fault of the code, logged under ``reference``."""
     failure = describe(fault.error)
     cause_text = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
     message = (
@@ -42,7 +42,7 @@ def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
 
 
 def failed_outcome(failure: Mapping[str, Any]) -> Outcome:
-    """Of an update whose handler raised, from the attributes of ``UpdateFailed``."""
+    """Return the outcome of an update whose handler raised, from the attributes of ``UpdateFailed``."""
     attributes = {key: failure[key] for key in ("type", "message")}
     return Outcome(status="failed", value={"code": "update_failed", **attributes})
 
@@ -50,9 +50,10 @@ def failed_outcome(failure: Mapping[str, Any]) -> Outcome:
 def run_result(
     status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
 ) -> Any:
-    """The result of a run.
+    """Return the result of a run.
 
-    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, or ``ResultTimeout`` while it is open.
+    Raises ``WorkflowFailed``, ``WorkflowTerminated``, ``WorkflowTimedOut`` or ``WorkflowCancelled`` if it closed
+    otherwise, and ``ResultTimeout`` while it is open.
     """
     name, attributes = f"{workflow} {workflow_id}", closing or {}
     match status:
@@ -82,9 +83,10 @@ def run_result(
 
 
 def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:
-    """The response of an update.
+    """Return the response of an update.
 
-    Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, or ``UpdateTimeout`` while it has none.
+    Raises ``UpdateRejected`` or another refusal such as ``WorkflowClosed``, ``UpdateFailed``, or ``UpdateTimeout``
+    while there is no response.
     """
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None
@@ -105,6 +107,7 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
         raise errors.UpdateFailed(
             message, type=attributes.get("type"), accepted=False, reference=attributes.get("reference")
         )
+    # Only the code of the error is stored, so the class is found by it.
     for refusal in _REFUSALS:
         if code == refusal.code:
             raise refusal(message, **rejection) if issubclass(refusal, errors.UpdateRejected) else refusal(message)

@@ -1,7 +1,7 @@
-"""A run that somebody paused: a mark beside its status. Pure.
+"""The pause of a run, a mark beside its status. Pure.
 
-A paused run is not due, so no claim looks at it: messages and results queue, timers and deadlines wait. Whoever claims
-it all the same, for a message, parks that (``ActivationStep.park``).
+A paused run is not due, so no claim finds it: messages and results queue up, timers and deadlines wait. A turn that
+claims it all the same, for a message, parks the message (``ActivationStep.park``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalex_django.engine.typed_dicts import BlockMark, PauseMark
 
 
 def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:
-    """Put the mark on a locked run. ``sender`` None: code."""
+    """Pause a locked run; ``sender`` None means that code paused it."""
     run.paused = True
     run.due_at = None
     mark: PauseMark = {"since": now.isoformat(), "reason": reason, "by": None if sender is None else sender.as_dict()}
@@ -23,9 +23,10 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 
 
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
-    """Take it off: the run is due, and finds all that came meanwhile.
+    """End the pause: the run is due and reads all that came meanwhile.
 
-    One that is ``blocked`` because it ended processes is not due: that would be a try nobody asked for.
+    A run that is ``blocked`` because it ended processes is not made due. That would be a try that nobody asked for (see
+    decision 22).
     """
     run.paused = False
     run.due_at = run.deadline if blocked is not None and blocked["code"] == CRASH else now

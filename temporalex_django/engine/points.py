@@ -1,6 +1,6 @@
-"""At which point a run is taken up by another one, with what: said by people, checked against its history and its code.
+"""The plan of a reset or a fork: a point of a run, checked against its history and its code.
 
-Pure, but for the code of the run, which is replayed within limits of time.
+Pure, except that it replays the code of the run within limits of time.
 """
 
 from __future__ import annotations
@@ -34,41 +34,42 @@ from temporalex_django.engine.storage import InboxMessage, RunRecord, TaskState
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
 
-#: Runs of a chain behind the one that is taken up whose messages are delivered again.
+#: Later runs of the chain whose messages can be delivered again (see decision 43).
 _MAX_SUCCESSORS = 100
-#: What becomes of messages behind the point.
+#: Choices for the messages behind the point.
 REDELIVER, DROP = "again", "drop"
 
 
 def should_redeliver(messages: object) -> bool:
-    """Whether messages behind the point are delivered again. Raises ``PayloadError`` for what says neither."""
+    """Return True if messages behind the point are delivered again. Raises ``PayloadError`` for an unknown choice."""
     if messages not in (REDELIVER, DROP):
         raise PayloadError(f"messages={messages!r}: say {REDELIVER!r} (deliver them again) or {DROP!r}")
     return messages == REDELIVER
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
-    """Of a run and those after it in its chain, with their status: as which it has gone on, whose messages are later.
+    """Return the runs as which a run has continued, whose messages are later ones.
 
-    Raises ``ActionNotPossible`` where one of them was reset: its messages cannot be told from those that were delivered
-    again. A fork (``forked``) is of the run as it went on before that.
+    ``runs`` are the run and those after it in its chain, with their statuses. Raises ``ActionNotPossible`` where one of
+    them was reset: its messages cannot be distinguished from those that were delivered again. A fork (``forked``) is of
+    the run as it continued before that. Raises it for too many runs, too. See decision 43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
         raise ActionNotPossible(
-            f"the run {runs[last][0]} was reset since, and it cannot be told which messages came later: reset the newest "
-            f"run of the chain, or drop them (messages={DROP!r})"
+            f"the run {runs[last][0]} was reset since, and it cannot be told which messages came later: reset the "
+            f"newest run of the chain, or drop them (messages={DROP!r})"
         )
     if last > _MAX_SUCCESSORS:
         raise ActionNotPossible(
-            f"more than {_MAX_SUCCESSORS} runs of the chain came later: drop their messages (messages={DROP!r}), or take up a "
-            "later one"
+            f"more than {_MAX_SUCCESSORS} runs of the chain came later: drop their messages (messages={DROP!r}), or "
+            "take up a later one"
         )
     return [run for run, _ in runs[1 : last + 1]]
 
 
 def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
-    """The id of a fork: the one that is given; without one, or an empty one, one made of that of the run.
+    """Return the id of a fork: the given one or, without one or with an empty one, one made of that of the run.
 
     Raises ``InvalidId``.
     """
@@ -76,6 +77,7 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
         return check_id(id) if unique is None else unique.check(id)
     if unique is None:
         return check_id(f"{source_id[:180]}-fork-{suffix()}")
+    # Without a scope any number of runs may share the value, so a suffix is enough. Else the id would be taken.
     if unique.scope != "none":
         raise InvalidId(
             f"the runs of this class have an id of the form {unique.key}{SEPARATOR}value: give the fork an id="
@@ -85,12 +87,14 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """Which run is taken up (``record``), where (``prefix``), and how.
+    """A plan to start from a run (``record``) at a point (``prefix``).
 
-    ``redeliver``: messages behind the point are delivered again, else dropped. ``edited_inputs``: args and kwargs of
-    open activities by the number of the command; they get a new key. ``seed`` is that of the run from there on.
-    ``atomic``: turns run atomic activities (else whoever claims activities does). ``search_attributes``: those that the
-    run began with. ``unread``: results that had come and that it had not read when it was closed.
+    - ``redeliver``: messages behind the point are delivered again, else dropped.
+    - ``edited_inputs``: args and kwargs of open activities by command number; these activities get a new key.
+    - ``seed``: that of the run from there on.
+    - ``atomic``: turns run atomic activities, else the process that claims activities does.
+    - ``search_attributes``: those that the run started with.
+    - ``unread``: results that had come and that the run had not read when it was closed.
     """
 
     record: RunRecord
@@ -111,7 +115,7 @@ class ResetPlan:
 
     @property
     def edited_digests(self) -> dict[str, dict[str, str]]:
-        """The digests of their old and new inputs, by the number of the command."""
+        """The digests of their old and new inputs, by command number."""
         old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited_inputs)}
         return {
             str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited_inputs[number])
@@ -121,11 +125,11 @@ class ResetPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCheck:
-    """``activation_count``.
+    """The result of a replay that checks how far the code follows the history.
 
-    Through how many activations of a run its code goes as they are recorded, and ``error`` not further.
-
-    Of the run, the class and the number of activations that ``key`` names: that does not change, histories only grow.
+    ``activation_count`` is the number of activations that the code goes through as they are recorded, and ``error`` is
+    why it goes no further. Both are about the run, the class and the number of activations in ``key``. They stay true,
+    because histories only grow (see decision 42).
     """
 
     key: tuple[UUID, type[Workflow], int]
@@ -142,9 +146,10 @@ def check_replay(
     limit: float | None,
     max_seconds: float | None,
 ) -> ReplayCheck:
-    """What a replay up to the point finds.
+    """Replay the history up to the point and return the findings.
 
-    ``limit``: seconds for each activation, ``max_seconds`` for all of them. Raises ``ActionNotPossible``.
+    ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them. Raises
+    ``ActionNotPossible``.
     """
     last = _last_activation(events, to)
     reset_point = read_prefix(events, last if to is None else to)
@@ -154,7 +159,7 @@ def check_replay(
 
 
 def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
-    """The last activation that can be gone back to. Raises ``ActionNotPossible`` where ``to`` is behind it."""
+    """Return the last activation to which one can go back. Raises ``ActionNotPossible`` where ``to`` is behind it."""
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
@@ -183,12 +188,13 @@ def make_plan(
     replay_check: ReplayCheck | None = None,
     max_seconds: float | None = None,
 ) -> ResetPlan:
-    """How to take up a run with the code that is here, behind the activation ``to``.
+    """Plan a reset or fork with the code of this process, behind the activation ``to``.
 
-    None: the last one that its code goes through as it is recorded and that did not close it; only of a run that is
-    ``in_trouble``. ``edited_inputs`` as people give it: see ``_parse_edits``, of a class whose activities are
-    ``editable``. ``limit``, ``max_seconds``: as of ``check_replay``, whose findings are used if they are of this point.
-    ``successor_histories``: histories of the runs as which it has gone on. ``tasks``: its activities as they stand.
+    None is the last one that the code goes through as it is recorded and that did not close the run; it takes a run
+    that is ``in_trouble``. ``edited_inputs`` is as people give it: see ``_parse_edits``, of a class whose activities
+    are ``editable``. ``limit`` and ``max_seconds`` are those of ``check_replay``, whose findings (``replay_check``) are
+    used if they are of this point. ``successor_histories`` are those of the runs as which it has continued, and
+    ``tasks`` are its activities in their present state.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
     """
@@ -200,8 +206,8 @@ def make_plan(
         raise ActionNotPossible("the run is in no trouble: say to which activation")
     if to is not None and good_count < to:
         raise ActionNotPossible(
-            f"its code does not go through the activation {good_count + 1} as it is recorded ({error and error_line(error)}): put the code "
-            f"right, or go back to {good_count} or before"
+            f"its code does not go through the activation {good_count + 1} as it is recorded "
+            f"({error and error_line(error)}): put the code right, or go back to {good_count} or before"
         )
     reset_point = read_prefix(events, good_count if to is None else to)
     for history in successor_histories if redeliver else ():
@@ -219,22 +225,24 @@ def make_plan(
         atomic=atomic,
         search_attributes=events[0].attributes.get("search_attributes") if events else record.search_attributes,
         unread=[
-            InboxMessage(id=0, run_id=record.run_id, **message)
+            InboxMessage(
+                id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"]
+            )
             for message in (events[-1].attributes.get("unread", ()) if events else ())
         ],
     )
 
 
 class _ReplayTimeout(Exception):
-    """There are more activations than there is time for."""
+    """Raised when there are more activations than there is time for."""
 
 
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """How many activations of a prefix the code goes through.
+    """Return how many activations of a prefix the code goes through, and the last error.
 
-    Without what comes behind it, which may tell of patches.
+    Events behind the prefix are left out, since they may include marks of patches.
     """
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
@@ -250,17 +258,18 @@ def _count_replayable(
         good_count, error = try_replay(code.definition, reset_point.events, run=bounded, on_activation=check_budget)
         if isinstance(error, _ReplayTimeout):
             raise ActionNotPossible(
-                f"its code takes longer than {max_seconds:g} s to go through {reset_point.activation} activations (it came to {good_count}): "
-                "go back to an earlier one, or make the code quicker"
+                f"its code takes longer than {max_seconds:g} s to go through {reset_point.activation} activations "
+                f"(it came to {good_count}): go back to an earlier one, or make the code quicker"
             )
         last_error = error or last_error
         if good_count == reset_point.activation:
             return good_count, last_error
+        # A shorter prefix may lack the mark of a patch, and the code then takes another path: replay it, too.
         reset_point = read_prefix(reset_point.events, good_count)
 
 
 def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
-    """What is open there has the input, and the key, that somebody has given it since."""
+    """Give open activities the input, and the key, that somebody has given them since."""
     for task in tasks:
         open_activity = reset_point.activities.get(task.seq)
         if open_activity is not None and isinstance(task.options.get("edited"), Mapping):
@@ -270,7 +279,7 @@ def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState])
 
 
 def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
-    """Of activities that are open there: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
+    """Parse edits of open activities: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
     if edited_inputs is None:
         return {}
     if not isinstance(edited_inputs, Mapping):
@@ -298,7 +307,8 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
             or not isinstance(call.get("kwargs", {}), Mapping)
         ):
             raise PayloadError(
-                f"the edited input of activity {number} is to be a list of arguments, or {{'args': […], 'kwargs': {{…}}}}"
+                f"the edited input of activity {number} is to be a list of arguments, "
+                f"or {{'args': […], 'kwargs': {{…}}}}"
             )
         label = f"the edited input of activity {number}"
         edits[number] = payloads.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=label)
@@ -307,7 +317,7 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
 
 
 def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
-    """Raises ``PayloadError`` for what its code does not take, ``ActionNotPossible`` where that is not here."""
+    """Raise ``PayloadError`` for an input that does not fit, ``ActionNotPossible`` where the code is missing."""
     try:
         code = activity.find(name)
     except ActivityNotFound as exc:

@@ -1,4 +1,4 @@
-"""Messages that a run refused, as the audit keeps them."""
+"""Messages that a run refused, for the audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalex_django.core.senders import Sender
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSignal:
-    """A signal that was refused, since its sender lacks the permission of its handler."""
+    """A signal that was refused because its sender lacks the permission of its handler."""
 
     run_id: UUID
     workflow: str
@@ -28,10 +28,7 @@ class RefusedSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRedelivery:
-    """A message of that ``kind`` that a reset or fork delivered again, and that was refused then.
-
-    ``code`` is that of the refusal.
-    """
+    """A message that a reset or fork delivered again and that was refused then; ``code`` is that of the refusal."""
 
     run_id: UUID
     workflow: str

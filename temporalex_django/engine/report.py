@@ -1,4 +1,4 @@
-"""What a turn did: for whoever hosts it, for signals and for hints."""
+"""The report of a turn, for the host of the engine, for signals and for notifications."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from temporalex_django.engine.storage import RunRecord, RunWrite, TaskState
 
 @dataclass(slots=True)
 class TurnReport:
-    """What a turn did.
+    """The effects of a turn.
 
-    ``run_count`` counts the runs that it took up; ``atomic_chains`` names those that are due for phase 2.
-
-    ``claimed_chains`` are the chains that it claimed, ``unstarted_count`` how many of them its time did not suffice
-    for, ``suspect_chains`` others that were due and are to be taken one by one, since their code ended a process.
-    ``claimed_tasks`` gives the activities that were written as claimed, behind the commit. ``unexpected_errors`` holds
-    those of the errors in ``block_errors`` that escaped ``run`` and that nobody raised on purpose.
+    ``run_count`` is the number of runs that it processed, and ``atomic_chains`` names those that are due for phase 2.
+    ``claimed_chains`` are the chains that it claimed, and ``unstarted_count`` the number of them for which time ran
+    out. ``suspect_chains`` were due too, but are to be claimed one by one, since their code ended a process.
+    ``claimed_tasks`` returns, after the commit, the activities that were stored as claimed. ``unexpected_errors`` holds
+    those errors of ``block_errors`` that escaped ``run`` and that nobody raised on purpose (see decision 48).
     """
 
     claimed_chains: list[UUID] = field(default_factory=list)
@@ -36,7 +35,7 @@ class TurnReport:
     judge: Judge | None = None
 
     def merge(self, other: TurnReport) -> None:
-        """Count in what a further transaction of the same turn did."""
+        """Add the effects of a further transaction of the same turn."""
         self.run_count += other.run_count
         self.task_count += sum(len(write.tasks) for write in other.writes)
         self.writes += other.writes

@@ -1,4 +1,4 @@
-"""How many activities of a queue may begin now, by all the limits that they are under. Pure."""
+"""Limit usage: the activities of a queue that may start now, by all the limits that they are under. Pure."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Mapping
 from temporalex_django.core import aliases
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 
-#: After so many seconds there may be room that another worker had; so long at most nobody asks:
-#: others of the queue may have come that need not wait.
+#: Seconds after which another worker may have freed a limit, and the longest time between two checks: other activities
+#: of the queue may have come that need not wait.
 RETRY_SECONDS, _MAX_WAIT = 0.05, 0.2
-#: Queue, activity, line and number of those that are under way.
+#: Queue, activity, partition and number of the activities that are running.
 LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
 
 def queue_limit_name(queue: str) -> str:
-    """What a limit of that queue is called."""
+    """Return the name of the limit of a queue."""
     return f"queue:{queue}"
 
 
 def activity_limit_name(activity: str) -> str:
-    """The same of an activity, whichever of its names it is scheduled by."""
+    """Return the name of the limit of an activity, whichever of its names it is scheduled by."""
     return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
 
 
 class LimitUsage:
-    """Those that are free in one queue.
+    """Free capacity of one queue under its limits.
 
-    ``limits`` are the queue's, ``own`` those of activities that have some, ``live`` says what is under way,
-    ``starts`` what began of late, by the names of limits.
+    ``limits`` are those of the queue, ``activity_limits`` those of activities that have some. ``live_counts`` says what
+    is running and ``recent_starts`` what started lately, by the names of limits.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class LimitUsage:
         limited_names = {activity_limit_name(name) for name in activity_limits}
         for its_queue, activity, partition, number in live_counts:
             key = None if partition is None else QueuePartition.from_name(partition).key
+            # A limit of an activity counts in all queues, a limit of the queue only there.
             for name in ([self._queue] if its_queue == queue else []) + (
                 [activity_limit_name(activity)] if activity_limit_name(activity) in limited_names else []
             ):
@@ -63,7 +64,7 @@ class LimitUsage:
         ]
 
     def wait_seconds(self, activity: str, key: str | None) -> float | None:
-        """Seconds until it is worth asking again whether one of these may begin; None: it may."""
+        """Return the seconds until it is worth checking again whether such an activity may start; None if it may."""
         waits = [
             wait
             for name, limit in self._limits_of(activity)
@@ -72,11 +73,11 @@ class LimitUsage:
         return max(waits, default=None)
 
     def is_rate_limited(self, activity: str) -> bool:
-        """Whether a rate lets none of these begin now."""
+        """Return True if a rate lets no such activity start now."""
         return any(self._remaining.get(name, 1) <= 0 for name, _ in self._limits_of(activity))
 
     def acquire(self, activity: str, key: str | None) -> None:
-        """One of these begins."""
+        """Count one such activity as started."""
         for name, _ in self._limits_of(activity):
             self._running[name, None] += 1
             if key is not None:
@@ -92,6 +93,7 @@ class LimitUsage:
         ]
 
     def _limit_wait(self, name: str, limits: Limits, key: str | None) -> float | None:
+        # Nobody knows when a running activity ends, so the wait is a fixed one; that for a rate can be computed.
         max_per_key = limits.concurrency_per_key
         if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (
             key is not None and max_per_key is not None and self._running[name, key] >= max_per_key

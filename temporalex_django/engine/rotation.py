@@ -1,4 +1,4 @@
-"""Which queue comes first."""
+"""The order in which queues and waiting rows are served."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-#: One of so many that are claimed is one of the newest, where many wait.
+#: One of this many claimed rows is one of the newest, while more wait than a claim takes.
 _NEWEST_SHARE: Final = 4
 
 
 class QueueRotation:
-    """Queues take turns in being first, each as often as its weight says, and evenly spread."""
+    """A rotation in which each queue comes first as often as its weight says, evenly spread."""
 
     def __init__(self) -> None:
         self._credit: dict[str, int] = {}
 
     def order(self, queues: Sequence[str], weight: Callable[[str], int]) -> Sequence[str]:
-        """For the next round. Those behind the first get what it leaves."""
+        """Return the queues in their order for the next round; later ones get the capacity that the first leaves."""
         if len(queues) < 2:
             return queues
         weights = {queue: weight(queue) for queue in queues}
         self._credit = {queue: self._credit.get(queue, 0) + weights[queue] for queue in queues}
         ordered = sorted(queues, key=lambda queue: -self._credit[queue])
+        # Smooth weighted round robin: the first queue pays for the credit that all queues have gained in this round.
         self._credit[ordered[0]] -= sum(weights.values())
         return ordered
 
 
 class NewestAndOldest:
-    """Whether more waits than a claim takes; then a quarter of what is claimed are the newest.
+    """A mix of the oldest and the newest rows for claims, while more rows wait than a claim takes.
 
-    So whoever comes behind fifty thousand others goes on at once, step by step, and they get the rest.
+    A quarter of the claimed rows are the newest then. So a run that comes behind fifty thousand others proceeds at
+    once, step by step, and the others get the rest.
     """
 
     def __init__(self) -> None:
@@ -38,17 +40,18 @@ class NewestAndOldest:
         self._credit: defaultdict[str, int] = defaultdict(int)
 
     def newest_count(self, limit: int, lane: str = "") -> int:
-        """Of a claim of so many, which is to be made now, the number of the newest. Each lane is counted by itself."""
+        """Return how many of the next ``limit`` claimed rows are to be the newest; each lane is counted by itself."""
         if not self._has_backlog:
             return 0
+        # The remainder is carried over, so that many claims of one or two rows add up to a quarter, too.
         share, self._credit[lane] = divmod(self._credit[lane] + limit, _NEWEST_SHARE)
         return share
 
     def starts_with_newest(self) -> bool:
-        """For a claim that cannot be divided: whether it begins with the newest, as every other one does."""
+        """Return True if a claim that cannot be divided starts with the newest rows, as every other one does."""
         self._started_newest = self._has_backlog and not self._started_newest
         return self._started_newest
 
     def record_claim(self, claimed_count: int, limit: int) -> None:
-        """A claim of so many found so many."""
+        """Record that a claim of at most ``limit`` rows found ``claimed_count``."""
         self._has_backlog = 0 < limit <= claimed_count

@@ -1,7 +1,4 @@
-"""How runs begin and end in their history: ``WorkflowStarted``, closing from outside, and what a parent hears of it.
-
-Pure.
-"""
+"""The start and the end of a run in its history, and the message to its parent. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from temporalex_django.errors import WorkflowClosed
 
 
 def started_attributes(record: RunRecord) -> dict[str, Any]:
-    """Attributes of ``WorkflowStarted``."""
+    """Return the attributes of ``WorkflowStarted``."""
     attributes: dict[str, Any] = {
         "workflow": record.workflow,
         "id": record.workflow_id,
@@ -43,7 +40,7 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
 
 
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
-    """What the parent of a chain that closed hears."""
+    """Return the message to the parent of a chain that closed, if it has one."""
     if record.parent_chain is None or record.parent_seq is None:
         return []
     kind, attributes = child_result(status, closing)
@@ -54,7 +51,7 @@ def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> 
 
 
 def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run from outside, at once; none of its code runs any more."""
+    """Terminate a locked run from outside, at once; none of its code runs any more."""
     message = f"the run was terminated: {reason}" if reason else "the run was terminated"
     return _close_externally(run, "WorkflowTerminated", {"reason": reason}, message, now=now, record=record)
 
@@ -66,12 +63,15 @@ def cancel(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> R
     )
 
 
-#: How somebody outside ends a run, by the status that it has then.
+#: Functions that close a run from outside, by the status that it has then.
 CLOSERS = {"terminated": terminate, "cancelled": cancel}
 
 
 def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run as continued as new, from outside: its chain goes on with another class, its messages stay."""
+    """Close a locked run from outside as continued as new: its chain continues with another class.
+
+    Its messages stay with the chain.
+    """
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     run.activated_at = run.due_at = stamp
     run.atomic_due = None
@@ -87,9 +87,9 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
 
 
 def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run, if it is open, for another one of its chain that takes it up.
+    """Close a locked run, if it is open, for another one of its chain that starts from its history.
 
-    The parent hears nothing: the chain goes on. What the run left open in its inbox is the other one's.
+    The parent gets no message, since the chain continues. Messages that the run left in its inbox go to the other one.
     """
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     was_open, run.closed = not run.closed, False
@@ -118,7 +118,7 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
 
 
 def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    """What the row of a run says that somebody outside closed."""
+    """Return the changes to the row of a run that was closed from outside."""
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
@@ -134,7 +134,7 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
 def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
-    """The closing event; behind ``WorkflowStarted`` in the history of a run that never had a turn."""
+    """Return the closing event, behind ``WorkflowStarted`` for a run that never had a turn."""
     entries = (
         [(kind, attributes)] if run.length else [("WorkflowStarted", started_attributes(record)), (kind, attributes)]
     )
@@ -151,6 +151,7 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
+    # Time never goes back in a history, even where the clock of the storage does.
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     run.activated_at = stamp
     run.closed = True

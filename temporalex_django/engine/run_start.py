@@ -1,4 +1,4 @@
-"""A run to start, whoever starts it."""
+"""The start of a run, by a caller or by another run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from temporalex_django.core.aliases import original_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """A run to start, by a caller or by another run; what its class says: ``authoring.workflow.start_options``.
+    """A run to start; ``authoring.workflow.start_options`` supplies what its class declares.
 
-    ``scope`` says among which open runs the id is unique: global, workflow, version, or none. ``execution_timeout``
-    (seconds) is for the whole chain, ``run_timeout`` for each run of it.
-    ``search_attributes`` are as ``core.attributes`` keeps them; ``snapshot`` is what it begins with beside ``args``.
+    ``scope`` names the open runs among which the id is unique: global, workflow, version or none. ``execution_timeout``
+    (seconds) limits the whole chain, ``run_timeout`` each run of it. ``search_attributes`` have the form of
+    ``core.attributes``. ``snapshot`` is data that the run starts with beside ``args``.
     """
 
     workflow_id: str
@@ -41,7 +41,10 @@ class RunStart:
 
     @property
     def open_key(self) -> str | None:
-        """What is unique among open runs; of a class that was renamed, also among those that old code starts."""
+        """The key that is unique among open runs, or None.
+
+        It contains the original name of a renamed class, so that it also covers the runs that old code starts.
+        """
         match self.scope:
             case "global":
                 return f"g:{self.workflow_id}"
@@ -58,11 +61,11 @@ class RunStart:
         return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
 
     def expires_at(self, started_at: datetime) -> datetime | None:
-        """When the whole chain times out."""
+        """Return when the whole chain times out."""
         return _add_seconds(started_at, self.execution_timeout)
 
     def deadline(self, started_at: datetime) -> datetime | None:
-        """When the first run does."""
+        """Return when the first run times out."""
         return _add_seconds(started_at, self.first_timeout)
 
 

@@ -1,4 +1,4 @@
-"""What a worker takes of the activities that its own turn schedules."""
+"""The eager claim: a worker claims new activities in the turn that schedules them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from temporalex_django.engine.storage import NewTask
 
 @dataclass(slots=True, kw_only=True)
 class EagerClaim:
-    """A worker that takes new activities with the write of the turn that scheduled them: that spares the claim.
+    """A worker that claims new activities in the write of the turn that scheduled them, which saves a claim.
 
-    Those of ``queues`` for which there is ``capacity``, which is used up; local ones come first, of all queues, and up
-    to ``max_local`` whatever capacity there is: what is beyond that waits like any other in the queue of its run.
-    ``is_refused``: what waits for whoever judges limits and switches; None: nothing.
+    It claims activities of ``queues`` as long as there is ``capacity``. Local activities come first, of all queues and
+    whatever the capacity, up to ``max_local``. Further ones wait in the queue of their run like any other.
+    ``is_refused`` is True for activities that wait until limits and switches are judged; None refuses none.
     """
 
     owner: int
@@ -26,7 +26,7 @@ class EagerClaim:
     is_refused: Callable[[NewTask], bool] | None = None
 
     def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """Which of these it takes. Atomic ones belong to the turn."""
+        """Return the activities to claim, and consume their capacity; atomic ones belong to the turn."""
         candidates = [task for task in tasks if not task.atomic and task.activity in activity.registry]
         if self.is_refused is not None:
             candidates = [task for task in candidates if not self.is_refused(task)]

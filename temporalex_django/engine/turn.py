@@ -1,7 +1,8 @@
 """The turn: claim runs, activate them, store everything in one transaction.
 
-Phase 1 takes many runs together and does pure work only. Phase 2 takes, one transaction each, the runs that have atomic
-activities to run: business rows locked by many runs in one transaction would deadlock with those of another worker.
+Phase 1 takes many runs together and does pure work only. Phase 2 takes the runs that have atomic activities to run,
+each in a transaction of its own. If many runs locked business rows in one transaction, they would deadlock with those
+of another worker. See decisions 3 and 4.
 """
 
 from __future__ import annotations
@@ -51,31 +52,36 @@ from temporalex_django.errors import (
 
 logger = logging.getLogger("temporalex_django.engine")
 
-#: Activation time of one turn: what is claimed and not begun by then stays due.
+#: Seconds of activations in one turn; what is claimed and has not started by then stays due (see decision 20).
 _BUDGET = 0.025
-#: The same where the end of an activity is in hand: not delivered now it becomes a row.
+#: The same for a run that has finished activities: a result that is not delivered now has to become a row.
 _BUDGET_WITH_RESULTS = 2 * _BUDGET
-#: What the messages of one run get at least, however late it is.
+#: Seconds that the messages of a run with a long inbox get at least, however late it is.
 _MIN_RUN_SECONDS = 0.005
-#: A turn that has taken so long begins nothing more: the server ends sessions that idle in a transaction.
+#: Seconds after which a turn starts nothing more: the server ends sessions that idle in a transaction.
 _LATE = 1.0
-#: How long it is remembered that a run was left to others.
+#: Seconds for which the engine remembers that it left a run to other workers.
 _DEFER_MEMORY_SECONDS = 120.0
-#: Runs of which it is remembered that they left messages.
+#: Runs for which the engine remembers that they had messages left.
 _MAX_LONG_INBOXES = 1_000
 
 
 class WorkflowEngine(Executors):
-    """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
+    """The engine that advances the runs of one storage.
 
-    ``hurried``: an activation takes what fits a budget and leaves the other messages, a long history is not rebuilt in
-    a turn, but by ``rebuild`` where ``rebuilds`` is set; environments deliver everything at once. ``perform(task)``
-    runs an atomic activity and gives its end; ``inline_atomic`` False leaves those to whoever claims tasks. ``limits``
-    are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of
-    a run: the registered one unless said otherwise. ``unexpected_error`` ("fail" or "block") is for classes that have
-    none of their own. ``on_activate`` hears of which chain code is about to be run (None: it came through).
-    ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a warning says so.
-    ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
+    It is thread-safe when the storage is: entries leave the cache while they are in use.
+
+    - ``budgeted``: an activation takes what fits a budget and leaves the other messages. A long history is not rebuilt
+      in a turn, but by ``rebuild`` where ``rebuilds`` is set. Environments deliver everything at once.
+    - ``perform(task)`` runs an atomic activity and returns its result. ``inline_atomic`` False leaves atomic activities
+      to the process that claims activities.
+    - ``limits`` are ``admit_updates`` and ``max_pending`` of every activation.
+    - ``resolve(chain, name, version)`` returns the class of a run, by default the registered one.
+    - ``unexpected_error`` ("fail" or "block") is for classes that have none of their own.
+    - ``on_activate`` is called with the chain whose code is about to run, and with None when the code has returned.
+    - ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a warning is
+      logged.
+    - ``make_judge()`` makes the judge of one turn, who decides who may send what; it is not kept beyond the turn.
     """
 
     def __init__(
@@ -115,14 +121,18 @@ class WorkflowEngine(Executors):
         self._atomic_phase = AtomicPhase(self, perform) if perform is not None else None
         self._limits = limits
         self._deferred_at: dict[UUID, float] = {}  # runs that need what this process lacks, and when that was seen
-        #: chains whose inbox was too long for one turn, and how many messages went into it; the last one served last
+        #: Chains whose inbox was too long for one turn, with the number of messages that the turn took; the latest ones
+        #: last.
         self._long_inboxes: dict[UUID, int] = {}
         self._make_judge = make_judge
 
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
     ) -> TurnReport:
-        """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
+        """Run both phases, and commit each transaction.
+
+        Raises what the storage raises; the runs concerned are due again.
+        """
         with self.storage.transaction("alone"):
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force, is_last=True)
         for chain_id in report.atomic_chains:
@@ -131,11 +141,11 @@ class WorkflowEngine(Executors):
 
     @property
     def runs_atomic(self) -> bool:
-        """Whether it runs atomic activities itself; those of an environment are run by the environment."""
+        """True if the engine runs atomic activities itself; those of an environment are run by the environment."""
         return self._atomic_phase is not None
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """Phase 2 of one run, in a transaction of its own: see ``AtomicPhase.advance``."""
+        """Run phase 2 for one run, in a transaction of its own: see ``AtomicPhase.advance``."""
         assert self._atomic_phase is not None
         return self._atomic_phase.advance(chain_id, queues=queues, lock_timeout=lock_timeout)
 
@@ -154,16 +164,16 @@ class WorkflowEngine(Executors):
         claim_runs: Callable[[], ClaimedRuns] | None = None,
         is_last: bool = False,
     ) -> TurnReport:
-        """Phase 1 inside the caller's transaction. ``force`` tries blocked runs although they are not due.
+        """Run phase 1 inside the caller's transaction. ``force`` tries blocked runs that are not due.
 
-        ``eager_claim`` takes new activities at once. ``report`` is filled in and given back: whoever has it knows what
-        was claimed when this raises. ``finished_activities``, by chain, goes to those runs without a row of the inbox;
-        what cannot be delivered now is told. ``locked_runs`` are runs as a claim of the same transaction gave them,
-        instead of a claim; ``now`` is the storage's time after that, where it is known. ``claim_runs`` gives what the
-        storage was asked for before. ``is_last``: nothing comes behind this in the transaction.
+        ``eager_claim`` claims new activities at once. ``report`` is filled in and returned, so that the caller knows
+        what was claimed when this raises. ``finished_activities``, by chain, are delivered to their runs without a row
+        of the inbox; the others become messages. ``locked_runs`` are runs that a claim of the same transaction
+        returned, and replace the claim. ``now`` is the storage's time after that, where it is known. ``claim_runs``
+        returns a claim that the storage was asked for before. ``is_last`` says that nothing follows in the transaction.
 
-        What it caches is known by its token: when the caller rolls back, the token is not the one on the row and the
-        entry is never used.
+        Entries are cached before the commit, under their token. When the caller rolls back, the token is not the one on
+        the row and the entry is never used (see decision 5).
         """
         report = TurnReport() if report is None else report
         claim_result = ClaimedRuns(locked_runs, now=now)
@@ -174,6 +184,8 @@ class WorkflowEngine(Executors):
             claim_result = claim_runs()
         claimed = list(claim_result)
         if not chains and not locked_runs:
+            # Runs whose code ended a process are not activated here: the caller takes each of them alone (see decision
+            # 22).
             report.suspect_chains = [run.chain_id for run in claimed if run.crashes]
             claimed = [run for run in claimed if not run.crashes]
         report.claimed_chains = [run.chain_id for run in claimed]
@@ -203,7 +215,8 @@ class WorkflowEngine(Executors):
         short_steps, long_steps = self._split_long(steps)
         for index, step in enumerate(short_steps + long_steps):
             step_started_at = time.monotonic()
-            # of those that have long inboxes the first one goes on whatever the others took
+            # The first of the runs with long inboxes starts whatever the others took: they come last, so it might never
+            # start.
             if index and step_started_at - started_at > (
                 _LATE if index == len(short_steps) else _BUDGET_WITH_RESULTS if step.finished_activities else _BUDGET
             ):
@@ -223,7 +236,7 @@ class WorkflowEngine(Executors):
             report.run_count += 1
             if self._inline_atomic and not write.run.failed_tries and is_due(write.run.atomic_due, step.now):
                 report.atomic_chains.append(write.run.chain_id)
-        for run_id, entry in entries.items():  # claimed and not begun
+        for run_id, entry in entries.items():  # claimed, but not started
             self.cache.put(run_id, entry)
         self._deliver_unread(finished_activities, report)
         report.claimed_tasks = self.storage.write(report.writes, eager_claim=eager_claim, is_last=is_last)
@@ -233,7 +246,7 @@ class WorkflowEngine(Executors):
     def _deliver_unread(
         self, finished_activities: Mapping[UUID, Sequence[FinishedActivity]], report: TurnReport
     ) -> None:
-        """What had ended of runs that were not activated becomes messages: they hear of it another time."""
+        """Send results to runs that were not activated as messages, for a later turn."""
         if finished_activities:
             activated_chains = {write.run.chain_id for write in report.writes if write.executed}
             self.tasks.deliver(
@@ -250,11 +263,11 @@ class WorkflowEngine(Executors):
     def _decide_step(
         self, run: RunState, messages: Inbox, now: datetime, *, parked: bool
     ) -> tuple[ActivationStep, TurnDecision]:
-        """The step of one claimed run, and what becomes of it.
+        """Return the step of one claimed run, and the decision about it.
 
-        One that ends while it waits has its parked messages, too, and so has one that is blocked and is tried because
-        somebody waits for an answer. One that ended processes is not tried for that: it would end another one; nor is
-        one whose code did not come to a wait: all others of the turn would wait for it, as often as anybody asks.
+        A run that ends while it waits gets its parked messages, too. So does a blocked run that is tried because a
+        sender waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a
+        run whose code did not reach a wait: all others of the turn would wait for it, as often as a sender asks.
         """
         step = ActivationStep(run, messages, now, inline_atomic=self._inline_atomic)
         if parked and not run.paused and not run.crashes and step.has_waiting_sender and not self._is_deadlocked(run):
@@ -270,7 +283,7 @@ class WorkflowEngine(Executors):
         return step, decision
 
     def _is_deadlocked(self, run: RunState) -> bool:
-        """Whether what blocks it is that its code did not come to a wait."""
+        """Return True if the run is blocked because its code did not reach a wait."""
         mark = self.storage.block_reason(run.run_id)
         return mark is not None and mark["code"] == DeadlockDetected.code
 
@@ -284,7 +297,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite | None:
-        """What is to be written of one run; None: it is left to another worker, or for later."""
+        """Return what to write for one run; None leaves it to another worker, or for later."""
         if decision is TurnDecision.ANSWER:
             run_id = step.run.run_id
             return step.answer_closed(self.storage.run_records([run_id])[run_id] if step.has_redelivered else None)
@@ -296,7 +309,7 @@ class WorkflowEngine(Executors):
         run_id = step.run.run_id
         entry, error = entries.get(run_id), errors.get(run_id)
         if self.defer_if_unavailable(step.run, error, report) or (entry is None and error is None):
-            return None  # without either it is being rebuilt, or that is for the next turn
+            return None  # without either it is being rebuilt, or is left to the next turn
         entries.pop(run_id, None)
         return self.activate(step, entry, error, report, until=until)
 
@@ -316,9 +329,8 @@ class WorkflowEngine(Executors):
             return self.block_run(step, error, report)
         if report.judge is None and self._make_judge is not None:
             report.judge = self._make_judge()
-        state_before = (
-            run.as_values()
-        )  # an activation that fails after it began to write into the run must not have moved it
+        # The activation writes into the state as it goes. One that fails must leave no trace of that.
+        state_before = run.as_values()
         self._on_activate(run.chain_id)
         try:
             activate = partial(
@@ -338,7 +350,9 @@ class WorkflowEngine(Executors):
             entry.executor.evict()
             cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
             if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
-                raise cause from cause.__cause__  # of the judge's queries: nobody's fault
+                raise cause from cause.__cause__  # of the judge's queries: not the fault of the run
+            # Only an error that escaped ``run``, of a class that blocks on such errors, is unexpected (see decision
+            # 48).
             if entry.executor.run_context.blocking_error is exc:
                 report.unexpected_errors.append(exc)
             return self.block_run(
@@ -375,6 +389,7 @@ class WorkflowEngine(Executors):
                 error_line(fault.error),
                 extra={"run_id": str(run.run_id), "reference": reference},
             )
+        # A closed run is never activated again, and the next run of its chain has an executor of its own.
         if run.closed or write.next_run is not None:
             entry.executor.evict()
         else:
@@ -384,10 +399,10 @@ class WorkflowEngine(Executors):
     def _load_inboxes(
         self, claim_result: ClaimedRuns, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport
     ) -> dict[UUID, Inbox]:
-        """Inboxes of runs that are claimed, and facts of those that have no history yet: they will be needed.
+        """Return the inboxes of claimed runs, and load the records of runs without a history, which will need them.
 
-        Not of those that are blocked for what they cannot read. What came with the claim is not asked again, but of
-        runs that wait, which want less of it, and of long inboxes.
+        Records of blocked runs are not loaded, since a run may be blocked because it cannot be read. Inboxes that came
+        with the claim are not read again, except those of runs that wait, which need less, and long ones.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
         inbox = claim_result.inbox([run.chain_id for run in claimed if run.chain_id not in others])
@@ -402,12 +417,15 @@ class WorkflowEngine(Executors):
         return inbox
 
     def _page_size(self, runs: Sequence[RunState]) -> int | None:
-        """How many messages of a run to read: where handlers take long, not many times what a turn gets done."""
+        """Return how many messages of a run to read, or None for any number.
+
+        Where handlers are slow, a turn should not read many times what it can process.
+        """
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
         return 2 * max(message_counts) if message_counts else None
 
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
-        """Runs whose inbox was too long for one turn come behind the others, who was served last behind all."""
+        """Return the other runs and those with a long inbox, which come last, the one served latest at the end."""
         if not self._long_inboxes:
             return list(steps), []
         by_chain = {step.run.chain_id: step for step in steps}
@@ -415,7 +433,7 @@ class WorkflowEngine(Executors):
         return list(by_chain.values()), long_steps
 
     def _load_records(self, runs: Collection[UUID], report: TurnReport) -> None:
-        """Facts of runs that are not to be activated any more; what the cache has of them goes."""
+        """Load the records of runs that are not activated any more, and remove the runs from the cache."""
         for run_id in runs:
             entry = self.cache.take(run_id)
             if entry is not None:
@@ -425,9 +443,9 @@ class WorkflowEngine(Executors):
             report.records.update(self.storage.run_records(missing_runs))
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Whether this process lacks what the run needs and a live worker has it, or may have.
+        """Leave a run to others if this process lacks what it needs and a live worker has that, or may have it.
 
-        That is seen the next time.
+        Returns True if it did. Whether another worker has a missing key shows the next time. See decision 28.
         """
         if isinstance(error, KeyMissing):
             return self.defer_for_key(run.chain_id)
@@ -440,10 +458,10 @@ class WorkflowEngine(Executors):
         return True
 
     def defer_for_key(self, chain_id: UUID) -> bool:
-        """Whether a run that needs a key which this process lacks was left to others, for a moment.
+        """Leave a run that needs a key which this process lacks to others for a moment, and return True.
 
-        False when it was left before and is still there: nobody took it. It is to be blocked then, and left alone for
-        longer.
+        Returns False if it was left before and is still there, so nobody took it. It is to be blocked then, and is left
+        alone for longer.
         """
         now = time.monotonic()
         self._deferred_at = {chain: at for chain, at in self._deferred_at.items() if at > now - _DEFER_MEMORY_SECONDS}
@@ -464,8 +482,8 @@ class WorkflowEngine(Executors):
             waits_for = f"the class {record.workflow} (version {record.version})"
         elif isinstance(error, KeyMissing):
             waits_for = f"the key {error.key!r}"
-        # a missing class comes with a worker that has it, one that is off is switched on: either sets the run due, and
-        # trying would only slow the claim
+        # A missing class comes with a worker that has it, and one that is off is switched on. Either sets the run due,
+        # and trying by time would only slow the claim (see decision 28).
         previous_mark = self.storage.block_reason(run.run_id) if run.failed_tries else None
         retry = not is_switched_off and not isinstance(error, UnknownWorkflow)
         return step.block(
@@ -473,7 +491,10 @@ class WorkflowEngine(Executors):
         )
 
     def _with_location(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
-        """The same where code and history part, with the file and the line: from another replay, of a short history."""
+        """Return a nondeterminism error with the file and the line, from another replay of a short history.
+
+        All other errors are returned as they are.
+        """
         record = report.records.get(run.run_id)
         if type(error) is not NondeterminismError or error.place is not None or record is None or run.length > LONG:
             return error
@@ -496,6 +517,6 @@ def _is_new(run: RunState) -> bool:
 
 
 def _is_budget_spent(until: float) -> bool:
-    """Asked between two messages of an activation, when all its units wait."""
+    """Return True if time is up; asked between two messages of an activation, when all its units wait."""
     watchdog.note_all_blocked()
     return time.monotonic() >= until

@@ -1,4 +1,4 @@
-"""What a claim gives a turn."""
+"""The result of a claim for a turn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from temporalex_django.engine.storage import Inbox, RunState
 
 
 class ClaimedRuns(list[RunState]):
-    """Runs that a claim has locked. ``now``: the storage's clock after that, where it came with them.
+    """Runs that a claim has locked; ``now`` is the storage's clock after that, where it came with them.
 
-    ``inbox(chains)``: what was asked with the locks of runs that were wanted ``first``, as ``RunStorage.inbox`` gives
-    it, of those of ``chains`` that are among them.
+    ``inbox(chains)`` returns inboxes that were requested together with the locks, as ``RunStorage.inbox`` does. It has
+    those of ``chains`` that the claim wanted ``first``.
     """
 
     __slots__ = ("inbox", "now")

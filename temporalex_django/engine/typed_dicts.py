@@ -1,4 +1,4 @@
-"""Dictionaries whose keys are known. They are JSON, or say what changes: a key that is absent stays as it is."""
+"""Dictionaries with known keys: JSON data, or changes, in which an absent key leaves its value as it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 
 class BlockMark(TypedDict):
-    """Why a run cannot go on. ``attempt``: failed tries in a row, ``since`` the first; ``waits_for``: what nobody has.
+    """The reason why a run is blocked.
 
-    ``place`` is the file and line of the code. Where it parted from the history, ``event`` is the number of the event,
-    ``recorded`` what that says and ``produced`` what the code does.
+    ``attempt`` is the number of failed tries in a row and ``since`` the time of the first. ``waits_for`` names what no
+    worker has. ``place`` is the file and line of the code. Where the code differs from the history, ``event`` is the
+    number of the event, ``recorded`` what it says and ``produced`` what the code does.
     """
 
     code: str
@@ -28,7 +29,7 @@ class BlockMark(TypedDict):
 
 
 class PauseMark(TypedDict):
-    """That somebody paused a run: when, why, and who (None: code)."""
+    """The pause of a run: since when, why, and by whom (None: by code)."""
 
     since: str
     reason: str
@@ -36,7 +37,7 @@ class PauseMark(TypedDict):
 
 
 class RowChanges(TypedDict, total=False):
-    """What changes in the row of a run, which people read."""
+    """Changes to the row of a run, which people read."""
 
     status: str
     waiting_for: list[str]
@@ -54,7 +55,7 @@ class RowChanges(TypedDict, total=False):
 
 
 class CurrentRow(TypedDict):
-    """What the row of a run says at present, as far as a turn compares it."""
+    """The present row of a run, as far as a turn compares it."""
 
     status: str
     waiting_for: list[str]

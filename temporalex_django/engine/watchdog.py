@@ -1,12 +1,17 @@
-"""The deadlock watchdog: workflow code that computes without coming to a wait is interrupted.
+"""The deadlock watchdog, which interrupts workflow code that computes without reaching a wait.
 
 ``PyThreadState_SetAsyncExc`` raises an exception in another thread at its next bytecode, which also ends ``while True``
-and loops in ``finally``. Three things make it sound: arming, firing and disarming share one lock, so nothing fires at a
-step that has ended; the step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code
-swallowed the exception. Code that swallows it and loops on is interrupted again, every second. Time in which the whole
-process did not run (it was stopped, or the machine was busy elsewhere) is nobody's fault and does not count. Code
-inside a C function is interrupted when that returns. What cannot be interrupted at all is for somebody outside: the
-watchdog beats as long as nothing holds out against it, and ``liveness.guardian`` ends a worker that does not beat.
+and loops in ``finally``. Three rules make it sound:
+
+- Arming, firing and disarming share one lock, so nothing fires at a step that has ended.
+- The step is one *call* inside the ``try``.
+- A watchdog that fired counts as a deadlock, even if the code swallowed the exception.
+
+Code that swallows the exception and loops on is interrupted again every second. Time in which the whole process did not
+run does not count, because it was stopped or the machine was busy elsewhere. Code inside a C function is interrupted
+when that function returns. Code that cannot be interrupted at all is left to another process. The watchdog sends
+heartbeats as long as no code resists it, and ``liveness.guardian`` ends a worker that sends none. See decisions 19 and
+21.
 """
 
 from __future__ import annotations
@@ -25,28 +30,30 @@ from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
 logger = logging.getLogger("temporalex_django.engine")
-#: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
+#: Seconds until code that swallowed an interruption gets the next one; the engine can unwind in between.
 _REPEAT_SECONDS = 1.0
-#: How many times the limit units may take together, one step after the other, until every one of them is blocked.
+#: Multiple of the limit that all units may take together, one step after the other, until every one is blocked.
 _TOTAL_FACTOR = 3
-#: How often it beats with nothing to watch, and how late it must be to ask whether the process ran at all.
+#: Seconds between two heartbeats while nothing is watched, and the delay from which the process counts as paused.
 _HEARTBEAT_SECONDS = 0.2
 _LATE_SECONDS = 0.2
-#: How many looks it stays awake with nothing to watch: waking it costs a caller, and he often comes again at once.
+#: Checks with nothing to watch until the thread sleeps. Waking it costs a caller time, and the next call often comes
+#: soon.
 _IDLE_ROUNDS = 20
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
 
 class _Interrupted(BaseException):
-    """Raised in the thread that is stuck; out of reach of ``except Exception``."""
+    """Raised in the thread that is stuck; ``except Exception`` does not catch it."""
 
 
 def _consume_interruption(thread: int) -> None:
-    """Leave no interruption behind in this thread, whether the last one has been delivered or is still to come.
+    """Clear the interruption of this thread, whether it was delivered or is still pending.
 
-    Taking it back (no exception as argument) would leave the interpreter looking for it at every step, up to 3.12; on
-    3.11 with a profile function, for ever. So another one, which replaces what is pending, is raised and caught here.
+    Withdrawing it (no exception as argument) would make the interpreter check for it at every step: up to 3.12, and on
+    3.11 with a profile function for ever. So another exception, which replaces a pending one, is raised and caught
+    here.
     """
     try:
         _raise_in(thread, ctypes.py_object(_Interrupted))
@@ -72,9 +79,10 @@ class _WatchedCode:
         self.deadline, self.end = now + self.limit, now + self.limit * _TOTAL_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
-        """The time in which the process did not run since ``last_check`` does not count.
+        """Extend the deadlines by the time in which the process did not run since ``last_check``.
 
-        ``pause`` of it was planned, ``computed`` used.
+        ``pause`` is the planned part of that time, ``computed`` the processor time that the process used, both in
+        seconds.
         """
         paused_seconds = now - last_check - pause - computed if last_check > self.armed else now - self.armed - computed
         if paused_seconds > _LATE_SECONDS:
@@ -83,7 +91,7 @@ class _WatchedCode:
 
 
 class Watchdog:
-    """One thread looks after all threads that are watched; it sleeps while there are none."""
+    """One thread that watches the code of all other threads; it sleeps while there is none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,24 +101,26 @@ class Watchdog:
         self._heartbeat: Callable[[], None] | None = None
 
     def set_heartbeat(self, heartbeat: Callable[[], None] | None) -> None:
-        """Call ``heartbeat`` several times a second from now on, unless code that was interrupted goes on all the same.
+        """Call ``heartbeat`` several times a second, except while interrupted code continues all the same.
 
-        None: no more.
+        None ends the heartbeats.
         """
         with self._lock:
             self._heartbeat = heartbeat
             self._ensure_thread()
         if heartbeat is not None:
-            heartbeat()  # from now on somebody waits for the next one
+            # From this heartbeat on, the guardian expects the next one.
+            heartbeat()
         self._busy.set()
 
     def run(
         self, call: Callable[[], T], *, limit: float | None, label: str, subject: object = "", force: bool = False
     ) -> T:
-        """``call()``, for at most ``limit`` seconds from wait to wait. ``label``, ``subject`` whom: for the message.
+        """Return ``call()``, which may compute for at most ``limit`` seconds from wait to wait.
 
-        ``force``: code that swallows the interruption is stopped, too, see ``engine.loop_breaker``. Raises
-        ``DeadlockDetected`` after that, whatever it did.
+        ``label`` and ``subject`` name the code in the error message. ``force`` also stops code that swallows the
+        interruption, see ``engine.loop_breaker``. Raises ``DeadlockDetected`` after an interruption, whatever the code
+        did then.
         """
         if limit is None:
             return call()
@@ -125,7 +135,8 @@ class Watchdog:
         except _Interrupted:
             self._disarm(watched)
         except Exception:
-            if not watched.fired:  # else: what came of the interruption, such as a replay that broke off
+            # After an interruption the error is a consequence of it, such as a replay that was cut off.
+            if not watched.fired:
                 raise
         if watched.fired:
             raise DeadlockDetected(
@@ -134,15 +145,15 @@ class Watchdog:
         return value  # type: ignore[return-value] # None only when it was interrupted
 
     def note_unit_blocked(self) -> None:
-        """A unit of the call in this thread did.
+        """Record that a unit of the call in this thread has reached a wait.
 
-        The next one has the whole limit, all of them together a multiple of it.
+        The next unit gets the whole limit; all units together get a multiple of it.
         """
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.deadline = min(time.monotonic() + watched.limit, watched.end)
 
     def note_all_blocked(self) -> None:
-        """Every unit of the call in this thread waits: what comes next is counted anew."""
+        """Record that every unit of the call in this thread waits, and restart its limits."""
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.rearm()
 
@@ -150,11 +161,14 @@ class Watchdog:
         with self._lock:
             self._watched[watched.thread] = watched
             self._ensure_thread()
-        if not self._busy.is_set():  # the thread rests only when it has seen, under the lock, that nobody is watched
+        # The thread clears the flag only under the lock, after it has seen that nothing is watched. So this cannot miss
+        # it.
+        if not self._busy.is_set():
             self._busy.set()
 
     def _ensure_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
+        # This is the first use, or the child of a fork, which has no copy of the thread.
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._watch, name="temporalex-watchdog", daemon=True)
             self._thread.start()
 
@@ -170,6 +184,7 @@ class Watchdog:
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
+            # The time in which this thread slept is no pause of the process, so the measurement starts anew.
             if rested:
                 pause, last_check, spent = (
                     0.0 if self._heartbeat is None else _HEARTBEAT_SECONDS,
@@ -179,6 +194,7 @@ class Watchdog:
             if self._busy.wait(None if self._heartbeat is None else _HEARTBEAT_SECONDS) and rested:
                 idle = 0
             with self._lock:
+                # Code that was interrupted and still runs stops the heartbeat, so that the guardian ends the process.
                 if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
                     self._heartbeat()
                 idle = 0 if self._watched else idle + 1
@@ -191,7 +207,7 @@ class Watchdog:
                 late = [w for w in self._watched.values() if w.deadline <= now]
                 for watched in late:
                     watched.deadline = now + _REPEAT_SECONDS
-                    if watched.fired:  # swallowed, and it loops on
+                    if watched.fired:  # the code swallowed it and loops on
                         self._interrupt_again(watched)
                         continue
                     watched.fired = True

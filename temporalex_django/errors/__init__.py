@@ -1,6 +1,7 @@
-"""Every error of the package, one tree; each class has a stable ``code``.
+"""All errors of the package as one tree; each class has a stable ``code``.
 
-The code is what REST answers, logs and ``docs/reference/errors.md`` use; the docstring is the default message.
+REST answers, logs and ``docs/reference/errors.md`` carry the code. The first paragraph of a docstring is the default
+message of its class.
 
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
@@ -8,18 +9,22 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
-    ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
-    ├── UpdateRejected └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting
+    ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
+    ├── ActionNotPermitted └── FourEyes
+    ├── ActionNotPossible
+    ├── HumanTaskNotFound · HumanTaskClosed · HumanTaskClaimed · FormChanged
+    ├── UpdateRejected
+    │   └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting · WorkflowSwitchedOff · TooManyUpdates
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
     ├── ApplicationError · UnexpectedError
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
     ├── ActivityFailure · ChildWorkflowFailure
-    └── NondeterminismError · DeadlockDetected
+    └── NondeterminismError · DeadlockDetected · EngineChanged · JudgingFailed
 
-    Control (BaseException): what travels through workflow code and is not for ``except Exception``
+    Control (BaseException): travels through workflow code and is not for ``except Exception``
     ├── Cancelled
-    └── (private) blocked by non-determinism or a deadlock, eviction
+    └── (private) blocked by nondeterminism or a deadlock, eviction
 """
 
 from __future__ import annotations
@@ -158,5 +163,6 @@ __all__ = [
     "no_process",
 ]
 
-for _name in __all__:  # they are known by this module, in tracebacks too
+# Users import them from here: tracebacks and failure types must name this module, not the one that defines the class.
+for _name in __all__:
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""The base of every error, and of what travels through workflow code."""
+"""Base classes of all errors and of the control exceptions that travel through workflow code."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from typing import Any, ClassVar, final
 
 
 class TemporalexError(Exception):
-    """Something went wrong in temporalex_django."""
+    """An error of temporalex_django; the subclasses say what happened."""
 
     code: ClassVar[str] = "error"
-    #: What whoever gets it should do; shown in the reference.
+    #: Advice for the person who gets the error; a column of docs/reference/errors.md.
     next_step: ClassVar[str] = "Read the message; every more precise error is a subclass."
 
     def __init__(self, message: str | None = None) -> None:
+        # The docstring is the default message, so the first paragraph of every subclass must read as one.
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or "").split("\n\n", 1)[0])
 
     @property
     def message(self) -> str:
-        """What happened, in a sentence."""
+        """The text of the error: one sentence that says what happened."""
         return str(self.args[0]) if self.args else ""
 
 
 class Control(BaseException):
-    """Travels through workflow code out of reach of ``except Exception``; the engine alone makes them."""
+    """Base of the exceptions that travel through workflow code out of reach of ``except Exception``.
 
+    Only the engine raises them. Calling the class raises ``TypeError``.
+    """
+
+    # User code that raised these itself could pretend that a run was cancelled or evicted (see decision 11).
     _make_token: ClassVar[object] = object()
 
     def __init__(self, message: str = "", *, _token: object = None) -> None:
@@ -39,7 +44,7 @@ class Control(BaseException):
 
 @final
 class Cancelled(Control):
-    """Raised at a wait of every unit when cancellation reaches it. Clean up and let it pass.
+    """Raised at a wait of every unit when cancellation reaches it.
 
-    Swallowing it turns the cancelled run into one that completes: do so only on purpose.
+    Clean up and let it pass. If you swallow it, the cancelled run completes instead: do so only on purpose.
     """

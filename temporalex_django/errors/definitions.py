@@ -1,4 +1,4 @@
-"""Errors of code: of definitions, of payloads, of what workflow code may not do, and of settings."""
+"""Errors of code and configuration: definitions, payloads, forbidden calls in workflow code, settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WorkflowDefinitionError(TemporalexError):
 class PayloadError(TemporalexError):
     """A value cannot be encoded as a payload, or does not fit the annotation that it is decoded to.
 
-    ``path`` names the field that does not fit, such as ``$.quantity``; None where the reason is another one.
+    ``path`` names the field that does not fit, such as ``$.quantity``. It is None if the reason is a different one.
     """
 
     code = "payload"
@@ -29,15 +29,18 @@ class PayloadError(TemporalexError):
         self.path = path
 
 
+# A warning, not an error: live code works with the value, and only a replay sees the other type (see decision 15).
 class PayloadWarning(RuntimeWarning):
-    """What is sent comes as something else to its reader, whose code does not say what it is to be."""
+    """A value reaches its reader as another type, because the reader has no annotation for it."""
 
 
+# Not a PayloadError: that is a fault of the value, and this is a gap of the process that another worker may not have
+# (see decision 28).
 class KeyMissing(TemporalexError):
     """The payload codec of this process lacks the key that a payload needs; ``key`` names it.
 
-    For codecs to raise, from ``decode``. In a worker it is no failure: the run or activity is left to a worker that has
-    the key.
+    Raise it from ``decode`` of your codec. In a worker it is not a failure: the run or activity is left to a worker
+    that has the key.
     """
 
     code = "key_missing"
@@ -70,9 +73,9 @@ class DeterminismViolation(TemporalexError):
 
 
 class DeterminismWarning(RuntimeWarning):
-    """What ``DeterminismViolation`` would say, with ``TEMPORALEX["GUARD"] = "warn"``.
+    """Workflow code did something whose result can differ on replay, or the guard cannot see everything.
 
-    Or the guard cannot see everything.
+    With ``TEMPORALEX["GUARD"] = "warn"`` it takes the place of ``DeterminismViolation``.
     """
 
 
@@ -84,28 +87,28 @@ class NotAwaited(TemporalexError):
 
 
 class UnknownWorkflow(TemporalexError):
-    """No workflow of that name is registered."""
+    """No workflow of that name is registered in this process."""
 
     code = "unknown_workflow"
     next_step = "Check the name; the class must be in `workflows.py` of an installed app, or imported from there."
 
 
 class UnknownVersion(TemporalexError):
-    """The workflow has no such version."""
+    """The workflow has no version of that number."""
 
     code = "unknown_version"
     next_step = "Start a version that the class has."
 
 
 class EngineNotFound(TemporalexError):
-    """No engine, or no single engine, is registered."""
+    """No engine of that name is running, or the only engine that could be meant is not clear."""
 
     code = "engine_not_found"
     next_step = "Register one engine, or name the one that is meant."
 
 
 class NotConfigured(TemporalexError):
-    """The package is not set up: it is not installed in Django, or a setting is unknown or of a wrong type."""
+    """The package is not set up: it is missing from the Django project, or a setting is unknown or wrong."""
 
     code = "not_configured"
     next_step = (

@@ -1,4 +1,4 @@
-"""Errors that say what became of an update, a run, an activity or a child."""
+"""Errors that report the outcome of an update, a run, an activity or a child."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from temporalex_django.errors.base import TemporalexError
 
 
 class UpdateRejected(TemporalexError):
-    """The run refused this update: its validator did, or one of the more precise errors says why.
+    """The run refused this update: its validator rejected it, or a subclass names another reason.
 
-    ``reason`` is what the validator gave ``Err``, or the text of what it raised. ``accepts`` is None, or names the
-    signals and updates that the run takes now (see ``NotAccepting``). ``path`` names the field of the arguments that
-    does not have the type which the handler asks for, such as ``$.quantity``; None where no type is the reason.
+    ``reason`` is the value of the validator's ``Err``, or the text of the exception that it raised. ``accepts`` is
+    None, or names the signals and updates that the run takes now (see ``NotAccepting``). ``path`` names the field of
+    the arguments whose type the handler does not take, such as ``$.quantity``. It is None if no type is the reason.
     """
 
     code = "update_rejected"
@@ -26,19 +26,23 @@ class UpdateRejected(TemporalexError):
 
 
 class NotAccepting(UpdateRejected):
-    """The run takes no update of that name now; ``accepts`` names what it takes: ``signals`` and ``updates``."""
+    """The run takes no update of that name now; ``accepts`` lists the ``signals`` and ``updates`` that it takes."""
 
     code = "not_accepting"
     next_step = "Look at `accepts` for what the run takes now; nothing was changed, the update id is free."
 
 
 class RunBlocked(UpdateRejected):
-    """The run is blocked, ``reason`` says why; the update was tried, where that ends no process, and withdrawn."""
+    """The run is blocked, ``reason`` says why, and the update was withdrawn.
+
+    The update was tried first, unless trying it could end the process.
+    """
 
     code = "blocked"
     next_step = "Put right what `reason` names, and send the update again: nothing of it is kept, its id is free."
 
 
+# A rejection, so that code which sends updates and handles rejections also handles a run that has ended meanwhile.
 class WorkflowClosed(UpdateRejected):
     """The run is closed and takes no more messages."""
 
@@ -47,31 +51,31 @@ class WorkflowClosed(UpdateRejected):
 
 
 class RunPaused(UpdateRejected):
-    """Somebody paused the run: until it is unpaused it takes no updates."""
+    """Somebody paused the run; it takes no updates until it is unpaused."""
 
     code = "paused"
     next_step = "Send it again when the run is unpaused; `describe().paused` says who paused it, when and why."
 
 
 class WorkflowSwitchedOff(UpdateRejected):
-    """Somebody switched the workflow class off: until it is on again its runs stand still and take no updates."""
+    """Somebody switched the workflow class off; until it is on again, its runs stop and take no updates."""
 
     code = "switched_off"
     next_step = "Send it again when the class is on; `temporalex switches` says who switched it off, when and why."
 
 
 class TooManyUpdates(UpdateRejected):
-    """So many updates wait for the run already that it takes no more for now (``WAITING_UPDATES``)."""
+    """The run has as many waiting updates as the setting ``WAITING_UPDATES`` allows, and takes no more for now."""
 
     code = "too_many_updates"
     next_step = "Wait a moment and send it again; what keeps the run from its updates is in `describe().waiting_for`."
 
 
 class UpdateFailed(TemporalexError):
-    """The update failed: its handler did, or its validator did by a fault of the code.
+    """The update failed: its handler raised, or its validator failed because of a fault in the code.
 
-    ``type`` is the class name of what was raised. ``accepted`` is False where the validator failed: nothing was
-    changed, and the update id is free. The log has that failure under ``reference``.
+    ``type`` is the class name of the exception. ``accepted`` is False if the validator failed: nothing was changed, and
+    the update id is free. The log has that failure under ``reference``.
     """
 
     code = "update_failed"
@@ -95,11 +99,12 @@ class UpdateFailed(TemporalexError):
 
 
 class UpdateTimeout(TemporalexError):
-    """No outcome in time; ask again with the same ``update_id``.
+    """The update has no outcome in time; ask again with the same ``update_id``.
 
-    ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is
-    ``busy`` when the run could not be locked inside the caller's transaction, and ``unknown`` when the connection to
-    the database broke while it was sent: asking with its ``update_id`` tells whether it counts, or does it, once.
+    ``accepted`` is True if the update is in the history and only its outcome is missing. The ``code`` of the instance
+    is ``busy`` if the run could not be locked inside the caller's transaction. It is ``unknown`` if the connection to
+    the database broke while the update was sent. In that case, send it again with its ``update_id``: you get its
+    outcome if it was stored, and otherwise it is done now, once (see decision 25).
     """
 
     code = "update_timeout"
@@ -120,11 +125,12 @@ class UpdateTimeout(TemporalexError):
         self.update_id = update_id
         self.accepted = accepted
         if code is not None:
-            self.code = code  # type: ignore[misc] # an instance may say it more precisely than its class
+            # One class for three situations: callers that catch the error need its code to decide what to do next.
+            self.code = code  # type: ignore[misc] # an instance may be more precise than its class
 
 
 class ResultTimeout(TemporalexError):
-    """The run has no result yet."""
+    """The run has no result yet, and the time to wait for it is over."""
 
     code = "result_timeout"
     next_step = "Wait longer, or look at `describe()` for what the run waits for."
@@ -133,8 +139,8 @@ class ResultTimeout(TemporalexError):
 class WorkflowFailed(TemporalexError):
     """The run failed.
 
-    ``reason`` is what ``Err(reason)`` held; ``type`` and ``traceback`` describe an exception that escaped, ``details``
-    are those of an ``ApplicationError``.
+    ``reason`` is the value of its ``Err(reason)``. ``type`` and ``traceback`` describe an exception that escaped, and
+    ``details`` are those of an ``ApplicationError``.
     """
 
     code = "workflow_failed"
@@ -156,8 +162,9 @@ class WorkflowFailed(TemporalexError):
         self.traceback = traceback
 
 
+# Subclasses of WorkflowFailed: for code that waits for a result, all three mean that there is none.
 class WorkflowTerminated(WorkflowFailed):
-    """The run was terminated."""
+    """The run was terminated from outside."""
 
     code = "workflow_terminated"
     next_step = "See the reason; somebody closed it on purpose."
@@ -177,11 +184,14 @@ class WorkflowCancelled(TemporalexError):
     next_step = "Nothing: somebody asked for it."
 
 
+# The one error that counts as raised on purpose: with ``unexpected_error = "block"`` it still fails the run (see
+# decision 48).
 class ApplicationError(TemporalexError):
-    """Code of the project fails on purpose: raise it in ``run`` to fail the run, in an activity to fail the attempt.
+    """Code of the project failed on purpose; raise it in ``run`` to fail the run, in an activity to fail the attempt.
 
-    ``type`` stands for the class name wherever failures are named, retry policies included. ``details`` are plain data
-    for whoever handles the failure. An activity that raises one with ``non_retryable`` is not tried again.
+    ``type`` takes the place of the class name wherever failures are named, in retry policies too. ``details`` are plain
+    data for the code that handles the failure. An activity that raises it with ``non_retryable=True`` is not tried
+    again.
     """
 
     code = "application"
@@ -202,18 +212,18 @@ class ApplicationError(TemporalexError):
 
 
 class UnexpectedError(TemporalexError):
-    """Workflow code raised something that is no ``Exception``, ``SystemExit`` for example."""
+    """Workflow code raised an exception that is not an ``Exception``, for example ``SystemExit``."""
 
     code = "unexpected"
     next_step = "Correct the code that the message names; the run goes on by itself then."
 
 
 class ActivityFailure(TemporalexError):
-    """An activity finally failed.
+    """An activity failed, and there is no further attempt.
 
-    ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message
-    of that exception, ``attempts`` how often it ran, ``timeout`` which one ended it or None, ``activity`` its name,
-    ``details`` those of an ``ApplicationError``.
+    ``type`` is the class name of the last exception (``TimeoutError`` if a timeout ended the activity) and ``cause`` is
+    its message. ``attempts`` is the number of attempts. ``timeout`` names the timeout that ended the activity, or is
+    None. ``activity`` is the name of the activity, and ``details`` are those of an ``ApplicationError``.
     """
 
     code = "activity_failure"
@@ -242,7 +252,7 @@ class ActivityFailure(TemporalexError):
 
 
 class ChildWorkflowFailure(TemporalexError):
-    """A child workflow did not complete."""
+    """A child workflow did not complete, or could not be started."""
 
     code = "child_workflow_failure"
     next_step = "Catch it in the parent, or look at the child's own history."

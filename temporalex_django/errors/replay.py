@@ -1,16 +1,18 @@
-"""Errors that block a run: its code and its history part, or its code cannot be run."""
+"""Errors that block a run: its code does not fit its history, or cannot be run."""
 
 from __future__ import annotations
 
 from temporalex_django.errors.base import TemporalexError
 
 
+# Blocks the run and does not fail it: the history is right, and corrected code can continue it (see decision 16).
 class NondeterminismError(TemporalexError):
-    """The code no longer does what the history of the run says it did.
+    """The code does not do what the history of the run recorded.
 
-    ``seq`` is the number of the command at which they part (of the history event, where there is no command),
-    ``recorded`` what the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing.
-    ``place`` is the file and line of the code (``path:line``), where it is known, ``event`` the number of the event.
+    ``seq`` is the number of the command at which code and history differ (the number of the event if there is no
+    command). ``recorded`` is what the history holds there and ``produced`` is what the code did; "nothing" stands for a
+    missing one. ``place`` is the file and line of the code (``path:line``) if it is known, and ``event`` is the number
+    of the event.
     """
 
     code = "nondeterminism"
@@ -36,18 +38,21 @@ class NondeterminismError(TemporalexError):
         self.place = place
 
 
+# The engine has one number, and a run of another number is not touched at all (see decision 17).
 class EngineChanged(TemporalexError):
-    """The run was started by another version of the engine, which would not do the same with its history.
+    """The run was started by another version of the engine, which would treat its history differently.
 
-    It is blocked, not lost.
+    The run is blocked, not lost.
     """
 
     code = "engine_changed"
     next_step = "Let such runs end under the version of temporalex_django that started them, or terminate them and start them again."
 
 
+# Neither yes nor no: a refusal would drop the message because of a fault in the authentication backend, so the run
+# waits (see decision 37).
 class JudgingFailed(TemporalexError):
-    """Whether the sender of a message has the permission that its handler takes could not be found out.
+    """The permission of a message's sender could not be checked, because the check itself failed.
 
     The run is blocked, not lost.
     """
@@ -57,7 +62,7 @@ class JudgingFailed(TemporalexError):
 
 
 class DeadlockDetected(TemporalexError):
-    """Workflow code did not come to a wait within the deadlock timeout."""
+    """Workflow code did not reach a wait within the deadlock timeout."""
 
     code = "deadlock"
     next_step = "Find the loop by the stack in the log; move computation into an activity."

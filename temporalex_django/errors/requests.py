@@ -1,4 +1,4 @@
-"""Errors of requests: ids, permissions, what is not there or not possible."""
+"""Errors of requests: wrong ids, missing permissions, missing objects, impossible operations."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from temporalex_django.errors.base import TemporalexError
 
 
 class InvalidId(TemporalexError):
-    """An id must be 1 to 200 printable characters without ``/``, and not the id of a run."""
+    """The id is not usable: it must be 1 to 200 printable characters without ``/``, and not the id of a run."""
 
     code = "invalid_id"
     next_step = "Use 1 to 200 printable characters without `/`, and nothing that is the id of a run."
 
 
+# An id belongs to its message, so that sending it again is safe (see decision 25).
 class MessageIdTaken(InvalidId):
-    """Another message of the run has that id: of another name, from somebody else, or, over REST, with another body."""
+    """Another message of the run has this id: it has a different name, sender or, over REST, body."""
 
     code = "message_id_taken"
     next_step = "Take an id of its own for each message; the same one is for sending the very same message again."
 
 
 class AmbiguousId(TemporalexError):
-    """Several workflows used that id, and not exactly one of them has an open run.
+    """Several workflows used this id, and not exactly one of them has an open run.
 
-    ``candidates`` holds one dict for each: ``workflow``, ``run_id`` and ``status`` of its newest run.
+    ``candidates`` holds a dict for each workflow, with ``workflow``, and ``run_id`` and ``status`` of its newest run.
     """
 
     code = "ambiguous_id"
@@ -39,16 +40,17 @@ class AmbiguousId(TemporalexError):
 
 
 class WorkflowNotFound(TemporalexError):
-    """No run with that id exists."""
+    """No run with this id exists."""
 
     code = "workflow_not_found"
     next_step = "Check the id, and that the transaction that started the run has committed."
 
 
 class AlreadyRunning(TemporalexError):
-    """A run with that id is open already.
+    """A run with this id is open already.
 
-    ``pending`` is True when the other start is in a transaction that has not ended: whether it counts is not known yet.
+    ``pending`` is True if the other start is part of a transaction that has not ended, so it is not known yet whether
+    it counts.
     """
 
     code = "already_running"
@@ -70,12 +72,12 @@ class ResumeRefused(TemporalexError):
 
 
 def no_process(run: str) -> ResumeRefused:
-    """The run has nothing that takes requests from outside."""
+    """Return the error for a run that is not a graph and so takes no requests."""
     return ResumeRefused(f"{run} is no graph: it has no steps to resume")
 
 
 class NotCancellable(TemporalexError):
-    """The run is closed already."""
+    """The run cannot be cancelled, because it is closed already."""
 
     code = "not_cancellable"
     next_step = "Nothing: the run has ended."
@@ -89,7 +91,7 @@ class UnknownQuery(TemporalexError):
 
 
 class UnknownSignal(TemporalexError):
-    """The class of the run declares its signals, and this one is not among them; ``known`` names those that are."""
+    """The class of the run does not declare this signal; ``known`` names the signals that it declares."""
 
     code = "unknown_signal"
     next_step = "Send one of the signals that the message lists, or add the name to `signals` of the class."
@@ -100,7 +102,7 @@ class UnknownSignal(TemporalexError):
 
 
 class QueryFailed(TemporalexError):
-    """The query function raised."""
+    """The function that answers the query raised an exception."""
 
     code = "query_failed"
     next_step = "Correct the query function; the run is unharmed."
@@ -117,56 +119,57 @@ class ActivityNotFound(TemporalexError):
 
 
 class ActionNotPermitted(TemporalexError):
-    """The user may not do this."""
+    """The user does not have the permission for this operation."""
 
     code = "not_permitted"
     next_step = "Ask for the permission that the message names."
 
 
+# The people who are excluded come from the whole chain and from the runs behind it (see decision 49).
 class FourEyes(ActionNotPermitted):
-    """Somebody else has to decide: this user started or forked the run, or decided an earlier approval of it."""
+    """A different user has to decide: this one started or forked the run, or decided an earlier approval of it."""
 
     code = "four_eyes"
     next_step = "Let another user with the role of the step decide."
 
 
 class HumanTaskNotFound(TemporalexError):
-    """There is no such human task, or not for this user."""
+    """The human task does not exist, or this user may not see it."""
 
     code = "human_task_not_found"
     next_step = "Look into the inbox for what there is to decide; `handle.human_tasks()` gives those of a run."
 
 
 class WorkerNotFound(TemporalexError):
-    """There is no such worker: it has ended, was found dead, or goes on under a new id."""
+    """The worker does not exist: it has ended, was declared dead, or continues under a new id."""
 
     code = "worker_not_found"
     next_step = "Look which there are: the list of workers in the admin, or `GET workers/`."
 
 
 class HumanTaskClosed(TemporalexError):
-    """The human task is not open any more: the message says who decided what and when, or what happened instead."""
+    """The human task is no longer open: the message says who decided what and when, or what happened instead."""
 
     code = "human_task_closed"
     next_step = "Nothing is left to decide here; look at the run for how it went on. Nothing was done."
 
 
 class FormChanged(TemporalexError):
-    """The form that was filled in for a human task is not the one that it has now."""
+    """The human task has another form now than the one that was filled in."""
 
     code = "form_changed"
     next_step = "Look at the form of today, and decide again. Nothing was done."
 
 
 class HumanTaskClaimed(TemporalexError):
-    """Somebody else has claimed the human task: the message says who, and until when."""
+    """Another user has claimed the human task: the message says who, and until when."""
 
     code = "human_task_claimed"
     next_step = "Ask the one who claimed it to decide or to release it, or wait until the claim ends. Nothing was done."
 
 
 class ActionNotPossible(TemporalexError):
-    """The run is not in a state in which this can be done to it."""
+    """The operation is not possible in the present state of the run or of what it acts on."""
 
     code = "not_possible"
     next_step = (
@@ -176,9 +179,9 @@ class ActionNotPossible(TemporalexError):
 
 
 class RunChanged(TemporalexError):
-    """The run is no longer what whoever acts on it saw.
+    """The run has changed since the person or program that acts on it read it.
 
-    ``changes`` has what differs: by name what it ``was`` and what it ``is``.
+    ``changes`` maps the name of each difference to a dict of what it ``was`` and what it ``is``.
     """
 
     code = "changed"
@@ -190,7 +193,7 @@ class RunChanged(TemporalexError):
 
 
 class IdempotencyKeyReused(TemporalexError):
-    """That ``Idempotency-Key`` came with another request before."""
+    """The ``Idempotency-Key`` was used for a different request before."""
 
     code = "idempotency_key_reused"
     next_step = "Take a new key for each request; the same one is for sending the very same request again."

@@ -1,4 +1,4 @@
-"""The form in which somebody decides a human task: which outcome, why, and what its own form asks for."""
+"""Forms that decide or delegate a human task: the outcome, a comment, and the fields of the task's own form."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.present.formatting import capitalize, humanize_name
 
-#: Of the fields that the task's own form has.
+#: Prefix of the fields of the task's own form.
 BODY_PREFIX = "form"
 _MAX_COMMENT_LENGTH = 2000
 _MAX_NAME_LENGTH = 150
 
 
 def outcome_label(outcome: str) -> str:
-    """What a person reads on the choice."""
+    """Return the label of an outcome, for people."""
     labels = {"approved": _("Approve"), "rejected": _("Reject")}
     return labels.get(outcome) or capitalize(humanize_name(outcome))
 
 
 class DecisionForm(TokenForm):
-    """``body`` is the form of the task itself, if it has one; ``is_valid`` asks both.
+    """The form that decides a human task; ``body`` is the task's own form, or None.
 
-    ``form_digest`` is the digest of the form that whoever posts has looked at. Raises what ``form_spec_of`` raises.
+    The hidden ``shown`` is the digest of the form that the person saw when the page was rendered. The constructor
+    raises ``PayloadError`` where this process lacks the class of the form (see ``form_spec_of``).
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
@@ -48,12 +49,12 @@ class DecisionForm(TokenForm):
         help_text=gettext_lazy("Stands in the history, beside your name."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )  # fmt: skip
-    form_digest = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
+    shown = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, task: HumanTask, **kwargs: Any) -> None:
         self.task = task
         self.form_spec = form_spec_of(task)
-        kwargs["initial"] = {"form_digest": self.form_spec.digest, **(kwargs.get("initial") or {})}
+        kwargs["initial"] = {"shown": self.form_spec.digest, **(kwargs.get("initial") or {})}
         super().__init__(data, **kwargs)
         self._outcome_field().choices = [(outcome, outcome_label(outcome)) for outcome in task.outcomes]
         self.body = build_body_form(self.form_spec, data, auto_id=self.auto_id)
@@ -64,26 +65,29 @@ class DecisionForm(TokenForm):
         return field
 
     def is_valid(self) -> bool:
-        """Of both, so that all that is wrong is said at once."""
+        """Validate this form and ``body``."""
+        # No short circuit: the page shows the errors of both forms at once.
         is_own_valid = super().is_valid()
         return (self.body is None or self.body.is_valid()) and is_own_valid
 
     @property
     def payload(self) -> Any:
-        """What the task's own form was filled in with, as JSON; None where there is none."""
+        """The values of the task's own form as JSON; None without one."""
         if isinstance(self.body, PayloadForm):
             return self.body.payload
         return None if self.body is None else submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
-        """Whether it is decided; else the form says why not, and can be posted again.
+        """Decide the task and return True; return False with the errors in this form, which can be posted again.
 
-        Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``: then nothing is left to fill in.
+        Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``, where a corrected form would not
+        help.
         """
         if not self.is_valid():
             return False
+        # Decide compares the digest with the form that is stored now: nobody decides by a form that has changed since.
         inputs = {name: self.cleaned_data[name] for name in ("outcome", "comment")}
-        decide = Decide(self.task, data=self.payload, form=self.cleaned_data["form_digest"] or None, by=by, **inputs)
+        decide = Decide(self.task, data=self.payload, form=self.cleaned_data["shown"] or None, by=by, **inputs)
         try:
             decide.execute()
         except (ActionNotPermitted, HumanTaskClosed, HumanTaskNotFound):
@@ -95,14 +99,15 @@ class DecisionForm(TokenForm):
         return True
 
     def _rebind_current_form(self) -> None:
-        """What is posted next was seen in today's form."""
+        """Give the next post a new token and the digest of the current form, which the page now shows."""
         self.renew()
-        self.data = {**self.data, self.add_prefix("form_digest"): self.form_spec.digest}
+        self.data = {**self.data, self.add_prefix("shown"): self.form_spec.digest}
 
 
 def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> forms.Form | None:
-    """A form for what the task asks for; bound where there are data."""
+    """Return the form for the fields that a task asks for, bound if ``data`` is given; None for a task without one."""
     if form_spec.kind == "schema":
+        # The nested form has a token field of its own that no page renders: it takes the token of the decision.
         bound = None if data is None else {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
         return PayloadForm(bound, annotation=form_spec.type, prefix=BODY_PREFIX, **kwargs)
     if form_spec.kind == "django":
@@ -112,7 +117,10 @@ def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> f
 
 
 def submitted_fields(form: forms.BaseForm) -> dict[str, Any]:
-    """What stands in a bound form, by its names without the prefix: a text, or a list where several can be chosen."""
+    """Return the raw data of a bound form, by field name without the prefix.
+
+    Each value is a text, or a list for a field with multiple choices. ``Decide`` validates them with the form class.
+    """
     fields: dict[str, Any] = {}
     for key in form.data:
         if not key.startswith(f"{BODY_PREFIX}-"):
@@ -129,7 +137,7 @@ def _flatten(data: Any) -> Mapping[str, Any]:
 
 
 class DelegationForm(forms.Form):
-    """To whom somebody hands a task on; ``to`` becomes the user."""
+    """The form that delegates a human task; the cleaned ``to`` is a user, or an unknown name as text."""
 
     to = forms.CharField(
         max_length=_MAX_NAME_LENGTH, label=gettext_lazy("To"), label_suffix="",
@@ -142,5 +150,6 @@ class DelegationForm(forms.Form):
     )  # fmt: skip
 
     def clean_to(self) -> Person | str:
-        """A name that nobody has stays one: ``Delegate`` refuses it as it refuses others."""
+        """Return the user with that name, or the name itself if there is none."""
+        # An error here would reveal which names exist: Delegate refuses an unknown name and a user in the same words.
         return find_user(self.cleaned_data["to"])

@@ -1,4 +1,4 @@
-"""A form field for a type: of an annotation, what msgspec knows about it."""
+"""Form fields for annotations, chosen by the type information of msgspec."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from msgspec import inspect as types
 
 from temporalex_django.conf import get_settings
 
-#: Nothing was written in a box.
+#: The value of an empty box; JSON has null for None, so None cannot stand for it.
 NOTHING: Any = type("Nothing", (), {"__repr__": lambda _: "NOTHING", "__bool__": lambda _: False})()
 
 Structure = types.DataclassType | types.StructType | types.TypedDictType
 _DAY = {"type": "date"}
 _INSTANT = {"type": "datetime-local", "step": "1"}
+# Date and time inputs of browsers need ISO 8601, whatever the formats of the project's locale.
 _PLAIN: dict[type[Any], tuple[type[forms.Field], dict[str, Any]]] = {
     types.StrType: (forms.CharField, {"strip": False, "widget": forms.TextInput(attrs={"class": "vTextField"})}),
     types.IntType: (forms.IntegerField, {}),
@@ -36,7 +37,7 @@ _PLAIN: dict[type[Any], tuple[type[forms.Field], dict[str, Any]]] = {
 
 
 class JSONBox(forms.CharField):
-    """Any JSON, in a box; ``NOTHING`` where nothing is written in it."""
+    """A text box for any JSON; its value is ``NOTHING`` if it is empty."""
 
     widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField tx-json", "spellcheck": "false"})
 
@@ -44,6 +45,8 @@ class JSONBox(forms.CharField):
         kwargs.setdefault("help_text", _('JSON: "a text" in quotes, 5, true, [1, 2] or {"key": "value"}'))
         if "initial" in kwargs:
             kwargs["initial"] = json.dumps(kwargs["initial"], ensure_ascii=False, default=str)
+        # A loose bound on the text, which indentation and escapes make longer than the payload. The size of the payload
+        # itself is checked later, in bytes.
         super().__init__(max_length=4 * get_settings().MAX_PAYLOAD_BYTES, **kwargs)
 
     def clean(self, value: Any) -> Any:
@@ -51,6 +54,7 @@ class JSONBox(forms.CharField):
         if not text.strip():
             return NOTHING
         try:
+            # "replace": a lone surrogate of a forged post would raise UnicodeEncodeError.
             return msgspec.json.decode(text.encode("utf-8", "replace"))
         except (msgspec.DecodeError, RecursionError) as exc:
             raise ValidationError(
@@ -59,7 +63,7 @@ class JSONBox(forms.CharField):
 
 
 def inspect_type(annotation: Any) -> types.Type:
-    """What msgspec knows of an annotation; Any for what it cannot take."""
+    """Return the msgspec type of an annotation; ``AnyType`` for an annotation that msgspec does not support."""
     try:
         return unwrap_metadata(types.type_info(annotation))
     except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
@@ -67,14 +71,14 @@ def inspect_type(annotation: Any) -> types.Type:
 
 
 def unwrap_metadata(type_info: types.Type) -> types.Type:
-    """Without what annotates it."""
+    """Return the type inside ``Annotated`` metadata, at any depth."""
     while isinstance(type_info, types.Metadata):
         type_info = type_info.type
     return type_info
 
 
 def field_for(type_info: types.Type, *, required: bool, **field_options: Any) -> forms.Field:
-    """A field whose value can be a payload of that type; a box for JSON where there is no better one."""
+    """Return a form field for a type, so that its value is a payload of that type; a JSON box where no field fits."""
     type_info = unwrap_metadata(type_info)
     if isinstance(type_info, types.UnionType):
         member_types = [
@@ -87,6 +91,7 @@ def field_for(type_info: types.Type, *, required: bool, **field_options: Any) ->
         if len(member_types) == 1:
             return _optional_field(member_types[0], required=required, **field_options)
         return JSONBox(required=required, **field_options)
+    # Not required, because Django's required check box must be ticked: False would not be valid.
     if isinstance(type_info, types.BoolType):
         return forms.BooleanField(required=False, **field_options)
     if isinstance(type_info, types.EnumType):
@@ -102,13 +107,14 @@ def field_for(type_info: types.Type, *, required: bool, **field_options: Any) ->
 
 
 def _optional_field(type_info: types.Type, *, required: bool, **field_options: Any) -> forms.Field:
+    # A check box has two states; an optional bool has three.
     if isinstance(type_info, types.BoolType):
         return _choice_field([(True, _("yes")), (False, _("no"))], required=required, **field_options)
     return field_for(type_info, required=required, **field_options)
 
 
 def _choice_field(choices: list[tuple[Any, Any]], *, required: bool, **field_options: Any) -> forms.Field:
-    """By number in the page, so that no value has to be told from its text."""
+    """Return a choice field that posts the position of a value, so that no value is parsed from text."""
     values = [value for value, _label in choices]
     if "initial" in field_options:
         field_options["initial"] = (

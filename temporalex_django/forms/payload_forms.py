@@ -1,4 +1,4 @@
-"""A form that writes a payload: one field for each attribute of a structure, one for anything else."""
+"""Forms that build a payload: a field for each attribute of a structure, one field for any other type."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
 from temporalex_django.forms.fields import NOTHING, Structure, field_for, inspect_type
 
-#: The field of a payload that is no structure.
+#: Name of the field of a payload that is not a structure.
 PAYLOAD_FIELD = "payload"
 _PREFIX = "arg_"
+# The attribute in the path of a msgspec error, such as "... - at `$.total`".
 _PATH = re.compile(r"`\$\.([^`.\[]+)")
 
 
 def new_token() -> str:
-    """Goes with a form: what is posted with one acts once."""
+    """Return a new token for a form; the posts with one token act once."""
     return str(uuid4())
 
 
 class TokenForm(forms.Form):
-    """Posted twice, it acts once."""
+    """A form with a hidden token: posted twice, it acts once."""
 
     token = forms.CharField(max_length=64, widget=forms.HiddenInput)
 
@@ -38,14 +39,15 @@ class TokenForm(forms.Form):
         super().__init__(*args, **kwargs)
 
     def renew(self) -> None:
-        """The next try is another one."""
+        """Give a bound form a new token, so that the next post counts as another one."""
+        # Form data may be an immutable QueryDict: copy it.
         self.data = {**{name: self.data[name] for name in self.data}, self.add_prefix("token"): new_token()}
 
 
 class PayloadForm(TokenForm):
-    """What is written becomes ``payload``, which fits ``annotation``.
+    """A form whose valid input becomes ``payload``, which fits ``annotation``.
 
-    ``example`` is a payload to begin with; what of it does not fit is left out.
+    ``example`` is a payload with the initial values; parts of it that do not fit the type are left out.
     """
 
     def __init__(self, *args: Any, annotation: Any = Any, example: Any = NOTHING, **kwargs: Any) -> None:
@@ -73,11 +75,13 @@ class PayloadForm(TokenForm):
         data: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
             return data
+        # The fields check each value alone. Check the payload as a whole, as it is stored and as the code receives it.
         label = str(_("What is written here"))
         try:
             self.payload = to_plain_payload(self._build_payload(data), label=label)
             payloads.convert(self.payload, self.annotation, label=label)
         except PayloadError as exc:
+            # Show the error at the field it is about, if the message has the path of one.
             match = _PATH.search(str(exc))
             name = _PREFIX + match[1] if match and _PREFIX + match[1] in self.fields else None
             self.add_error(name, str(exc.__cause__ or exc))
@@ -97,7 +101,7 @@ class PayloadForm(TokenForm):
 
 
 def _is_omitted(value: Any, *, required: bool) -> bool:
-    """Nothing was written: the default of the code is taken."""
+    """Return True for an empty optional field: the payload omits it and the code uses its default."""
     return not required and (value is None or value is NOTHING or (isinstance(value, str) and value == ""))
 
 
@@ -107,7 +111,7 @@ def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: 
 
 
 def _default_json(struct_field: types.Field) -> Any:
-    """Of an attribute, as JSON has it; nothing where only its code can make one."""
+    """Return the default of an attribute as JSON; ``NOTHING`` if it has none, or one that JSON cannot express."""
     if struct_field.default is msgspec.NODEFAULT:
         return NOTHING
     try:

@@ -1,4 +1,7 @@
-"""A type that is made of a JSON Schema, as msgspec writes them: rows keep the schema of a form, and not its class."""
+"""Types built from JSON Schemas as msgspec writes them.
+
+Rows of human tasks keep the schema of a form and not its class, so a process without the code can show the form.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,13 @@ _MAX_DEPTH = 20
 
 
 def annotation_of(schema: Mapping[str, Any]) -> Any:
-    """The type that takes what the schema takes; Any for what it says and no type can."""
+    """Return the type that accepts what the schema accepts; ``Any`` for parts that no type can express."""
     return _build_annotation(schema, schema.get("$defs", {}), 0)
 
 
 def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    if depth > _MAX_DEPTH:  # a type that holds itself
+    # A recursive type refers to itself by $ref for ever: below this depth anything is accepted.
+    if depth > _MAX_DEPTH:
         return Any
     if (ref := schema.get("$ref")) is not None:
         return _build_annotation(defs.get(str(ref).removeprefix(_DEFS), {}), defs, depth + 1)
@@ -51,7 +55,7 @@ def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -
         case "object":
             extra = schema.get("additionalProperties")
             values: Any = _build_annotation(extra, defs, depth + 1) if isinstance(extra, Mapping) else Any
-            return dict[str, values]  # made while it runs
+            return dict[str, values]  # a runtime type, which mypy does not see
         case "array":
             items = schema.get("items")
             return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
@@ -70,6 +74,7 @@ def _constrain(base_type: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _union(types: list[Any]) -> Any:
+    # Any accepts whatever the other options accept.
     if not types or Any in types:
         return Any
     try:
@@ -89,10 +94,12 @@ def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int
         else:
             fields.append((name, annotation, _field_default(property_schema["default"])))
     names = [name for name, *_rest in fields]
-    if not all(name.isidentifier() for name in names):  # of another place than code of ours
+    # A schema that this package did not write can have such names, which no attribute can have.
+    if not all(name.isidentifier() for name in names):
         return dict[str, Any]
     return msgspec.defstruct(str(schema.get("title") or "Form"), fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _field_default(value: Any) -> Any:
+    # msgspec refuses a list or dict with content as a default, because all instances would share it.
     return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict) else value

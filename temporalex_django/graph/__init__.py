@@ -1,6 +1,6 @@
-"""Graph workflows: the pure engine, usable alone, and what a graph is made of.
+"""Graph workflows: the pure engine, which works without Django, and the parts a graph is made of.
 
-Names are loaded when first used (PEP 562).
+Names are loaded when they are first used (PEP 562).
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"temporalex_django.graph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'temporalex_django.graph' has no attribute {name!r}")
+    # From now on the name is a global of the module, and this function is not called for it again.
     value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 

@@ -1,9 +1,9 @@
-"""Connectors: how steps reach other systems.
+"""Connectors: the objects through which steps reach other systems.
 
-A test double takes the place of a system without a change of code.
+A test double can replace a connector without a change of code.
 
-A step finds its connector by a key, mostly one from its config: what is stored is a name, never an object or an import
-path. The engine calls no connector; only steps do::
+A step finds its connector by a key, mostly one from its config. So a stored run holds a name, never an object or an
+import path. The engine calls no connector; only steps do::
 
     @connectors.connector("payments")
     class Payments(Connector):
@@ -28,19 +28,23 @@ C = TypeVar("C", bound="type[Connector] | Callable[[], Connector]")
 
 
 class Connector:
-    """A subclass lists its ``actions`` and has a method ``(params, config)`` of each name.
+    """The base class of connectors.
 
-    It gives ``Ok(result)`` or ``Err(reason)``.
+    A subclass lists its ``actions`` and has one method ``(params, config)`` for each of these names. The method
+    returns ``Ok(result)`` or ``Err(reason)``.
     """
 
     actions: ClassVar[Sequence[str]] = ()
 
     def supported_actions(self) -> list[str]:
-        """The names that ``execute`` takes."""
+        """Return the names that ``execute`` accepts."""
         return list(self.actions)
 
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
-        """Do it. An action that there is not is an ``Err``, no exception: the step decides what it means."""
+        """Run an action and return its result.
+
+        An unknown action is an ``Err`` and not an exception, so that the step decides what it means.
+        """
         if action not in self.supported_actions():
             action_names = ", ".join(self.supported_actions()) or "none"
             return Err(f"{type(self).__name__} has no action {action!r} (it has: {action_names})")
@@ -49,9 +53,10 @@ class Connector:
 
 
 class RecordingConnector(Connector):
-    """A test double: answers each action with what it was given, and keeps the ``calls``.
+    """A test double that gives prepared answers and records the ``calls``.
 
-    ``RecordingConnector(charge=Ok(7))``; a callable ``(params, config)`` computes its answer.
+    ``RecordingConnector(charge=Ok(7))`` answers the action ``charge``. An answer that is a callable ``(params,
+    config)`` is called.
     """
 
     def __init__(self, **answers: Any) -> None:
@@ -75,11 +80,10 @@ _lock = threading.Lock()
 
 
 def register(key: str, factory: C) -> C:
-    """Make a connector (a class, or a function without arguments that gives one) known under a key.
+    """Register a connector under a key and return it.
 
-    The last one counts.
-
-    Raises ``WorkflowDefinitionError``.
+    ``factory`` is a class, or a function without arguments that returns a connector. A later registration replaces an
+    earlier one. Raises ``WorkflowDefinitionError``.
     """
     if not isinstance(key, str) or not key:
         raise WorkflowDefinitionError(f"a connector needs a key that is a string, not {key!r}")
@@ -92,15 +96,15 @@ def register(key: str, factory: C) -> C:
 
 
 def connector(key: str) -> Callable[[C], C]:
-    """``register`` as a decorator."""
+    """Return a decorator that registers a class or function, as ``register`` does."""
     return lambda factory: register(key, factory)
 
 
 def get(key: str) -> Connector:
-    """The connector of a key: a test double where one is swapped in, else a new one. Raises ``NotConfigured``."""
+    """Return the connector of a key: a test double if one is swapped in, else a new one. Raises ``NotConfigured``."""
     with _lock:
         if doubles := _test_doubles.get(key):
-            return doubles[-1]  # type: ignore[no-any-return] # what `swapped` was given
+            return doubles[-1]  # type: ignore[no-any-return] # an argument of `swapped`
     factory = _factories.get(key)
     if factory is None:
         registered_keys = ", ".join(sorted(_factories)) or "none"
@@ -111,7 +115,7 @@ def get(key: str) -> Connector:
 
 
 def of(config: Any) -> Connector:
-    """The connector that a step's config names under ``connector``. Raises ``NotConfigured``."""
+    """Return the connector that the config of a step names under ``connector``. Raises ``NotConfigured``."""
     key = config.get("connector") if isinstance(config, Mapping) else getattr(config, "connector", None)
     if not isinstance(key, str):
         raise NotConfigured("the config of the step names no connector: give it {'connector': 'its key'}")
@@ -120,7 +124,7 @@ def of(config: Any) -> Connector:
 
 @contextmanager
 def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
-    """While inside, ``get`` gives these instead, in every thread."""
+    """Replace connectors inside the block, in every thread."""
     with _lock:
         for key, double in doubles.items():
             _test_doubles.setdefault(key, []).append(double)
@@ -129,4 +133,5 @@ def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
     finally:
         with _lock:
             for key, double in doubles.items():
+                # By value, not the last one: blocks in several threads may end in another order than they began.
                 _test_doubles[key].remove(double)

@@ -1,7 +1,7 @@
-"""What a run knows: the data it was started with, and what its steps gave.
+"""The context of a graph: the data that the run was started with, and the results of its steps.
 
-Both grow by appending only, so an instance and its successors share one list: a completion copies nothing, whatever was
-there before.
+Both grow by appending only. An instance and its successors therefore share one list, and completing a step copies
+nothing, however much is in the list.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from temporalex_django.graph.steps import StepRef, key_of
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEntry:
-    """A step that ended: with which event, when, with which data.
+    """A step that ended: its event, the time and the data.
 
-    The time is aware, and None where the caller of the engine gave none.
+    The time is aware. It is None where the caller of the engine passed none.
     """
 
     step: StepRef
@@ -29,20 +29,21 @@ class ExecutionEntry:
 
 
 class Log:
-    """The entries of an instance and of all that came of it.
+    """The entries of an instance and of all its successors.
 
-    Whoever appends behind the last one appends in place, others copy.
+    An instance uses only the first ``count`` entries. The instance at the end of the list appends in place; any other
+    one copies the list first.
     """
 
     __slots__ = ("configs", "entries", "position")
 
     def __init__(self) -> None:
         self.entries: list[ExecutionEntry] = []
-        self.position: dict[str, int] = {}  # of a key in the entries
-        self.configs: dict[int, Any] = {}  # by number of the step
+        self.position: dict[str, int] = {}  # index of the entry, by key of the step
+        self.configs: dict[int, Any] = {}  # by step number
 
     def fork(self, count: int) -> Log:
-        """The first ``count`` entries, to be continued differently."""
+        """Return a copy of the first ``count`` entries, to which other entries can be appended."""
         log = Log()
         log.entries = self.entries[:count]
         log.position = {key: index for key, index in self.position.items() if index < count}
@@ -50,12 +51,14 @@ class Log:
         return log
 
     def with_entry(self, count: int, key: str, entry: ExecutionEntry) -> Log:
+        # Copy if another successor of this instance has appended already, or if the entries behind have this key.
         log = self if len(self.entries) == count and key not in self.position else self.fork(count)
         log.position[key] = count
         log.entries.append(entry)
         return log
 
     def with_config(self, count: int, number: int, config: Any) -> Log:
+        # A config may be shared with other instances of this log, so a different one must not overwrite it.
         if number in self.configs:
             if self.configs[number] == config:
                 return self
@@ -69,7 +72,7 @@ class Log:
 
 
 class _ContextSource:
-    """What a context stands on when it was made by hand."""
+    """The data behind a context that was made by hand."""
 
     def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         self.initial = freeze(initial)
@@ -82,7 +85,7 @@ class _ContextSource:
 
 
 class Context:
-    """``initial`` and ``steps``, both readable by attribute or key, both read-only."""
+    """The data of an instance as ``initial`` and ``steps``, readable by attribute or key, and read-only."""
 
     __slots__ = ("_source",)
 
@@ -93,7 +96,7 @@ class Context:
 
     @classmethod
     def of(cls, instance: Any) -> Context:
-        """That of an instance, which is not asked before somebody reads."""
+        """Return the context of an instance. The instance is read when the context is."""
         context = cls.__new__(cls)
         object.__setattr__(context, "_source", instance)
         return context
@@ -105,7 +108,7 @@ class Context:
 
     @property
     def steps(self) -> Any:
-        """Data by step key; a step that ended without data has an empty entry."""
+        """The data by step key. A step that ended without data has an empty entry."""
         return Entries(self._step_keys, self._data_of)
 
     def _step_keys(self) -> list[str]:
@@ -114,12 +117,13 @@ class Context:
 
     def _data_of(self, key: str) -> Any:
         position = self._source.log.position[key]
+        # The entry belongs to a successor that shares the log.
         if position >= self._source.count:
             raise KeyError(key)
         return self._source.log.entries[position].context_updates
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the whole context as plain data."""
         return {"initial": self.initial, "steps": {key: self._data_of(key) for key in self._step_keys()}}
 
     def __eq__(self, other: object) -> bool:

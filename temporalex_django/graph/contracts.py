@@ -1,7 +1,7 @@
-"""What an engine stands on: where instances are kept, and who executes their steps.
+"""The contracts of an engine: a storage keeps instances, and a runner executes their steps.
 
-Workflows and steps know neither. Memory (``graph.standalone.memory``, ``graph.standalone.local_runner``) and Django
-(``db.graph_storage``, ``actions.graph_runner``) fulfil both, and one module of tests holds them to it.
+Workflows and steps depend on neither. Memory (``graph.standalone.memory``, ``graph.standalone.local_runner``) and
+Django (``db.graph_storage``, ``actions.graph_runner``) fulfil both contracts. One module of tests checks them all.
 """
 
 from __future__ import annotations
@@ -12,57 +12,66 @@ from typing import Any, Protocol
 from temporalex_django.graph.instance import FINAL, STATUSES, Instance
 from temporalex_django.graph.steps import StepRef
 
-#: What ``Storage.query`` takes.
+#: The filters of ``Storage.query``.
 FILTERS = frozenset({"id", "status", "version", "workflow"})
 #: Statuses of instances that are not closed.
 OPEN = tuple(status for status in STATUSES if status not in FINAL)
-#: What tells stored instances apart: id, workflow, and the version where the scope keeps versions apart.
+#: The identity of a stored instance: id, workflow, and the version where the scope keeps versions apart.
 Identity = tuple[str, str, int | None]
 
 
 class Storage(Protocol):
-    """Keeps instances whole. Thread-safe: a reader sees an instance as it was put, or not at all.
+    """A store of whole instances.
 
-    An id may belong to several workflows, and with scope ``version`` to several versions of one: those are kept apart.
-    Where an id alone is given, the one that was begun last is meant; ``workflow`` (a name) and ``version`` narrow it.
+    It is thread-safe: a reader sees an instance as it was put, or not at all.
+
+    An id may belong to several workflows, and with scope ``version`` to several versions of one. Those are kept
+    apart. Where only an id is given, the instance that was started last is meant; ``workflow`` (a name) and
+    ``version`` narrow the search.
     """
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """Raises ``WorkflowNotFound``, and ``PayloadError`` for what is stored and has no step in the class now."""
+        """Return the instance with that id.
+
+        Raises ``WorkflowNotFound``. Raises ``PayloadError`` for stored data with a step that the class no longer has.
+        """
 
     def put(self, instance: Instance) -> None:
-        """Insert or overwrite."""
+        """Insert or overwrite the instance."""
 
     def delete(self, id: str) -> None:
-        """All instances of that id; absent ones are fine."""
+        """Delete all instances with that id; a missing id is no error."""
 
     def query(self, **filters: Any) -> list[Instance]:
-        """Those for which all filters hold, begun last first; without a filter all.
+        """Return the instances that match all filters, newest start first; without a filter, all of them.
 
-        ``id``; ``status`` (one, or a list); ``version``; ``workflow`` (a class or its name). Raises ``TypeError`` for
-        others.
+        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name).
+        Raises ``TypeError`` for others.
         """
 
 
 class Timer(Protocol):
-    """Something that is to happen later."""
+    """A call that is scheduled for later."""
 
     def cancel(self) -> None:
-        """It does not happen any more; nothing when it has happened."""
+        """Cancel the call. Nothing happens if it was made already."""
 
 
 class Timers(Protocol):
-    """Calls functions later."""
+    """A scheduler of calls."""
 
     def start(self, seconds: float, fn: Callable[[], None]) -> Timer:
-        """Call ``fn()`` once, in a thread of its own choice, which ``fn`` does not hold up."""
+        """Call ``fn()`` once after ``seconds``, in a thread that the scheduler chooses.
+
+        ``fn`` must not block that thread.
+        """
 
     def stop(self) -> None:
-        """Call none of those that are still to come."""
+        """Cancel all calls that were not made yet."""
 
 
 class Runner(Protocol):
-    """Executes the steps of instances, and stores what becomes of them after each cycle."""
+    """An executor of the steps of instances, which stores the instance after each cycle."""
 
     def start_instance(
         self,
@@ -73,7 +82,7 @@ class Runner(Protocol):
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a pending instance, then begin it; gives its id.
+        """Store a pending instance, then start it. Return its id.
 
         Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is stored then.
         """
@@ -89,7 +98,7 @@ class Runner(Protocol):
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Give the one step that waits for it the event.
+        """Give the event to the one step that waits for it.
 
         Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``, ``PayloadError``; nothing changes then.
         """
@@ -97,38 +106,44 @@ class Runner(Protocol):
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Deliver that step's timeout in so many seconds, if it waits then. Raises as ``resume``, at once."""
+        """Deliver the timeout of that step after ``delay`` seconds, if the step waits then.
+
+        Raises the errors of ``resume``, at once.
+        """
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """Close it as cancelled. Raises ``WorkflowNotFound``, ``WorkflowClosed``."""
+        """Close the instance as cancelled. Raises ``WorkflowNotFound``, ``WorkflowClosed``."""
 
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
-        """The instance when it is closed; waits so many seconds, None is for ever.
+        """Wait until the instance is closed and return it.
 
-        Raises ``ResultTimeout``, ``WorkflowNotFound``.
+        ``timeout`` is in seconds; None waits for ever. Raises ``ResultTimeout``, ``WorkflowNotFound``.
         """
 
     def recover(self) -> int:
-        """Go on with what the storage has open and nobody runs; how many these are."""
+        """Continue the open instances of the storage that nothing runs. Return their number."""
 
     def forget(self, id: str) -> None:
-        """The instances of that id are about to be deleted: execute and time nothing of them any more."""
+        """Stop executing and timing the instances of that id, which are about to be deleted."""
 
     def stop(self) -> None:
-        """Begin no step any more; returns when those that run have ended and are stored."""
+        """Start no more steps. Return when the running ones have ended and are stored."""
 
 
 def identity(instance: Instance) -> Identity:
-    """That of an instance."""
+    """Return the identity of an instance."""
     cls = instance.workflow
     own = cls.unique is not None and cls.unique.scope == "version"
     return instance.id, cls.name, instance.version if own else None
 
 
 def checked(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Filters of ``Storage.query``, with ``workflow`` as a name and ``status`` as a list. Raises ``TypeError``."""
+    """Return the filters of ``Storage.query`` with ``workflow`` as a name and ``status`` as a list.
+
+    Raises ``TypeError``.
+    """
     if unknown := sorted(filters.keys() - FILTERS):
         raise TypeError(f"query: no such filter: {', '.join(unknown)} (known: {', '.join(sorted(FILTERS))})")
     criteria = {name: value for name, value in filters.items() if value is not None}

@@ -1,13 +1,15 @@
-"""The pure engine: each function takes an instance and gives a new one. No storage, no clock, no I/O.
+"""The pure engine: each function takes an instance and returns a new one. No storage, no clock, no I/O.
 
     instance = engine.advance(Instance.new(id="orderid::42", workflow=OrderFlow, initial={"order": 42}), now=now)
     result = engine.execute_step(instance, ValidateOrder)            # Event("valid", {"total": 12})
     instance = engine.complete_step(instance, ValidateOrder, "valid", {"total": 12}, now=now)
     instance = engine.activate_transitions(instance, ValidateOrder, "valid")
 
-Joins: a target is *requested* by a transition and becomes active when nothing that leads to it is active, waiting or
-requested any more. So branches that were never taken hold nobody up. That the test is one ``and`` rests on this:
-whatever leads to a step that has begun has ended for good, since a step becomes live only through one that leads to it.
+Joins: a transition *requests* a target. The target becomes active when nothing that leads to it is active, waiting or
+requested any more. So branches that were never taken delay no join.
+
+The test for this is one ``and`` of bit masks. That is enough because of one fact: whatever leads to a step that has
+started has ended for good. A step becomes live only through a step that leads to it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, events_of, external_events, is_step, key_of, name_of
 
-#: Nothing is left to do.
+#: The masks of an instance in which no step is left to do.
 NO_STEPS = {"active": 0, "waiting": 0, "requested": 0}
 
 
 def advance(instance: Instance, *, now: datetime | None = None) -> Instance:
-    """Begin a pending instance; complete one in which nothing is left to do. Any other comes back unchanged."""
+    """Start a pending instance, or complete one in which nothing is left to do.
+
+    Any other instance is returned unchanged.
+    """
     if instance.status == "pending":
         running_instance = instance.changed(status="running", telemetry_start_time=now)
         return request_targets(running_instance, [instance.graph.initial])[0]
@@ -41,7 +46,10 @@ def advance(instance: Instance, *, now: datetime | None = None) -> Instance:
 
 
 def execute_step(instance: Instance, step: StepRef) -> Any:
-    """Call the step with instance, its config and the context; its result as it is."""
+    """Call the step with the instance, its config and the context. Return its result as it is.
+
+    Raises ``WorkflowDefinitionError`` for a value that is not a step.
+    """
     if not is_step(step):
         raise WorkflowDefinitionError(f"{instance.id}: {step!r} is not a step: it has no execute")
     step_instance = step() if isinstance(step, type) else step
@@ -60,11 +68,11 @@ def complete_step(
     metadata: Mapping[str, Any] | None = None,
     limit: int = payloads.MAX_BYTES,
 ) -> Instance:
-    """The step has emitted ``event``: its data goes into the context, its entry into the execution history.
+    """Record that a step has emitted ``event``, with its data in the context and an entry in the execution history.
 
-    A step that has ended, and a closed instance, stay as they are (late and double deliveries). Raises
-    ``TemporalexError`` for a step that is not in progress or has no such event, ``PayloadError`` for data that cannot
-    be kept, or that makes the whole context larger than ``limit`` bytes.
+    A step that has ended and a closed instance are returned unchanged, because results may be late or delivered
+    twice. Raises ``TemporalexError`` for a step that is not in progress or has no such event. Raises ``PayloadError``
+    for data that cannot be stored, or that makes the whole context larger than ``limit`` bytes.
     """
     number = _step_number(instance, step)
     if instance.closed or instance.completed >> number & 1:
@@ -99,15 +107,16 @@ def complete_step(
 
 
 def activate_transitions(instance: Instance, step: StepRef, event: str) -> Instance:
-    """Activate what follows on ``event`` of a completed step, and what waited for it alone.
+    """Activate the steps that follow on ``event`` of a completed step, and the steps that waited for it alone.
 
-    Raises what a dynamic transition raises, and ``TemporalexError`` when it chooses what it did not declare.
+    Raises the errors of a dynamic transition, and ``TemporalexError`` when one chooses a target that it did not
+    declare.
     """
     return follow(instance, step, event)[0]
 
 
 def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
-    """``activate_transitions``, with the numbers of the steps that became active and the targets.
+    """Activate steps as ``activate_transitions`` does, and return their numbers and the targets as well.
 
     The numbers are in the order in which the steps start.
     """
@@ -118,7 +127,7 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
         raise TemporalexError(f"{instance.id}: step {name_of(step)} has not completed, so nothing follows on it yet")
     targets = choose_targets(instance, step, event)
     instance, active_numbers = request_targets(instance, targets)
-    # those that waited for this step; what does not depend on it is as ready as it was before
+    # Look only at requested steps behind this one: the others do not depend on it. See decision 32.
     for i in bits(instance.requested & instance.graph.after[number]):
         if not instance.graph.before[i] & instance.live:
             instance = instance.changed(requested=instance.requested & ~(1 << i), active=instance.active | 1 << i)
@@ -127,18 +136,24 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
 
 
 def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, list[int]]:
-    """Request targets; those that nothing holds up become active at once, in that order."""
+    """Request targets, and activate those for which no step is pending, in that order.
+
+    Return the instance and the numbers of the steps that became active.
+    """
     graph, log = instance.graph, instance.log
     new_numbers = []
     requested = instance.requested
     for target in targets:
         number = graph.number[target.step]
+        # Several paths may lead here; a step runs once.
         if (instance.active | instance.waiting | instance.completed) >> number & 1:
             continue
+        # A path without a config must not remove the config that an earlier path gave.
         if target.config is not None or not requested >> number & 1:
             log = log.with_config(instance.count, number, target.config)
         requested |= 1 << number
         new_numbers.append(number)
+    # Collect all targets of the event first: one of them may lead to another, which then has to wait for it.
     live = instance.active | instance.waiting | requested
     active_numbers = [number for number in dict.fromkeys(new_numbers) if not graph.before[number] & live]
     active = 0
@@ -149,9 +164,9 @@ def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Inst
 
 
 def wait_step(instance: Instance, step: StepRef) -> Instance:
-    """The step will emit its event later: a resume brings it.
+    """Let an active step wait: a resume will bring its event.
 
-    The instance waits when nothing else is to be executed.
+    The instance has the status ``waiting`` when no other step is active.
     """
     number = _step_number(instance, step)
     if instance.closed or instance.waiting >> number & 1:
@@ -170,7 +185,7 @@ def resume_step(
     *,
     now: datetime | None = None,
 ) -> Instance:
-    """A step that waits emits ``event``. Raises ``ResumeRefused`` when it does not wait or has no such event."""
+    """Let a waiting step emit ``event``. Raises ``ResumeRefused`` when it does not wait or has no such event."""
     number = _step_number(instance, step)
     if not instance.waiting >> number & 1:
         raise ResumeRefused(
@@ -184,7 +199,7 @@ def resume_step(
 
 
 def fail_step(instance: Instance, step: StepRef, reason: Any, *, now: datetime | None = None) -> Instance:
-    """The step, and with it the instance, has failed: nothing is active any more."""
+    """Fail the step, and with it the instance; no step is active afterwards."""
     _step_number(instance, step)
     if instance.closed:
         return instance
@@ -192,16 +207,16 @@ def fail_step(instance: Instance, step: StepRef, reason: Any, *, now: datetime |
 
 
 def cancel(instance: Instance) -> Instance:
-    """Cancelled at once; a closed instance stays as it is."""
+    """Cancel the instance at once. A closed instance is returned unchanged."""
     if instance.closed:
         return instance
     return instance.changed(status="cancelled", **NO_STEPS)
 
 
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
-    """The one waiting step that ``event`` is for. ``step`` is a step or a key. Raises ``ResumeRefused``.
+    """Return the one waiting step that takes ``event``. ``step`` is a step or a key. Raises ``ResumeRefused``.
 
-    The event of its timer is for none, unless it says so: that comes by itself.
+    The event of a step's timer comes by itself, so it can be sent only to a step that allows it (``outside``).
     """
     matching = [ref for ref in instance.graph.refs(instance.waiting) if event in external_events(ref)]
     if step is not None:
@@ -225,7 +240,8 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
 
 
 def require_declared(instance: Instance, step: StepRef, event: str) -> str:
-    """The event, as a plain string. Raises ``TemporalexError`` for one that the step does not declare."""
+    """Return the event as a plain string. Raises ``TemporalexError`` for one that the step does not declare."""
+    # A member of an Enum compares with plain names and hashes differently, so look-ups need the plain string.
     event = str.__str__(event) if isinstance(event, str) else event
     if (step, event) not in instance.graph.clauses and event not in events_of(step):
         raise TemporalexError(
@@ -236,14 +252,18 @@ def require_declared(instance: Instance, step: StepRef, event: str) -> str:
 
 
 def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
-    """Where the workflow goes from here; a dynamic clause decides by the context."""
+    """Return the targets that follow on an event; a dynamic clause chooses them by the context.
+
+    Raises the errors of the clause, and ``TemporalexError`` for targets that it may not choose.
+    """
     clause = instance.graph.clauses.get((step, str.__str__(event)))
     if clause is None:
         return ()
     if clause.route is None:
         return clause.targets
     location = f"{instance.id}: the transition of {name_of(step)} on {event!r}"
-    value = Context().run(clause.route, instance.context)  # whoever follows the graph, now or from its history
+    # An empty contextvars.Context, so that the choice is the same in a worker, in a replay and in a request.
+    value = Context().run(clause.route, instance.context)
     try:
         targets = targets_of(value)
     except ValueError as exc:
@@ -262,7 +282,7 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
 
 
 def _update_status(instance: Instance) -> Instance:
-    """Waiting means: something waits and nothing is to be executed."""
+    """Set the status to ``waiting`` if a step waits and none is active, else to ``running``."""
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"

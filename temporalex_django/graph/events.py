@@ -1,6 +1,6 @@
-"""``event(...)``: an event of a step with what goes with it: its data, who may send it, who judges it.
+"""``event(...)``: an event of a step, with the type of its data, a permission and a validator.
 
-It is the name itself, a string with more to say, so that it stands wherever a name does.
+An event is a string, so it can be used wherever a plain name can.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Validator = Callable[[Any, "Context"], Any]
 
 
 class DeclaredEvent(str):
-    """The name of an event, with what ``event`` was given. Equal to the plain name."""
+    """The name of an event, with the arguments of ``event``. It is equal to the plain name."""
 
     __slots__ = ("data_type", "permission", "validator")
 
@@ -37,13 +37,17 @@ class DeclaredEvent(str):
 def event(
     name: str, *, data: Any = Any, validator: Validator | None = None, permission: str | None = None
 ) -> DeclaredEvent:
-    """An event of a step, for ``events`` and ``WaitForEvent``.
+    """Declare an event of a step, for ``events`` and ``WaitForEvent``.
 
-    ``data`` is the type of what goes with it: a dataclass, TypedDict or msgspec type. Data that do not fit are refused,
-    those of ``resume`` where they are sent, with ``PayloadError``. ``validator(data, context)`` looks at a ``resume``
-    before it counts: it returns ``None`` or ``Ok(...)`` to accept, ``Err(reason)`` or raises to refuse, which is
-    ``UpdateRejected`` with the ``reason`` for whoever sent it. ``permission`` (``app.codename``) is what a person needs
-    who sends it, instead of the permission to signal runs; code needs none. Raises ``WorkflowDefinitionError``.
+    - ``data`` is the type of the data: a dataclass, TypedDict or msgspec type. Data that do not fit are refused. For
+      ``resume`` this happens where it is called, with ``PayloadError``.
+    - ``validator(data, context)`` checks a ``resume`` before it counts. It accepts by returning ``None`` or
+      ``Ok(...)``. It refuses by returning ``Err(reason)`` or by raising. The sender then gets ``UpdateRejected`` with
+      the ``reason``.
+    - ``permission`` (``app.codename``) is the permission that a person needs to send the event, instead of the
+      permission to signal runs. Code needs none.
+
+    Raises ``WorkflowDefinitionError``.
     """
     names.check_code_name(name, label="event")
     if validator is not None and not (callable(validator) and accepts_arguments(validator, 2)):
@@ -58,19 +62,20 @@ def event(
 
 
 def find_declared_event(step: StepRef, name: str) -> DeclaredEvent | None:
-    """What the step says of an event; None for one that is but a name."""
+    """Return the step's declaration of an event; None for an event that is a plain name."""
     return next(
         (step_event for step_event in step.events if isinstance(step_event, DeclaredEvent) and step_event == name), None
     )
 
 
 def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) -> None:
-    """Ask about data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
+    """Check the data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
     typed_data = payloads.convert(
         deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
     )
     if declared.validator is None:
         return
+    # Validators are workflow code: no clock, no randomness, no outside world (see decision 18).
     guard.watch(declared.validator)
     try:
         verdict = declared.validator(typed_data, context)
@@ -86,6 +91,7 @@ def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) ->
         raise UpdateRejected(
             refusal if isinstance(refusal, str) and refusal else repr(refusal), reason=_plain_reason(refusal)
         )
+    # Close it, or Python warns that it was never awaited.
     if inspect.iscoroutine(verdict):
         verdict.close()
     raise UpdateRejected(

@@ -1,8 +1,10 @@
-"""Read-only data: what steps are handed, and what an instance keeps.
+"""Read-only data: the context that steps read and that an instance keeps.
 
-JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. No key takes a method
-away, since data come from anywhere and code calls ``data.get("sku")``: by attribute such a name is the method, and by
-key the data. An array or an object is both: ``context.initial.items`` is the order's items, and can be called.
+JSON data go in and the same data come out, deep and frozen: ``data["sku"]`` and ``data.sku`` both work.
+
+A key never hides a method, because data come from anywhere and code calls ``data.get("sku")``. Such a name is the
+method as an attribute, and the data as a key. An array or an object is both: ``context.initial.items`` is the list of
+the order's items, and can also be called.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ class Data(dict[str, Any]):
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> Any:
+        # Python itself looks up dunder names, which data must not answer.
         if not name.startswith("__") and dict.__contains__(self, name):
             return _read_attribute(dict.__getitem__(self, name), self, name, _METHODS)
         return dict.__getattribute__(self, name)
@@ -28,10 +31,12 @@ class Data(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"there is no {name!r} here, only: {', '.join(dict.keys(self)) or 'nothing'}")
 
+    # A copy is meant to be changed, so it is an ordinary dict.
     def __deepcopy__(self, memo: Any) -> dict[str, Any]:
-        return thaw(self)  # type: ignore[no-any-return] # a mapping gives a dict
+        return thaw(self)  # type: ignore[no-any-return] # a mapping becomes a dict
 
     def __reduce__(self) -> Any:
+        # Pickles hold plain data, so that they do not depend on this module.
         return dict, (thaw(self),)
 
     __setattr__ = __delattr__ = __setitem__ = __delitem__ = __ior__ = _refuse
@@ -44,7 +49,7 @@ class Items(list[Any]):
     __slots__ = ()
 
     def __deepcopy__(self, memo: Any) -> list[Any]:
-        return thaw(self)  # type: ignore[no-any-return] # a sequence gives a list
+        return thaw(self)  # type: ignore[no-any-return] # a sequence becomes a list
 
     def __reduce__(self) -> Any:
         return list, (thaw(self),)
@@ -54,12 +59,13 @@ class Items(list[Any]):
 
 
 class _CallableMixin:
-    """An array or object that stands where a mapping has a method, and is that method when it is called."""
+    """An array or object under the name of a mapping's method; calling it calls that method."""
 
     _method: Any
 
     def __init__(self, value: Any, method: Any) -> None:
         super().__init__(value)  # type: ignore[call-arg] # that of the other base
+        # The class refuses ordinary assignment.
         object.__setattr__(self, "_method", method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +86,7 @@ _CALLABLE_TYPES: dict[type, Any] = {Items: _CallableItems, Data: _CallableData}
 
 
 def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) -> Any:
-    """What ``whole.name`` is where the data have that key."""
+    """Return ``owner.name`` for data that have that key."""
     if name not in methods:
         return value
     method = object.__getattribute__(owner, name)
@@ -89,7 +95,7 @@ def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) 
 
 
 def freeze(value: Any) -> Any:
-    """``value`` (plain JSON data) as nobody can change it; a copy unless it is frozen already."""
+    """Return ``value`` (plain JSON data) as read-only data: a copy, unless it is frozen already."""
     if isinstance(value, (Data, Items)):
         return value
     if isinstance(value, Mapping):
@@ -100,7 +106,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """The same as ordinary dicts and lists."""
+    """Return frozen data as ordinary dicts and lists."""
     if isinstance(value, dict):
         return {key: thaw(part) for key, part in dict.items(value)}
     if isinstance(value, list):
@@ -109,13 +115,13 @@ def thaw(value: Any) -> Any:
 
 
 class Entries(Mapping[str, Any]):
-    """Data by step key, readable by attribute or key; read-only."""
+    """The data of the steps by key, readable by attribute or key; read-only."""
 
     __slots__ = ("_data_of", "_keys")
 
     def __init__(self, keys: Any, data_of: Any) -> None:
-        object.__setattr__(self, "_keys", keys)  # gives the keys in the order in which the steps ended
-        object.__setattr__(self, "_data_of", data_of)  # gives the data of a key; raises KeyError
+        object.__setattr__(self, "_keys", keys)  # returns the keys in the order in which the steps ended
+        object.__setattr__(self, "_data_of", data_of)  # returns the data of a key, or raises KeyError
 
     def __getitem__(self, key: str) -> Any:
         return object.__getattribute__(self, "_data_of")(key)

@@ -1,4 +1,4 @@
-"""``Instance``: a snapshot of one execution of a graph. A plain frozen value; the engine gives new ones."""
+"""``Instance``: a snapshot of one execution of a graph, as a frozen value; the engine returns new ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from temporalex_django.graph.definition.structure import Graph, bits
 from temporalex_django.graph.frozen_data import Data, freeze
 from temporalex_django.graph.steps import StepRef
 
-#: ``completed``, ``failed`` and ``cancelled`` are final.
+#: The statuses of an instance; ``completed``, ``failed`` and ``cancelled`` are final.
 STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Made by ``Instance.new``, changed by the functions of ``engine`` only.
+    """An execution of a graph, created by ``Instance.new`` and changed only by the functions of ``engine``.
 
-    The four sets of steps are disjoint: ``active_steps`` are to be executed, ``waiting_steps`` wait for an event,
-    ``requested_steps`` wait for predecessors that can still run, ``completed_steps`` have ended. They hold what
-    ``transitions`` holds.
+    The four sets of steps are disjoint. ``active_steps`` are to be executed, ``waiting_steps`` wait for an event,
+    ``requested_steps`` wait for predecessors that can still run, and ``completed_steps`` have ended. Their members
+    are the classes and instances of ``transitions``.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Instance:
     runtime_metadata: Mapping[str, Any] = field(default_factory=Data)
     telemetry_metadata: Mapping[str, Any] = field(default_factory=Data)
     telemetry_start_time: datetime | None = None
-    started_by: str = ""  # key of the user; empty: code
+    started_by: str = ""  # key of the user; empty if code started it
     failed_step: StepRef | None = None
     reason: Any = None
     active: int = 0  # bit masks over ``workflow._graph``
@@ -45,8 +45,8 @@ class Instance:
     requested: int = 0
     completed: int = 0
     log: Log = field(default_factory=Log, repr=False)
-    count: int = 0  # of entries in the log that are this instance's
-    size: int = 0  # bytes of all that the steps gave, as JSON
+    count: int = 0  # number of entries in the log that belong to this instance
+    size: int = 0  # bytes of the data of all steps, as JSON
 
     @classmethod
     def new(
@@ -58,7 +58,10 @@ class Instance:
         initial: Mapping[str, Any] | None = None,
         telemetry_metadata: Mapping[str, Any] | None = None,
     ) -> Instance:
-        """A pending instance. Raises ``InvalidId``, ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``."""
+        """Return a pending instance.
+
+        Raises ``InvalidId``, ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``.
+        """
         if not isinstance(id, str) or not id:
             raise InvalidId(f"an instance needs an id that is a string, not {id!r}")
         if not isinstance(getattr(workflow, "_graph", None), Graph):
@@ -74,10 +77,14 @@ class Instance:
         )
 
     def changed(self, **changes: Any) -> Instance:
-        """A copy with other values. A tenth of the time of ``dataclasses.replace``, which runs ``__init__``."""
+        """Return a copy with other values.
+
+        It takes a tenth of the time of ``dataclasses.replace``, which runs ``__init__``.
+        """
         instance = object.__new__(Instance)
         fields = instance.__dict__
         fields.update(self.__dict__)
+        # The cached sets of steps are of the old masks.
         for name in _CACHED_NAMES:
             fields.pop(name, None)
         fields.update(changes)
@@ -85,17 +92,17 @@ class Instance:
 
     @property
     def graph(self) -> Graph:
-        """The graph of its class: steps by number, and which leads to which."""
-        return self.workflow._graph  # type: ignore[no-any-return] # noqa: SLF001 - of a class that `new` has looked at
+        """The graph of the class: the steps by number, and the transitions between them."""
+        return self.workflow._graph  # type: ignore[no-any-return] # noqa: SLF001 - `new` has checked the class
 
     @property
     def context(self) -> Context:
-        """The data it began with and what its steps gave, read-only."""
+        """The data that the instance started with and the results of its steps; read-only."""
         return Context.of(self)
 
     @property
     def execution_history(self) -> tuple[ExecutionEntry, ...]:
-        """What its steps gave, in the order in which that was taken in."""
+        """The entries of the steps that ended, in the order in which the instance recorded them."""
         return tuple(self.log.entries[: self.count])
 
     @cached_property
@@ -105,7 +112,7 @@ class Instance:
 
     @cached_property
     def waiting_steps(self) -> frozenset[StepRef]:
-        """The steps that wait for an event or their time."""
+        """The steps that wait for an event or a time."""
         return frozenset(self.graph.refs(self.waiting))
 
     @cached_property
@@ -120,17 +127,17 @@ class Instance:
 
     @property
     def current_step(self) -> StepRef | None:
-        """For display: the first active step, else the first that waits; None when nothing is in progress."""
+        """For display: the first active step, else the first waiting step; None when no step is in progress."""
         return next(self.graph.refs(self.active or self.waiting), None)
 
     @property
     def step_configs(self) -> dict[StepRef, Any]:
-        """Configs of the steps that are to come."""
+        """The configs of the steps that have not ended."""
         live = self.active | self.waiting | self.requested
         return {self.graph.steps[i]: self.log.configs[i] for i in bits(live) if self.log.configs.get(i) is not None}
 
     def config_of(self, step: StepRef) -> Any:
-        """The config of a step that is active, waiting or requested; None for others."""
+        """Return the config of a step that is active, waiting or requested; None for others."""
         number = self.graph.number[step]
         return self.log.configs.get(number) if self.live >> number & 1 else None
 
@@ -141,11 +148,12 @@ class Instance:
 
     @property
     def closed(self) -> bool:
-        """Whether its status is a final one."""
+        """True if the status is final."""
         return self.status in FINAL
 
     def _identity(self) -> tuple[Any, ...]:
         fields = {name: value for name, value in self.__dict__.items() if name not in _CACHED_NAMES}
+        # The log is shared: entries behind ``count`` and configs of ended steps are no part of this instance.
         fields["log"] = (self.execution_history, self.step_configs)
         return tuple(fields[name] for name in self.__dataclass_fields__)
 

@@ -1,7 +1,7 @@
-"""What becomes of an instance when something ends: the one place that drives the engine.
+"""Progress of an instance when steps end: the one place that drives the engine.
 
-The durable run, the projection of a history and the local runner feed it the same things, so they come to the same
-instance. It knows no clock and begins nothing itself: what is to be begun is its answer.
+The durable run, the projection of a history and the local runner pass it the same results, so they get the same
+instance. It has no clock and starts nothing itself: it returns the steps that the caller has to start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A step that failed by an exception or a timeout: its last attempt."""
+    """The last attempt of a step that failed by an exception or a timeout."""
 
     type: str
     message: str
@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TimerEvent(Event):
-    """The event of a waiting step that its own timer brought."""
+    """The event of a waiting step that its own timer emitted."""
 
 
 Result = Event | Pending | Err[Any] | Failure
@@ -39,9 +39,10 @@ ProgressListener = Callable[[str, dict[str, Any]], None]
 
 
 class Progress:
-    """``instance`` is where it stands; ``failure`` says what closed it, for the history.
+    """The progress of one instance.
 
-    ``tell(name, facts)`` hears what happens; None: nobody listens.
+    ``instance`` is its current state. ``failure`` describes the failure that closed it, for the history.
+    ``listener(name, facts)`` is called for each thing that happens; with None nothing is reported.
     """
 
     def __init__(
@@ -51,22 +52,25 @@ class Progress:
         self.listener = listener
         self.failure: dict[str, Any] | None = None
         self._limit = limit
-        self._start_times: dict[int, datetime | None] = {}  # when each step became active, or began to wait
+        self._start_times: dict[int, datetime | None] = {}  # time at which a step became active or started to wait
 
     def begin(self, now: datetime | None) -> list[int]:
-        """Numbers of the steps to begin: to be executed, or (``Step.waits``) to be waited for."""
+        """Start the instance and return the numbers of the steps that the caller has to start.
+
+        They are executed, or, if they have ``Step.waits``, they wait.
+        """
         is_new = self.instance.status == "pending"
         instance = engine.advance(self.instance, now=now)
         if is_new:
             self._announce("workflow_started")
-        # a snapshot may hold steps that wait already: those begin to wait anew
+        # The snapshot of a moved run may hold waiting steps. Their timers belong to the old run, so they start again.
         waiting_numbers = [i for i in bits(instance.waiting) if instance.graph.steps[i].waits]
         return waiting_numbers + self._enter_steps(instance, [*bits(instance.active)], now)
 
     def fold(self, results: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
-        """Steps that ended, in that order; gives the numbers of the steps to begin.
+        """Record steps that ended, in that order, and return the numbers of the steps to start.
 
-        When one of them failed, what the others gave is kept and nothing follows on it.
+        If one of them failed, the results of the others are kept and no step follows on them.
         """
         instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None
@@ -76,6 +80,7 @@ class Progress:
                 match result:
                     case Event():
                         instance = self._complete_step(instance, number, result, now)
+                        # The siblings of a failed step keep their data, but nothing starts after them, see decision 32.
                         if failed is None:
                             instance, new_numbers = self._follow_step(instance, number, result.name)
                             active_numbers += new_numbers
@@ -86,7 +91,7 @@ class Progress:
                         failed = failed or (number, result)
             except (MemoryError, RecursionError):
                 raise
-            except Exception as exc:  # noqa: BLE001 - a transition is the user's code; its failure is the run's
+            except Exception as exc:  # noqa: BLE001 - a transition is user code, and its error fails the run
                 failed = failed or (number, Failure(**describe(exc)))
         if failed is not None:
             return self._fail_step(instance, *failed, now)
@@ -117,9 +122,10 @@ class Progress:
         return instance, active_numbers
 
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
-        """Let those end that end by themselves; the others are the caller's to begin."""
+        """Complete the steps that end by themselves; return the others, which the caller has to start."""
         remaining: list[int] = []
-        for number in step_numbers:  # grows while it is walked
+        # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.
+        for number in step_numbers:
             step = instance.graph.steps[number]
             self._start_times[number] = now
             if self.listener is not None:
@@ -128,6 +134,7 @@ class Progress:
             event = step.instant
             if event is None and step.waits:
                 timer = timer_of(step)
+                # A timer of no seconds would cost a command and an activation.
                 if timer is not None and timer[0] == 0:
                     event = timer[1]
                 else:
@@ -183,12 +190,12 @@ class Progress:
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
-    """None when one of them is not known."""
+    """Return the seconds from start to end; None if one of them is not known."""
     return None if start is None or end is None else (end - start).total_seconds()
 
 
 def decode_step_result(value: Any) -> Result:
-    """What the history has of a step's result, as a result. See ``encode_step_result``."""
+    """Return the result of a step from its form in the history. See ``encode_step_result``."""
     if "event" in value:
         return Event(value["event"], value.get("data"), value.get("metadata") or {})
     if "wrong" in value:
@@ -197,13 +204,15 @@ def decode_step_result(value: Any) -> Result:
 
 
 def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
-    """What a step gave, for the history; ``wrong`` says why it is none of what a step may give.
+    """Return the result of a step in its form for the history.
 
-    Raises ``ReturnedErr``: the step's policy decides whether it is tried again.
+    The key ``wrong`` holds the reason for a value that a step may not return. Raises ``ReturnedErr`` for an ``Err``:
+    the policy of the step decides whether it is tried again.
     """
     match value:
         case Event(name, data, metadata) if name in events:
             result = {"event": str.__str__(name), "data": data}
+            # Most steps have no metadata: leave the key out of their histories.
             return {**result, "metadata": metadata} if metadata else result
         case Event(name):
             event_names = ", ".join(events)

@@ -1,4 +1,7 @@
-"""Pictures of a graph as text: mermaid, DOT and D2. Names and labels are escaped: a class may be called anything."""
+"""Pictures of a graph as text: mermaid, DOT and D2.
+
+Names and labels are escaped, because they may hold any character.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from temporalex_django.graph.definition.structure import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, name_of
 
-#: Fill and border of a step by its state; readable in print, and told apart by the label as well.
+#: Fill and border of a step by its state. They are readable in print, and the label also names the state.
 COLOURS = {
     "completed": ("#d9f2e3", "#1f7a4d"),
     "active": ("#dbeafe", "#1d4ed8"),
@@ -19,7 +22,7 @@ COLOURS = {
 
 
 def states(instance: Instance | None) -> dict[StepRef, str]:
-    """The state of each step that has one."""
+    """Return the state of each step that has one."""
     if instance is None:
         return {}
     step_states: dict[StepRef, str] = {}
@@ -31,12 +34,13 @@ def states(instance: Instance | None) -> dict[StepRef, str]:
 
 
 def mermaid(graph: Graph, instance: Instance | None = None) -> str:
-    """``flowchart TD`` with a class definition for each state that occurs."""
+    """Return a mermaid ``flowchart TD``, with a class definition for each state that occurs."""
     step_states = states(instance)
     lines = ["flowchart TD"]
     for number, step in enumerate(graph.steps):
         state = step_states.get(step)
         label = _escape_mermaid(name_of(step) + (f" ({state})" if state else ""))
+        # Nodes are called by number: two classes of different modules may have one name.
         lines.append(f'    s{number}["{label}"]' + (f":::{state}" if state else ""))
     for source, event, target, dynamic in _arrows(graph):
         arrow = "-.->" if dynamic else "-->"
@@ -48,7 +52,7 @@ def mermaid(graph: Graph, instance: Instance | None = None) -> str:
 
 
 def dot(graph: Graph, instance: Instance | None = None) -> str:
-    """A ``digraph``."""
+    """Return a ``digraph`` in the DOT language."""
     step_states = states(instance)
     lines = ["digraph {", "    node [shape=box style=rounded fontname=sans-serif];"]
     for number, step in enumerate(graph.steps):
@@ -65,7 +69,7 @@ def dot(graph: Graph, instance: Instance | None = None) -> str:
 
 
 def d2(graph: Graph, instance: Instance | None = None) -> str:
-    """Input of the ``d2`` program, which draws it."""
+    """Return the input of the ``d2`` program."""
     step_states = states(instance)
     lines = ["direction: down"]
     for number, step in enumerate(graph.steps):
@@ -96,6 +100,6 @@ def _quote(text: str) -> str:
 
 
 def _escape_mermaid(text: str) -> str:
-    """Mermaid takes entities inside quotes."""
+    """Escape a label with the entities that mermaid accepts inside quotes."""
     escaped_text = text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
     return escaped_text.replace("\n", " ").replace("|", "#124;")

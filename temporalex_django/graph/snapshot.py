@@ -1,8 +1,9 @@
 """An instance as plain data, and back.
 
-What a run that moves to another version of its class takes along, and what storages keep.
+A run that moves to another version of its class takes this form along, and storages keep it.
 
-Steps stand in it by their keys. What is read back is looked up in the class, never imported by a name from the data.
+Steps are named by their keys. When data is read, keys are looked up in the class; nothing is imported by a name from
+the data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _STEP_SETS = ("active", "waiting", "requested", "completed")
 
 
 def dump(instance: Instance) -> dict[str, Any]:
-    """Plain JSON data of all but the class."""
+    """Return the instance as plain JSON data, without its class."""
     keys = instance.graph.keys
     started = instance.telemetry_start_time
     return {
@@ -49,9 +50,9 @@ def dump(instance: Instance) -> dict[str, Any]:
 
 
 def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender | None = None) -> dict[str, Any] | None:
-    """What a new run begins with beside its input; ``started_by`` is the person who starts it.
+    """Return the data that a new run starts with besides its input; ``started_by`` is the person who starts it.
 
-    Raises ``PayloadError`` for telemetry of what is no graph, or that is no mapping.
+    Raises ``PayloadError`` for telemetry that is not a mapping, or of a workflow that is not a graph.
     """
     is_graph = isinstance(getattr(workflow, "_graph", None), Graph)
     starter = (
@@ -69,7 +70,11 @@ def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender |
 
 
 def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:
-    """The instance with which a run begins; ``data``: see ``start_snapshot`` and ``snapshot_for_version``."""
+    """Return the instance that a run starts with.
+
+    ``data`` comes from ``start_snapshot`` or from ``snapshot_for_version``.
+    """
+    # Only a whole instance has a status: the run was moved here from another version.
     if data is not None and "status" in data:
         return load(workflow, data)
     start_data = data or {}
@@ -80,11 +85,11 @@ def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mappi
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
-    """The instance that ``dump`` was given, of that class.
+    """Return the instance that ``dump`` has written, for that class.
 
-    Raises ``PayloadError`` for a step or a status that there is not.
+    Raises ``PayloadError`` for a step or a status that does not exist.
     """
-    graph: Graph = workflow._graph  # noqa: SLF001 - the class is one of ours
+    graph: Graph = workflow._graph  # noqa: SLF001 - the class is a graph workflow
     label = f"the stored instance {data.get('id')!r} of {workflow.__name__}"
 
     def number(key: str) -> int:
@@ -122,7 +127,7 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
 
 
 def redact_instance(instance: Instance, redactor: Redactor) -> Instance:
-    """The instance as somebody sees it who does not see all of its data."""
+    """Return a copy of the instance for somebody who may not see all of its data."""
     data = dump(instance)
     data["initial"] = redactor.redact_payload(data["initial"])
     data["configs"] = {
@@ -136,12 +141,12 @@ def redact_instance(instance: Instance, redactor: Redactor) -> Instance:
 
 
 def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str, str]) -> dict[str, Any]:
-    """A snapshot of ``instance`` for the class ``target``.
+    """Return a snapshot of ``instance`` for the class ``target``.
 
-    ``new_keys`` maps old keys to new ones, to "" what is left behind.
+    ``new_keys`` maps old keys to new ones, and to "" the keys of ended steps whose data is left behind.
 
-    Raises ``PayloadError`` saying why the instance cannot stand in that graph: a step that is not there, or one that
-    has begun although something that leads to it there has still to end.
+    Raises ``PayloadError`` with the reason why the graph of ``target`` cannot hold the instance. Either a step does
+    not exist there, or a step has started although a step before it has not ended.
     """
     if instance.closed:
         raise PayloadError(f"{instance.id} has ended ({instance.status}): there is nothing to move")
@@ -150,6 +155,7 @@ def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str,
 
     def rename_key(key: str, *, live: bool) -> str | None:
         new = new_keys.get(key, key)
+        # A step that has ended is needed for its data alone; a live one must continue somewhere.
         if not new and not live:
             return None
         if new not in graph.by_key:
@@ -167,6 +173,7 @@ def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str,
     data["entries"] = [entry for entry in entries if entry[0] is not None]
     data["version"] = target.version
     moved_instance = load(target, data)
+    # The join test of the engine relies on this: what leads to a step that has started has ended for good.
     for i in bits(moved_instance.active | moved_instance.waiting | moved_instance.completed):
         for a in bits(graph.before[i] & moved_instance.live):
             raise PayloadError(

@@ -1,6 +1,6 @@
 """``Step``, and the steps that come with the library.
 
-A step is used in ``transitions`` as a class, or as an instance where it has parameters; instances compare by value.
+A step is used in ``transitions`` as a class, or as an instance where it has parameters. Instances compare by value.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("temporalex_django.workflow")
 
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-#: What resumes, timers and the like are called; a key or an event of that form is nobody's.
+#: The library's own names (of resumes, timers and others) have this prefix; events of users may not.
 _RESERVED_PREFIX = "__"
 
 
 class Step:
     """One step of a graph. A subclass has ``events`` and ``execute``. An event is a name, or ``event(...)``.
 
-    ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one
-    attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic``
-    runs it in the transaction of the turn: its ORM writes, its result and what the graph does next commit together.
-    With ``by_hand = False`` nobody completes or fails it by hand.
+    - ``key`` names its entry in the context. The default is the class name in snake case.
+    - ``retry``, ``timeout`` (of one attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are the options of
+      the activity that runs the step.
+    - ``atomic`` runs it in the transaction of the turn: its ORM writes, its result and the next step of the graph
+      commit together.
+    - ``by_hand = False`` forbids operators to complete or fail it by hand.
     """
 
     events: ClassVar[Sequence[str]] = ()
@@ -53,23 +55,25 @@ class Step:
     queue: ClassVar[str | None] = None
     atomic: ClassVar[bool] = False
     by_hand: ClassVar[bool] = True
-    #: What people call it.
+    #: The name of the step for people.
     label: ClassVar[str | None] = None
 
-    #: Ends by itself with this event, the moment it becomes active; nothing is executed.
+    #: The step ends by itself with this event as soon as it becomes active; nothing is executed.
     instant: ClassVar[str | None] = None
-    #: Only waits: for a resume, or for its timer.
+    #: The step only waits, for a resume or for its timer.
     waits: ClassVar[bool] = False
 
     def timer(self) -> tuple[float, str] | None:
-        """After how many seconds of waiting which event comes by itself."""
+        """Return the seconds of waiting after which an event comes by itself, and that event; None without a timer."""
         return None
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Any:
-        """Do it. Plain or async; may use the ORM. Gives ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
+        """Do the work of the step and return ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
 
-        Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it
-        raises is tried again by ``retry``, and so is ``Err``; a wrong result fails the run at once.
+        It may be plain or async, and may use the ORM. It runs at least once (``activity_context().idempotency_key``
+        is stable), or exactly once when ``atomic``.
+
+        An exception is retried as ``retry`` says, and so is ``Err``. A wrong result fails the run at once.
         """
         raise WorkflowDefinitionError(f"step {name_of(type(self))}: it has no execute(self, instance, config, context)")
 
@@ -78,7 +82,7 @@ StepRef = type[Step] | Step
 
 
 class Done(Step):
-    """The end of every path: becomes active and emits ``done``."""
+    """The end of every path: it becomes active and emits ``done``."""
 
     events = ("done",)
     instant = "done"
@@ -88,7 +92,10 @@ class Done(Step):
 
 
 class Debug(Step):
-    """Logs the keys of the context and the events so far at DEBUG (data stays out of logs), and emits ``completed``."""
+    """A step that logs the keys of the context and the events so far, and emits ``completed``.
+
+    It logs at DEBUG. Data stay out of the log.
+    """
 
     events = ("completed",)
 
@@ -102,9 +109,9 @@ class Debug(Step):
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Emits ``timeout`` after ``duration`` (a timedelta or seconds). Two in one graph need different keys.
+    """A step that emits ``timeout`` after ``duration`` (a timedelta or seconds).
 
-    With ``outside`` somebody may ``resume("timeout")`` before that.
+    Two of them in one graph need different keys. With ``outside``, ``resume("timeout")`` may end the wait earlier.
     """
 
     events = ("timeout",)
@@ -127,16 +134,17 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class WaitForEvent(Step):
-    """Waits for ``resume(name)`` and emits ``name``.
+    """A step that waits for ``resume(name)`` and emits ``name``.
 
-    With a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over; with ``outside`` somebody may
-    ``resume("timeout")`` before that. ``name`` may be an ``event(...)``, which says more of it.
+    With a ``timeout`` (a timedelta or seconds), it emits ``timeout`` after that time. With ``outside``,
+    ``resume("timeout")`` may end the wait earlier. ``name`` may be an ``event(...)`` with a type, a permission or a
+    validator.
     """
 
     waits = True
 
     name: str = "received"
-    timeout: timedelta | float | None = None  # type: ignore[misc] # of the wait; nothing is executed that could have another
+    timeout: timedelta | float | None = None  # type: ignore[misc] # of the wait; no attempt runs that could have one
     key: str | None = None
     outside: bool = False
 
@@ -166,16 +174,20 @@ class WaitForEvent(Step):
 
 @dataclass(frozen=True)
 class Approval(Step):
-    """A person decides: ``approved`` or ``rejected``, in his inbox, or by ``resume("approved", by=user)``.
+    """A step that a person decides: ``approved`` or ``rejected``, in their inbox or by ``resume("approved", by=user)``.
 
-    It opens a human task, called ``title`` (else what people call the step). ``role`` is a Django permission
-    (``app.codename``) or the name of a group; who decides must have it, or be one of the ``users`` (usernames) or in
-    one of the ``groups``. ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then;
-    ``remind``, ``escalate`` and ``form`` are those of ``api.approval``. With ``four_eyes``
-    (see ``api.approval``) a user decides who has neither started the run nor decided an earlier approval of it; code
-    that names nobody may not. Who decided stands in the
-    history and, with the data given, in the context: as ``by`` (and ``by_key``, the user's primary key as text) beside
-    the keys of an object, and beside ``data`` where the data are no object.
+    It opens a human task with the name ``title``; the default is the name of the step for people.
+
+    - ``role`` is a Django permission (``app.codename``) or the name of a group. The person who decides must have it, or
+      be one of the ``users`` (usernames), or be in one of the ``groups``.
+    - ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then.
+    - ``remind``, ``escalate`` and ``form`` are those of ``api.approval``.
+    - ``four_eyes`` (see ``api.approval``) requires a user who has neither started the run nor decided an earlier
+      approval of it. Code that names no user may not decide.
+
+    The history records who decided. So does the context, with the data of the decision: as ``by``, and as ``by_key``,
+    the primary key of the user as text. If the data are an object, both are added to its keys. Other data are under
+    ``data``.
     """
 
     waits = True
@@ -193,7 +205,8 @@ class Approval(Step):
 
     def __post_init__(self) -> None:
         names.check_label(self.title, owner="Approval: title")
-        for name in ("users", "groups"):  # a list would do, and cannot be compared as steps are
+        # A list is accepted and stored as a tuple: steps are hashed and compared by value.
+        for name in ("users", "groups"):
             if isinstance(members := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(members))
         self.human_task_spec()
@@ -206,7 +219,7 @@ class Approval(Step):
         return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
 
     def human_task_spec(self) -> HumanTaskSpec:
-        """What is asked of whom."""
+        """Return the description of the human task: its title, its candidates and its outcomes."""
         return human_task_spec(
             self.title or _title_of(self),
             display_name=name_of(self),
@@ -230,18 +243,21 @@ class Approval(Step):
 
 
 def timer_of(step: StepRef) -> tuple[float, str] | None:
-    """After how many seconds of waiting which event of the step comes by itself."""
+    """Return the seconds of waiting after which an event of the step comes by itself, and that event; or None."""
     return step.timer() if isinstance(step, Step) else None
 
 
 def external_events(step: StepRef) -> list[str]:
-    """The events that a step takes from others while it waits: not that of its timer, unless it says so."""
+    """Return the events that a waiting step takes from outside.
+
+    The event of its timer is among them only if the step allows it (``outside``).
+    """
     timer = timer_of(step)
     return [event for event in events_of(step) if timer is None or event != timer[1] or getattr(step, "outside", False)]
 
 
 def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
-    """What a step asks people; None for one that asks nobody: an ``Approval`` does, and what waits with a role."""
+    """Return the human task that a step opens: that of an ``Approval``, or of a waiting step with a role; else None."""
     if isinstance(step, Approval):
         return step.human_task_spec()
     role = role_of(step)
@@ -258,33 +274,36 @@ def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
 
 
 def _title_of(step: StepRef) -> str:
-    """A step in words."""
+    """Return the name of a step for people."""
     return (step.label or key_of(step).replace("_", " ").capitalize())[: names.MAX_LENGTH]
 
 
 def decider_words(step: StepRef) -> tuple[str, ...]:
-    """Whom a step asks, as words (see ``people.answers_to``); none: nobody in particular."""
+    """Return the candidates of a step, in the form of ``authorization.matches_candidate``; empty if it asks nobody."""
     spec = human_task_spec_of(step)
     return () if spec is None else spec.candidates
 
 
 def role_of(step: StepRef) -> str | None:
-    """What somebody must have who decides the step."""
+    """Return the permission or group that a person needs to decide the step."""
     return getattr(step, "role", None)
 
 
 def events_of(step: StepRef) -> tuple[str, ...]:
-    """The events that a step declares, as plain strings: those of an Enum compare with them, and hash otherwise."""
+    """Return the events that a step declares, as plain strings.
+
+    Members of an Enum compare with plain strings, but hash differently.
+    """
     return tuple(str.__str__(event) for event in step.events)
 
 
 def is_step(value: object) -> bool:
-    """Whether it can stand in a graph: a subclass of ``Step``, or an instance of one."""
+    """Return True if the value can be a step of a graph: a subclass of ``Step``, or an instance of one."""
     return isinstance(value, Step) or (isinstance(value, type) and issubclass(value, Step) and value is not Step)
 
 
 def not_a_step_text(value: object, expectation: str = "") -> str:
-    """The sentence for what stands where a step should; of activities and Django tasks with the way to use them."""
+    """Return the error text for a value that is not a step. For activities and Django tasks it says how to use them."""
     value_name, usage = None, ""
     if isinstance(value, Activity):
         value_name, usage = f"the activity {value.name}", "calls its function"
@@ -296,12 +315,12 @@ def not_a_step_text(value: object, expectation: str = "") -> str:
 
 
 def class_of(step: StepRef) -> type[Step]:
-    """The class of a step."""
+    """Return the class of a step."""
     return step if isinstance(step, type) else type(step)
 
 
 def name_of(step: object) -> str:
-    """How errors and pictures call a step: its class, with the key of an instance that has one."""
+    """Return the name of a step for errors and pictures: its class, with the key of an instance that has one."""
     if not is_step(step):
         return repr(step)
     cls = class_of(step)  # type: ignore[arg-type] # checked above
@@ -310,7 +329,7 @@ def name_of(step: object) -> str:
 
 
 def key_of(step: StepRef) -> str:
-    """The context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
+    """Return the context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
     return step.key if step.key is not None else _snake_case(class_of(step).__name__)
 
 
@@ -320,12 +339,12 @@ def _snake_case(name: str) -> str:
 
 
 def is_event(value: object) -> bool:
-    """Whether it can be the name of an event."""
+    """Return True if the value can be the name of an event."""
     return isinstance(value, str) and names.is_name(value) and not value.startswith(_RESERVED_PREFIX)
 
 
 def is_key(value: object) -> bool:
-    """Whether it can be the key of a step."""
+    """Return True if the value can be the key of a step."""
     return isinstance(value, str) and names.is_name(value) and not value.startswith("_")
 
 

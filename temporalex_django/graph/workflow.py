@@ -27,11 +27,12 @@ _RESERVED_ATTRIBUTES = frozenset(
 
 
 class GraphWorkflow(Workflow, abstract=True):
-    """Subclass it with ``unique``, ``initial`` and ``transitions``; see page "Graph workflows" of the documentation.
+    """The base class of graph workflows: subclass it with ``unique``, ``initial`` and ``transitions``.
 
-    Checked when the class is defined: all violations are in one ``WorkflowDefinitionError``, and an invalid class is
-    not registered. ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by
-    their keys.
+    See page "Graph workflows" of the documentation. The graph is checked when the class is defined. All violations
+    are in one ``WorkflowDefinitionError``, and an invalid class is not registered.
+
+    ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by their keys.
     """
 
     initial: ClassVar[Any]
@@ -40,7 +41,7 @@ class GraphWorkflow(Workflow, abstract=True):
 
     cancels_at_once: ClassVar[bool] = True
     _graph: ClassVar[Graph | None] = None
-    #: By number of the step: the name of its activity and how that is run.
+    #: The names and options of the activities that run the steps, by step number.
     names: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[dict[str, Any], ...]] = ()
 
@@ -64,7 +65,7 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def _prepare(cls, graph: Graph) -> Iterator[str]:
-        """Look at how each step is run, and keep the graph if nothing is wrong with that."""
+        """Compute the activity options of each step, and store the graph on the class if all of them are valid."""
         names, options = [], []
         for step in graph.steps:
             is_activity = not step.waits and step.instant is None
@@ -78,7 +79,7 @@ class GraphWorkflow(Workflow, abstract=True):
             cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)
 
     async def run(self, args: dict[str, Any] | None) -> Any:
-        """Drives the graph; written once for all of them."""
+        """Drive the graph. This one function is the workflow code of all graphs, see decision 31."""
         cls = type(self)
         runtime = current.runtime_for("run")
         info = runtime.run_context.info
@@ -86,6 +87,7 @@ class GraphWorkflow(Workflow, abstract=True):
             cls, id=info.id, version=info.version, args=args, data=runtime.run_context.snapshot
         )
         for clause in instance.graph.clauses.values():
+            # Dynamic transitions are workflow code, see decision 18.
             guard.watch(clause.route)
         final_instance = await GraphRun(runtime, instance, cls).drive()
         return Ok(final_instance.context.as_dict()["steps"])
@@ -94,31 +96,31 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def graph(cls) -> dict[StepRef, tuple[StepRef, ...]]:
-        """Each step, behind its predecessors, with the steps that may follow on it."""
+        """Return the steps with the steps that may follow on each, predecessors first."""
         graph = cls._require_graph()
         return {step: tuple(graph.refs(graph.next[i])) for i, step in enumerate(graph.steps)}
 
     @classmethod
     def edges(cls) -> tuple[Edge, ...]:
-        """One ``(source, event, targets, dynamic)`` for each clause."""
+        """Return one ``(source, event, targets, dynamic)`` for each clause."""
         return cls._require_graph().edges()
 
     @classmethod
     def predecessors(cls, step: StepRef) -> frozenset[StepRef]:
-        """The steps from which a transition leads to ``step``.
+        """Return the steps from which a transition leads to ``step``.
 
-        Empty for the first one, and for a step that is not in the graph.
+        It is empty for the first step, and for a step that is not in the graph.
         """
         return cls._require_graph().predecessors(step)
 
     @classmethod
     def to_mermaid(cls, instance: Instance | None = None) -> str:
-        """The graph as mermaid text; with an instance, where that stands."""
+        """Return the graph as mermaid text; with an instance, the states of its steps as well."""
         return render.mermaid(cls._require_graph(), instance)
 
     @classmethod
     def to_dot(cls, instance: Instance | None = None) -> str:
-        """The graph in the DOT language; with an instance, where that stands."""
+        """Return the graph in the DOT language; with an instance, the states of its steps as well."""
         return render.dot(cls._require_graph(), instance)
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Who is blamed for the death of a process: pure decisions. ``liveness.recovery`` asks, and writes what is decided."""
+"""Attribution of the death of a process to the runs and activities that it was running.
+
+The decisions here are pure. ``liveness.recovery`` asks for them and writes the outcome.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from dataclasses import dataclass
 
 from temporalex_django.liveness.crash_markers import MarkedWork
 
-#: At its third death a run is blocked and an external activity fails as ``WorkerLost``.
+#: Deaths after which a run is blocked and an external activity fails as ``WorkerLost``.
 MOST_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CrashVerdict:
-    """``crashes`` as the row is to say from now on.
+    """The decision about one run or activity.
 
-    Not ``is_final``: it comes back after ``wait`` seconds, and alone.
+    ``crashes`` is the new count for its row. Unless ``is_final``, the work comes back after ``wait`` seconds, and
+    alone.
     """
 
     mark: MarkedWork
@@ -30,18 +34,20 @@ class CrashVerdict:
 def attribute_crashes(
     marks: Collection[MarkedWork], recorded: Mapping[MarkedWork, int], *, earlier: int = 0
 ) -> list[CrashVerdict]:
-    """What becomes of those that a process was running when it ended, by the deaths that their rows count so far.
+    """Decide what a death means for the work that the process was running when it ended.
 
-    ``recorded`` lacks those that are over. For processes that are known to have ended only: one that is merely late has
-    killed nobody. ``earlier``: deaths that nobody could explain, before this one, which only the row of the dead worker
-    explains. One of them counts for a run that was alone at two deaths: it is the first of its three.
+    ``recorded`` has the deaths that the rows count so far; work that is over has no entry. Call this only for processes
+    that are known to have ended: a process that is merely late has killed nothing. ``earlier`` is the number of earlier
+    deaths without an explanation. It is given only if the row of the dead worker explains this death. One of them then
+    counts for a run that was alone at its second death, as the first of three.
 
-    - A run that was the only run: it counts, whatever activities ran beside it. Activating takes a moment, so one that
-      is met there again and again is no bystander; and beside a suspected activity no run is activated.
-    - An activity that was alone, or on trial (``workers.quarantine``: nothing else began beside it): it counts.
-    - What was in company is suspected (one death), and never more: innocent ones must not be blocked or failed for
-      their neighbour. Where somebody was on trial, the others are not even that. Suspects come back one by one, so that
-      the next death tells.
+    - The only run: its death counts, whatever activities ran beside it. An activation takes a moment, so a run that is
+      found there repeatedly is no bystander. Besides, no run is activated beside a suspected activity.
+    - An activity that was alone, or on trial (``workers.quarantine``: nothing else started beside it): its death
+      counts.
+    - Work in company is suspected (one death) and never more. Innocent work must not be blocked or failed for its
+      neighbours. If an activity was on trial, the other activities are not even suspected. Suspects come back one by
+      one, so that the next death identifies the cause.
     """
     runs = {mark.key for mark in marks if mark.kind in ("chain", "run")}
     tried = {mark.key for mark in marks if mark.kind == "trial"}
@@ -52,9 +58,13 @@ def attribute_crashes(
             continue
         before = recorded[mark]
         if mark.kind == "task":
+            # Work in company is set to one death, not increased: otherwise an activity that runs often would collect
+            # the deaths of its neighbours. A trial clears the other activities.
             crashes = before + 1 if alone or mark.key in tried else min(before, 1) if tried else 1
         else:
             crashes = before + 1 if len(runs) == 1 else max(before, 1)
+            # Second death on the row of a worker, and one before it is unexplained: that one was its first (decision
+            # 22).
             if earlier and before and len(runs) == 1 and crashes == MOST_CRASHES - 1:
                 crashes = MOST_CRASHES
         verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))

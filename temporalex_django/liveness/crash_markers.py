@@ -1,13 +1,14 @@
-"""A few bytes that outlive their process: which runs and activities it was running when it died.
+"""Crash markers: a few bytes that outlive their process and name what it was running when it died.
 
-A small file mapped into memory: writing to it costs no system call, and SIGKILL does not take it away. A process has
-one a database; its name says which process and which database, so that a neighbour finds and judges it also when no row
-of a worker names it (web processes have none). Layout: a header, then marks of a fixed size; whoever runs user code
-holds one of those.
+A marker is a small file that is mapped into memory. Writing to it costs no system call, and it survives SIGKILL. A
+process has one marker for each database. The file name contains the process and the database. So other processes on the
+machine can find and judge it without the row of a worker, which web processes do not have. Layout: a header, then slots
+of a fixed size; a thread or attempt that runs user code holds one slot.
 
 The owner holds a lock on its marker (``flock``) as long as it lives. A marker that can be opened here and whose lock is
-free is the proof that its owner ran on this machine and has ended, whatever process namespaces and boot ids say: cloned
-machines share those. The name ends in a random part, so that no other machine has a marker of the same name.
+free proves two things: its owner ran on this machine, and it has ended. Process namespaces and boot ids prove neither,
+since cloned machines share them. The name ends in a random part, so no other machine has a marker of the same name. See
+decision 22.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from uuid import UUID
 from temporalex_django.liveness.process_identity import identity_of
 
 _MAGIC = b"TXM1"
-_HEADER = struct.Struct("<4sxxxxqd")  # beats of the watchdog, 0: not watched; seconds after which a guardian ended it
+_HEADER = struct.Struct("<4sxxxxqd")  # heartbeats, 0: not watched; seconds after which a guardian ended it
 _HEARTBEATS, _ENDED_AFTER = 8, 16
-_SLOT = struct.Struct("<B16s")  # what kind, 0: nothing; which one
+_SLOT = struct.Struct("<B16s")  # kind (0: empty), key
 _MAX_SLOTS = 1024
-_SIZE = _HEADER.size + _SLOT.size * (_MAX_SLOTS + 1)  # the last one is for those that find none free, and is never read
+# The last slot is for work that finds no free one. Several threads may write to it, so it is never read.
+_SIZE = _HEADER.size + _SLOT.size * (_MAX_SLOTS + 1)
 _SUFFIX, _FRESH = ".marker", ".marker-new"
 
 Kind = Literal["chain", "run", "task", "trial"]
@@ -44,7 +46,11 @@ _KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
 
 
 class MarkedWork(NamedTuple):
-    """What was being run: code of a chain, a query of a run, an activity (the id of its row); that this is on trial."""
+    """Work that a marker names, by kind and key.
+
+    The kinds are ``chain`` (code of a chain), ``run`` (a query of a run), ``task`` (an activity, by the id of its row)
+    and ``trial`` (that activity is on trial).
+    """
 
     kind: Kind
     key: UUID | int
@@ -52,9 +58,9 @@ class MarkedWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarkerContent:
-    """What a process left in its marker.
+    """The content of the marker of a process.
 
-    ``ended_after``: seconds after which its guardian ended it, 0.0 when that did not.
+    ``ended_after`` is the number of seconds after which its guardian ended it, or 0.0 if the guardian did not.
     """
 
     marks: tuple[MarkedWork, ...]
@@ -62,9 +68,9 @@ class MarkerContent:
 
 
 class MarkerSlot:
-    """One place of a marker, for one thread or one attempt at a time.
+    """One slot of a marker, for one thread or one attempt at a time.
 
-    What is noted inside of something hides it until it is over.
+    A record inside another one hides the outer one until it is cleared.
     """
 
     __slots__ = ("_at", "_marker", "_outer")
@@ -76,6 +82,8 @@ class MarkerSlot:
 
     def record(self, kind: Kind, key: UUID | int) -> None:
         at, data = self._at, self._marker.data
+        # The kind is cleared first and written last. A process that dies in between leaves an empty slot, never a kind
+        # with half a key.
         if data[at]:
             self._outer.append(data[at : at + _SLOT.size])
             data[at] = 0
@@ -83,7 +91,7 @@ class MarkerSlot:
         data[at] = _KINDS.index(kind) + 1
 
     def clear(self) -> None:
-        """It came through."""
+        """Clear the record after its code has returned, and restore the outer one."""
         at, data = self._at, self._marker.data
         data[at] = 0
         if self._outer:
@@ -96,7 +104,7 @@ class MarkerSlot:
         self._marker.release_slot(self._at)
 
     def __del__(self) -> None:
-        """Its thread is gone."""
+        """Release the slot when its thread is gone."""
         self.release()
 
 
@@ -105,9 +113,9 @@ class _ThreadSlot(threading.local):
 
 
 class CrashMarker:
-    """The marker of this process for one database; ``open_marker`` gives it.
+    """The marker of this process for one database. Use ``open_marker`` to get it.
 
-    ``path`` is empty where no file can be had.
+    ``path`` is empty if no file could be created.
     """
 
     def __init__(self, domain: str) -> None:
@@ -126,21 +134,24 @@ class CrashMarker:
             identity = identity_of().replace(":", ".")
             path = marker_folder() / f"{self.domain}.{identity}.{secrets.token_hex(8)}{_FRESH}"
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            # all of it at once: where the folder is full, the first mark in a file with holes would end the process
-            # by SIGBUS
+            # Write the whole file at once. If the file had holes and the disk were full, the first mark would end the
+            # process by SIGBUS.
             if os.pwrite(handle, _HEADER.pack(_MAGIC, 0, 0.0).ljust(_SIZE, b"\0"), 0) < _SIZE:
                 raise OSError(errno.ENOSPC, "no room for a marker")
-            # a handle of its own: a mapping has a copy of its handle, which children of a fork have, too
+            # The lock needs a handle of its own: a mapping keeps a copy of its handle, and children of a fork inherit
+            # that copy.
             lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = mmap.mmap(handle, _SIZE)
-            path = path.rename(path.with_suffix(_SUFFIX))  # nobody sees it without its lock
+            # Only now does the file have the name that others look for. So no process sees it without its lock.
+            path = path.rename(path.with_suffix(_SUFFIX))
         except OSError:
             if path is not None:
                 path.unlink(missing_ok=True)
             if lock is not None:
                 os.close(lock)
-            return mmap.mmap(-1, _SIZE)  # nobody will know what it ran
+            # Without a file the process works on, but its deaths cannot be attributed.
+            return mmap.mmap(-1, _SIZE)
         finally:
             if handle is not None:
                 os.close(handle)
@@ -148,7 +159,7 @@ class CrashMarker:
         return data
 
     def unlock(self) -> None:
-        """Close the handle that has the lock. In the child of a fork the parent keeps its lock."""
+        """Close the handle that holds the lock. In the child of a fork the parent keeps its lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -161,7 +172,10 @@ class CrashMarker:
             self._free.append(at)
 
     def record_chain(self, chain: UUID | None) -> None:
-        """This thread runs code of that chain from now on; None: it came through."""
+        """Record that this thread runs code of ``chain`` from now on.
+
+        None clears the record: the code has returned.
+        """
         slot = self._own.slot
         if slot is None:
             slot = self._own.slot = MarkerSlot(self)
@@ -172,7 +186,7 @@ class CrashMarker:
 
     @contextmanager
     def record_work(self, kind: Kind, key: UUID | int) -> Iterator[None]:
-        """The same for the length of a block, in a place of its own."""
+        """Record work for the length of a block, in a slot of its own."""
         slot = MarkerSlot(self)
         slot.record(kind, key)
         try:
@@ -181,21 +195,21 @@ class CrashMarker:
             slot.clear()
 
     def heartbeat(self) -> None:
-        """The watchdog of this process lives and nothing holds out against it.
+        """Count a heartbeat: the watchdog of this process lives, and all code can be interrupted.
 
-        From the first time on a guardian may end this process.
+        From the first heartbeat on a guardian may end this process.
         """
         (count,) = struct.unpack_from("<q", self.data, _HEARTBEATS)
         struct.pack_into("<q", self.data, _HEARTBEATS, count + 1)
 
     def stop_heartbeat(self) -> None:
-        """Nobody beats any more, and nobody need wonder."""
+        """Set the count to 0, which means that this process is not watched."""
         struct.pack_into("<q", self.data, _HEARTBEATS, 0)
 
     def close(self) -> None:
-        """One holder less.
+        """Release one holder of this marker.
 
-        With the last one the file goes; who still notes something writes into memory that nobody reads.
+        The last one removes the file. A thread that still records something then writes into memory that nobody reads.
         """
         with _lock:
             self.holders -= 1
@@ -203,8 +217,9 @@ class CrashMarker:
                 self._remove()
 
     def _remove(self) -> None:
+        # After a fork both processes run this at exit.
         if self.pid != os.getpid():
-            return  # the child of a fork: it is its parent's
+            return  # the child of a fork: the marker belongs to its parent
         _markers.pop((self.pid, self.domain), None)
         self.stop_heartbeat()
         if self.path:
@@ -217,9 +232,9 @@ _markers: dict[tuple[int, str], CrashMarker] = {}
 
 
 def open_marker(domain: str) -> CrashMarker:
-    """The marker of this process for a database (``DjangoStorage.domain``).
+    """Return the marker of this process for a database (``DjangoStorage.domain``).
 
-    Each ``open_marker`` is ended by a ``close``, or the process.
+    Call ``close`` once for each ``open_marker``. The end of the process closes it, too.
     """
     key = (os.getpid(), domain)
     with _lock:
@@ -237,7 +252,10 @@ def _remove_all() -> None:
 
 
 def _unlock_in_child() -> None:
-    """The lock ends with the process that took it, also where children of its forks live on."""
+    """Close the inherited lock handles in the child of a fork.
+
+    The lock then ends with the process that took it, even while children of its forks live on.
+    """
     for marker in _markers.values():
         if marker.pid != os.getpid():
             marker.unlock()
@@ -246,11 +264,14 @@ def _unlock_in_child() -> None:
 os.register_at_fork(after_in_child=_unlock_in_child)
 
 
-# --- what others left -------------------------------------------------------------------------------------------------
+# --- markers of other processes ---------------------------------------------------------------------------------------
 
 
 def marker_folder() -> Path:
-    """Where the markers of this user are. Raises ``PermissionError`` when somebody else made it."""
+    """Return the folder for the markers of this user, and create it if needed.
+
+    Raises ``PermissionError`` if another user made it.
+    """
     path = Path(tempfile.gettempdir()) / f"temporalex-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
@@ -263,12 +284,15 @@ Owner = Literal["alive", "ended", "unknown"]
 
 
 def owner_state(path: str) -> Owner:
-    """Whether the process that made this marker lives. ``unknown``: the marker cannot be opened here."""
+    """Return the state of the process that made this marker.
+
+    ``unknown`` means that the marker cannot be opened here.
+    """
     if _read_content(path) is None:
         return "unknown"
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # judges do not exclude each other
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two judges do not exclude each other
         except BlockingIOError:
             return "alive"
         return "ended"
@@ -276,9 +300,9 @@ def owner_state(path: str) -> Owner:
 
 
 def read_marker(path: str) -> MarkerContent | None:
-    """What the owner of this marker was running when it ended.
+    """Return what the owner of this marker was running when it ended.
 
-    None: it cannot be known, or the file is no crash marker of this user's.
+    Returns None if that cannot be known, or if the file is no crash marker of this user.
     """
     data = _read_content(path)
     if data is None:
@@ -296,26 +320,30 @@ def read_marker(path: str) -> MarkerContent | None:
 
 
 def remove_marker(path: str) -> None:
-    """Delete a marker; nothing that is not one of this user's, whatever a row of a worker says."""
+    """Delete a marker of this user.
+
+    Any other file stays, whatever path the row of a worker names.
+    """
     if _read_content(path) is not None:
         with suppress(OSError):
             Path(path).unlink()
 
 
 def clear_marker(path: str) -> None:
-    """Erase what stands in a marker of a process that has ended: inside the transaction that judges it, as its end.
+    """Erase the marks of a process that has ended.
 
-    So a death counts once, also when its judge is killed behind his commit; one who is killed just before it takes the
-    knowledge with him, and one more death has to tell.
+    Call it at the end of the transaction that judges the death, before the commit. A death then counts once, even if
+    the judge is killed after its commit. If the judge is killed between this call and the commit, the marks are lost
+    and the next death has to explain it.
     """
     with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, bytes(_SIZE - _HEADER.size), _HEADER.size)
 
 
 def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
-    """Path of the marker of a process and how often its watchdog has beaten.
+    """Return the path of the marker of a process and the number of heartbeats of its watchdog.
 
-    0: it is not watched (yet, or any more).
+    0 means that the process is not watched (yet, or any more).
     """
     identity = identity_of(pid)
     with suppress(OSError, struct.error):
@@ -327,14 +355,17 @@ def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
 
 
 def record_end(path: str, seconds: float) -> None:
-    """The guardian ends the owner of this marker, which has not beaten for so long."""
+    """Record that the guardian ends the owner of this marker after ``seconds`` without a heartbeat."""
     with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, struct.pack("<d", seconds), _ENDED_AFTER)
 
 
 @contextmanager
 def abandoned_markers(domain: str) -> Iterator[list[str]]:
-    """Crash markers for this database whose processes have ended. While inside nobody else gets the same ones."""
+    """Yield the paths of the markers for this database whose processes have ended.
+
+    They are locked inside the block, so no other process gets the same ones.
+    """
     paths: list[str] = []
     handles: list[int] = []
     try:
@@ -346,6 +377,7 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
                     handle = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW)
                     handles.append(handle)
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # A judge that had the lock before may have deleted the file after it was listed here.
                     if os.fstat(handle).st_nlink:
                         paths.append(entry.path)
         yield paths
@@ -363,9 +395,11 @@ def _read_content(path: str) -> bytes | None:
 
 @contextmanager
 def _open_file(path: str, flags: int) -> Iterator[int]:
-    """A marker of this user's. Raises ``OSError`` for anything else."""
+    """Open a marker of this user and yield its handle. Raises ``OSError`` for anything else."""
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is no marker of ours")
+    # The path comes from the row of a worker, so it is not trusted: no links, no blocking on a pipe, no other user's
+    # file.
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)

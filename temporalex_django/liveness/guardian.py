@@ -1,11 +1,11 @@
-"""Who ends a worker that nothing inside of it can stop.
+"""Guardians: processes that end a worker which nothing inside it can stop.
 
-Code in a C function may keep the interpreter to itself, and a loop may catch every exception: then no thread of the
-process can do anything about it. So ``manage.py temporalex worker`` is two processes: the parent, which runs no code of
-users, and its child, which works. The watchdog of the child beats in its marker (``liveness.crash_markers``) as long as
-nothing holds out against it. When the child dies, the parent reports it: it writes to the database what the marker
-says, since the marker may go with the container. The pusher of a django-q2 cluster does the same for the workers of the
-cluster, but for that report: the worker that it starts next reads the marker.
+Code in a C function may keep the interpreter to itself, and a loop may catch every exception. Then no thread of the
+process can end it. So ``manage.py temporalex worker`` is two processes: the parent, which runs no user code, and its
+child, which works. The watchdog of the child sends heartbeats to its marker (``liveness.crash_markers``) as long as all
+code can be interrupted. When the child dies, the parent reports the death: it writes what the marker names to the
+database, since the marker may go with the container. The pusher of a django-q2 cluster does the same for the workers of
+the cluster, except for the report: the worker that it starts next reads the marker. See decision 21.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from temporalex_django.liveness.process_identity import process_state
 log = logging.getLogger("temporalex_django.liveness")
 
 _CHECK_INTERVAL = 0.5
-#: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
+#: Most seconds that one look counts. A guardian that was late itself has not seen what happened meanwhile.
 _MAX_STEP = 0.6
-#: How often its own file says that it looks.
+#: Seconds between two writes of its own file, which shows that it still looks.
 _WRITE_INTERVAL = 1.0
-#: How long the database has to answer before a guardian ends without having written what its worker died of.
+#: Seconds for which a guardian waits for the database before it ends without a report of the death.
 _REPORT_TIMEOUT = 5.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STOPPED = "T"
 
 
 class WatchState:
-    """Counts the seconds in which one process could have beaten, and did not. Pure."""
+    """Counter of the seconds in which one process could have sent a heartbeat and did not. Pure."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -50,9 +50,10 @@ class WatchState:
         self._observed_at: float | None = None
 
     def observe(self, *, heartbeats: int, stopped: bool, now: float) -> bool:
-        """Whether it is to be ended.
+        """Record one look at the process and return True if it has to be ended.
 
-        ``heartbeats`` 0: it is not watched. Time in which it was stopped, or nobody looked, does not count.
+        ``heartbeats`` is the count in its marker; 0 means that it is not watched. Time in which the process was
+        stopped, or in which this guardian did not look, does not count.
         """
         before, self._observed_at = self._observed_at, now
         if not heartbeats or heartbeats != self._heartbeats or before is None:
@@ -63,7 +64,7 @@ class WatchState:
 
 
 class WorkerGuardian:
-    """Looks after worker processes on this machine that work on one database (``DjangoStorage.domain``)."""
+    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``)."""
 
     def __init__(self, domain: str, limit: float) -> None:
         self.domain = domain
@@ -73,9 +74,9 @@ class WorkerGuardian:
         self._wrote_at = 0.0
 
     def check(self, pids: Collection[int]) -> None:
-        """To be called every ``_CHECK_INTERVAL`` seconds.
+        """End (SIGKILL) those of the processes that have been silent for too long.
 
-        Ends (SIGKILL) those of them that have been silent for too long.
+        Call it every ``_CHECK_INTERVAL`` seconds.
         """
         if time.monotonic() - self._wrote_at >= _WRITE_INTERVAL:
             self._file.write()
@@ -87,28 +88,32 @@ class WorkerGuardian:
                 heartbeats=heartbeats, stopped=process_state(pid) in {"T", "t"}, now=time.monotonic()
             ):
                 log.error("worker %d is ended: for %g s nothing could interrupt what it runs", pid, watch_state.silent)
+                # Before the kill, so that the judge of the death finds the reason in the marker.
                 record_end(path, self.limit)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """It looks no more."""
+        """Delete the file of this guardian, which looks no more."""
         self._file.remove()
 
 
 def supervise(
     domain: str, limit: float, *, leaves_within: float, report_deaths: Callable[[], None]
 ) -> int | Callable[[], None]:
-    """Go on in a child of this process.
+    """Fork, continue in the child, and supervise it from the parent.
 
-    Here the exit status that this process is to end with, when the child has ended.
+    Call it before any thread or connection exists.
 
-    Before any thread or connection. SIGTERM and SIGINT are passed on; a child that is still there ``leaves_within``
-    seconds later is killed. One that a signal ended gives 128 and its number; when this process is killed, so is the
-    child. ``report_deaths`` is called here when the child did not end well, and gets a moment for it. In the child:
-    what it is to call at every beat, so that it is stopped (SIGSTOP) as long as this process is; supervisors know no
-    other pid.
+    In the parent it returns when the child has ended, with the exit status for the parent. A child that a signal ended
+    gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there
+    ``leaves_within`` seconds after the first signal is killed. If the parent is killed, so is the child.
+    ``report_deaths`` is called in the parent if the child did not end well, and may take ``_REPORT_TIMEOUT`` seconds.
+
+    In the child it returns a function to call at every heartbeat. That function stops the child (SIGSTOP) while the
+    parent is stopped, because supervisors know only the pid of the parent.
     """
+    # Text in these buffers would be printed twice: a fork copies them.
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     parent, (ours, theirs) = os.getpid(), os.pipe()
@@ -128,9 +133,11 @@ def supervise(
         signal.signal(number, forward_signal)
     guard, is_stopping = WorkerGuardian(domain, limit), False
     while True:
-        readable, _, _ = select.select([ours], [], [], _CHECK_INTERVAL)  # readable too when the child has ended
+        # The pipe is readable, too, when the child has ended. So the end of the child needs no further wait.
+        readable, _, _ = select.select([ours], [], [], _CHECK_INTERVAL)
         is_stopping = bool(readable and os.read(ours, select.PIPE_BUF)) or is_stopping
-        if is_stopping and process_state(child) == _STOPPED:  # because this process was, which goes on
+        # The child stopped because this process was stopped. This process runs again, so the child has to.
+        if is_stopping and process_state(child) == _STOPPED:
             _send_signal(child, signal.SIGCONT)
             is_stopping = False
         ended_pid, status = os.waitpid(child, os.WNOHANG)
@@ -148,12 +155,12 @@ def supervise(
 
 
 def _run_with_timeout(seconds: float, report_deaths: Callable[[], None]) -> None:
-    """Call it in a thread that this process does not wait for any longer: the database may be away."""
+    """Call ``report_deaths`` in a thread and wait ``seconds`` for it at most: the database may be away."""
     thread = threading.Thread(target=report_deaths, name="temporalex-deaths", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        log.warning("the database did not answer within %g s: whoever finds the worker dead judges it", seconds)
+        log.warning("the database did not answer within %g s: the process that finds the worker dead decides", seconds)
 
 
 def _send_signal(child: int, number: int) -> None:
@@ -162,9 +169,9 @@ def _send_signal(child: int, number: int) -> None:
 
 
 def _stop_with_parent(parent: int, pipe: int) -> None:
-    """Stop if the parent was stopped.
+    """Stop this process if its parent is stopped.
 
-    It is told before, so that it knows for whom it is to see to it that this process goes on.
+    It writes to the pipe first, so that the parent knows that it has to continue this process (SIGCONT).
     """
     if process_state(parent) == _STOPPED:
         os.write(pipe, b".")
@@ -172,11 +179,15 @@ def _stop_with_parent(parent: int, pipe: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """End when the parent does, or its thread that started this process, however it ends and whatever runs here."""
+    """Make this process end when its parent ends, however the parent ends and whatever runs here.
+
+    On Linux the end of the parent's thread that started this process has the same effect.
+    """
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     except AttributeError:  # not Linux
         threading.Thread(target=_watch_parent, args=[parent], name="temporalex-parent", daemon=True).start()
+    # The parent may have ended before the request above took effect.
     if os.getppid() != parent:
         os._exit(1)
 

@@ -1,7 +1,7 @@
-"""What a worker says of itself to its supervisor: a small file, rewritten twice a second, and its guardian's beside it.
+"""Health of a worker as its supervisor sees it: a small file, rewritten twice a second, and one of its guardian.
 
-No server, no port, no database: whoever asks (``manage.py temporalex health``) reads the files of this machine, or of
-this container, and judges them by the system's monotonic clock, which all its processes share.
+No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container. It
+judges them by the system's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ Check = Literal["started", "live", "ready"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the file of one worker says. Moments are seconds of the monotonic clock.
+    """The content of the file of one worker. Times are seconds of the monotonic clock.
 
-    ``wrote_at``: its maintenance came by, ``looked_at``: its turn loop, ``lease_until``: when its lease runs out (0.0:
-    it has none), ``leaves_by``: when it is gone at the latest, once it was told to stop (0.0: it was not).
-    ``guardian`` is the pid of who ends it when it hangs (0: nobody does). ``connections``: the most that it opens.
+    - ``wrote_at``: the last write, by its maintenance.
+    - ``looked_at``: the last round of its turn loop.
+    - ``lease_until``: the end of its lease; 0.0: it has none.
+    - ``leaves_by``: the time by which it has ended, once it was asked to stop; 0.0: it was not asked.
+    - ``guardian``: the pid of the process that ends it when it hangs; 0: there is none.
+    - ``connections``: the largest number of database connections that it opens.
     """
 
     worker: str
@@ -54,7 +57,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthVerdict:
-    """``problems``: what is wrong, a sentence each; none where it is ready."""
+    """The verdict about one worker. ``problems`` has one sentence for each problem; it is empty if ready."""
 
     started: bool
     live: bool
@@ -63,11 +66,12 @@ class HealthVerdict:
 
 
 def judge_health(health: Health, *, now: float, limit: float, guardian_at: float | None) -> HealthVerdict:
-    """Pure. ``limit``: seconds that turns, maintenance and guardian may be silent.
+    """Judge the health of one worker. Pure.
 
-    ``guardian_at``: when the guardian wrote last; None: it has no file.
+    ``limit`` is the number of seconds for which turns, maintenance and guardian may be silent. ``guardian_at`` is the
+    time of the guardian's last write, or None if it has no file.
 
-    A database that is away makes a worker unready, not dead: to start it again would not help.
+    A database that is away makes a worker unready, not dead: a restart would not help.
     """
     dead, unready = [], []
     if (silent := now - health.wrote_at) > limit:
@@ -93,7 +97,10 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
 
 
 class _ProcessFile:
-    """A file of this process for one database; a folder that cannot be had or written is no reason to stop."""
+    """A file of this process for one database.
+
+    If the folder cannot be used or written, the process continues without the file.
+    """
 
     suffix: str
 
@@ -104,7 +111,7 @@ class _ProcessFile:
             self.path = _path(domain, os.getpid(), self.suffix)
 
     def _replace_file(self, data: bytes) -> None:
-        """As a whole, or not at all: a reader never sees half of it."""
+        """Replace the file as a whole, so that no reader sees half of it."""
         if self.path is None:
             return
         with suppress(OSError):
@@ -119,7 +126,7 @@ class _ProcessFile:
 
 
 class HealthFile(_ProcessFile):
-    """Of a worker."""
+    """The health file of a worker."""
 
     suffix = _HEALTH
 
@@ -131,16 +138,18 @@ class HealthFile(_ProcessFile):
         self._replace_file(json.dumps(asdict(health)).encode())
 
     def guardian_pid(self) -> int:
-        """The pid of the guardian, when there is one: the parent that has written its file."""
+        """Return the pid of the guardian: the parent, if it has written its file. 0 if there is none."""
         parent = os.getppid()
         with suppress(OSError):
             if _path(self.domain, parent, _GUARDIAN).exists():
+                # Kept once found: after the guardian's death the parent is another process, and a guardian that is gone
+                # is a problem to report.
                 self._guardian = parent
         return self._guardian
 
 
 class GuardianFile(_ProcessFile):
-    """When this process last looked after its workers."""
+    """The file of a guardian: the time at which it last checked its workers."""
 
     suffix = _GUARDIAN
 
@@ -149,12 +158,17 @@ class GuardianFile(_ProcessFile):
 
 
 def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
-    """What living workers of this machine say, by pid, each with when its guardian wrote. What is half there is not."""
+    """Return the health of the living workers of this machine, sorted by pid.
+
+    Each comes with the time at which its guardian last wrote, or None. Files that cannot be read are left out.
+    """
     reports = []
     for path in _files(domain, _HEALTH):
         if _is_stale(path):
             continue
         with suppress(OSError, ValueError, TypeError):
+            # A worker of another release may have written other fields: unknown ones are ignored, and missing ones
+            # raise ``TypeError`` unless they have a default.
             raw: dict[str, Any] = json.loads(path.read_text())
             health = Health(
                 **{name: raw[name] for name in raw.keys() & {health_field.name for health_field in fields(Health)}}
@@ -166,7 +180,7 @@ def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
 
 
 def delete_stale_files(domain: str) -> None:
-    """Delete the files of processes that have ended without doing so."""
+    """Delete the files of processes that ended without deleting them."""
     for suffix in (_HEALTH, _GUARDIAN, _HEALTH + _FRESH, _GUARDIAN + _FRESH):
         for path in _files(domain, suffix):
             if _is_stale(path):
@@ -185,7 +199,7 @@ def _files(domain: str, suffix: str) -> Iterator[Path]:
 
 def _is_stale(path: Path) -> bool:
     identity = path.name.partition(".")[2].rpartition(".")[0]
-    if identity.isdecimal():  # not Linux: its pid alone is known
+    if identity.isdecimal():  # not Linux: only the pid is known
         try:
             os.kill(int(identity), 0)
         except ProcessLookupError:

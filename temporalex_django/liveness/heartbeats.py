@@ -1,6 +1,6 @@
-"""When a judge saw the last new heartbeat of each worker, by its own monotonic clock.
+"""Observations of heartbeats: when a judge saw the last new one of each worker, by its own monotonic clock.
 
-A lease that the database's clock has ended says nothing: that clock may have been set forward.
+A lease that has ended by the database's clock proves nothing: that clock may have been set forward. See decision 23.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime
 class Heartbeats:
     """The observations of one judge.
 
-    A worker is named by its epoch. Silence begins when the judge first sees a heartbeat, so a judge that has just
-    started finds nobody late.
+    Workers are identified by their epoch. Silence begins when the judge first sees a heartbeat, so a judge that has
+    just started finds no worker late.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,11 @@ class Heartbeats:
         self._confirmed: set[int] = set()
 
     def observe(self, heartbeats: Iterable[tuple[int, datetime]]) -> None:
-        """Note the heartbeats that the rows of workers show now. Workers without a row are forgotten."""
+        """Record the heartbeats that the rows of workers show now, and drop workers without a row."""
         now, before, self._seen = time.monotonic(), self._seen, {}
         for epoch, beat_at in heartbeats:
             last = before.get(epoch)
+            # Any other value is a heartbeat, also an earlier one: the database's clock may have been set back.
             if last is not None and last[0] == beat_at:
                 self._seen[epoch] = last
                 continue
@@ -35,14 +36,17 @@ class Heartbeats:
         self._confirmed &= self._seen.keys()
 
     def silence(self, epoch: int) -> float:
-        """Seconds since the judge saw a new heartbeat of this worker."""
+        """Return the seconds since the judge saw a new heartbeat of this worker."""
         return time.monotonic() - self._seen[epoch][1]
 
     def is_confirmed(self, epoch: int) -> bool:
-        """Whether this worker has sent a heartbeat since the judge first saw it."""
+        """Return True if this worker has sent a heartbeat since the judge first saw it."""
         return epoch in self._confirmed
 
     def clear(self) -> None:
-        """Begin anew: for a while the judge could not look, or the workers could not send heartbeats."""
+        """Forget all observations.
+
+        Call it after a time in which the judge could not look, or the workers could not send heartbeats.
+        """
         self._seen.clear()
         self._confirmed.clear()

@@ -1,4 +1,4 @@
-"""The row of a worker: its lease, and what it can do."""
+"""Leases: the row of a worker, and the blocked runs that become due when workers come and go."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
 @dataclass(slots=True, kw_only=True)
 class WorkerRow:
-    """What a worker process says about itself. ``epoch`` is the lease of all that it has in hand."""
+    """The row of a worker process. ``epoch`` is the lease of everything that it has claimed."""
 
     kind: str
     queues: Sequence[str]
@@ -40,20 +40,20 @@ class WorkerRow:
     id: UUID = field(default_factory=uuid7)
     epoch: int = field(default_factory=token)
     skew: float = 0.0
-    drained_at: datetime | None = None  # as of the last beat; it outlasts the epoch
-    #: What the database's clock said last, and what this process's monotonic one said then.
+    drained_at: datetime | None = None  # as of the last heartbeat; it outlasts the epoch
+    #: The last time of the database's clock, and the time of this process's monotonic clock at that moment.
     _clocks: tuple[datetime, float] = field(default=(datetime.min.replace(tzinfo=UTC), 0.0), repr=False)
 
     def now(self) -> datetime:
-        """The database's time, as of the last beat and what has passed since.
+        """Return the database's time, as of the last heartbeat plus the monotonic time since then.
 
-        Whatever the clock of this machine says, and does.
+        The wall clock of this machine is not used, so its changes have no effect.
         """
         moment, at = self._clocks
         return moment + timedelta(seconds=time.monotonic() - at)
 
     def _sync_clock(self, storage: DjangoStorage) -> datetime:
-        """Ask the database for its time; half of what that takes is taken for the way."""
+        """Read the database's time, which is taken as that of the middle of the round trip."""
         started = time.monotonic()
         now = storage.now()
         self._clocks = now, (started + time.monotonic()) / 2
@@ -61,9 +61,9 @@ class WorkerRow:
         return now
 
     def register(self, storage: DjangoStorage) -> int:
-        """Insert the row, and set blocked runs due that this worker may be able to take.
+        """Insert the row, and make blocked runs due that this worker may be able to advance.
 
-        One transaction; the number of those.
+        One transaction. Returns the number of those runs.
         """
         with storage.transaction("register"):
             now = self._sync_clock(storage)
@@ -85,13 +85,14 @@ class WorkerRow:
             return wake_blocked(storage, list(self.workflows), now)
 
     def send_heartbeat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
-        """Prolong the lease, and hear whether somebody drains this worker: one UPDATE.
+        """Extend the lease, and read whether this worker is drained: one UPDATE.
 
-        False when the row is gone: this worker was taken for dead and needs a new epoch.
+        Returns False if the row is gone. Then this worker was declared dead and needs a new epoch.
         """
         now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
         crash_points.reached("beat: before")
+        # The epoch is compared: after a pause this worker must not extend a lease that others have ended.
         changed = storage.sql.select(
             "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
             " turns = %s, clock_skew = %s, session_lock = %s"
@@ -105,14 +106,15 @@ class WorkerRow:
         return bool(changed)
 
     def renew_epoch(self) -> None:
-        """Take a new epoch: what was held under the old one belongs to others."""
+        """Take a new epoch. Everything that was claimed under the old one belongs to others."""
         self.id, self.epoch = uuid7(), token()
 
     def announce(self, storage: DjangoStorage, suspects: Sequence[MarkedWork]) -> bool:
-        """Commit to this row what is about to run; nothing: all came through.
+        """Commit to this row the work that is about to run; an empty list clears it.
 
-        For whoever finds this worker dead and cannot read its crash marker. False when the row of another worker names
-        one of them: that worker runs it, or died of it and is not buried yet.
+        Recovery reads the announcement if this worker dies and its crash marker cannot be read. Returns False if the
+        row of another worker names the same work: that worker runs it, or died of it and is not declared dead yet.
+        Returns False, too, if this worker was declared dead itself.
         """
         if not suspects:
             storage.sql.execute(
@@ -125,6 +127,7 @@ class WorkerRow:
             [self.id],
             ("text",),
         )
+        # Nothing runs what the row of another worker names until that worker is through or declared dead (decision 22).
         if any(not set(parse_announcement(json.loads(row[0]))).isdisjoint(suspects) for row in others):
             return False
         trying = json.dumps([[mark.kind, str(mark.key)] for mark in suspects])
@@ -136,34 +139,40 @@ class WorkerRow:
         return bool(changed)
 
     def remove(self, storage: DjangoStorage) -> None:
-        """Delete the row; blocked runs of its classes are due for those that are left. Inside a transaction."""
+        """Delete the row, and make blocked runs of its classes due for the workers that remain.
+
+        Inside a transaction.
+        """
         storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
         wake_for_others(storage, list(self.workflows))
 
 
 def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
-    """The run or activity that a worker is about to run, as its row has it."""
+    """Return the work that a worker has announced, from the value of its row."""
     return [MarkedWork(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 
-#: What no new worker puts right: the run kills whoever activates it.
+#: Code of runs that ended their processes. A new worker does not help: the run would end it, too.
 _CRASH_CODE = CRASH
-#: Its class is switched off: it waits for that alone.
+#: Condition for runs that are blocked only because their class is off. They wait for the switch.
 _SWITCHED_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
 WAKE_LIMIT = 1000
 
 
 def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
-    """Set blocked runs of these classes due now: their class, or other code, is here. Skips runs that are locked."""
+    """Make the blocked runs of these classes due now: their class, or other code, is here.
+
+    Skips runs that are locked, and runs that are blocked for crashes. Returns the number of runs that are due.
+    """
     return _wake_chains(
         storage, now, [chain for chain, _, _, code in _blocked_runs(storage, workflows) if code != _CRASH_CODE]
     )
 
 
 def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
-    """Set blocked runs of a worker that is gone due now, if there are others.
+    """Make the blocked runs of a worker that is gone due now, if there are other workers.
 
-    It may have been the one with the wrong code.
+    The worker that is gone may have been the one with the wrong code.
     """
     now, parameters = storage.sql.now_expression(storage.clock)
     others = f"select exists (select 1 from temporalex_worker where expires_at > {now})"
@@ -173,10 +182,10 @@ def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
 
 
 def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]) -> int:
-    """Set runs due that were blocked for want of code that this worker has. A plain read when there is none.
+    """Make runs due that were blocked for lack of code which this worker has.
 
-    The worker that blocked one may have looked for another one just before this one was there, or held the lock just
-    then.
+    A plain read if there are none. The worker that blocked such a run may have looked for other workers just before
+    this one registered. Or it held the lock of the run at that moment.
     """
     blocked_runs = _blocked_runs(storage, list(workflows))
     chains = [
@@ -189,7 +198,10 @@ def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]
 
 
 def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
-    """Set runs due that were stopped because their class was off, and is not any more. So many at a time."""
+    """Make runs due that were stopped because their class was off, if it is on again.
+
+    ``off`` has the classes that are still off. At most ``WAKE_LIMIT`` runs at a time.
+    """
     test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(
         f"select chain_id from temporalex_instance where blocked is not null and {_SWITCHED_OFF} and not (workflow {test})"
@@ -204,7 +216,7 @@ def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
 
 
 def _blocked_runs(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
-    """Chain, class, version and code of the blocked runs of these classes."""
+    """Return chain, class, version and code of the blocked runs of these classes."""
     if not workflows:
         return []
     test, parameter = storage.sql.in_array(workflows, "text")
@@ -220,6 +232,7 @@ def _wake_chains(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) 
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")
+    # A run that is locked is being advanced right now, and its turn sets its due time. So it is skipped.
     locked = storage.sql.select(
         f"select id from temporalex_chain where id {membership} and not closed and not paused{storage.sql.skip_locked()}",
         [ids],

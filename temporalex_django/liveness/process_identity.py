@@ -1,4 +1,4 @@
-"""Which process on which machine: names of files say so, and rows of workers say it to people."""
+"""Identity of a process and its machine, for the names of files and, in rows of workers, for people."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from pathlib import Path
 
 
 def host() -> str:
-    """The name of this machine, for people."""
+    """Return the name of this machine, for people."""
     return socket.gethostname()[:255]
 
 
 def identity_of(pid: int | None = None) -> str:
-    """Boot, process namespace, pid and its start time; empty where the system does not tell (not Linux)."""
+    """Return boot, process namespace, pid and start time of a process.
+
+    Empty if the system does not provide them (not Linux).
+    """
     namespace = _process_namespace()
     started = _start_time(pid or os.getpid())
     return f"{namespace}:{pid or os.getpid()}:{started}" if namespace and started else ""
 
 
 def has_ended(identity: str) -> bool:
-    """Whether that process is not here (any more). False when it lives, or its namespace is another one.
+    """Return True if that process no longer exists here.
 
-    Cloned machines share namespaces and boot ids: for files of this machine only. A row of the database is judged by
-    its crash marker.
+    False if it lives, or if its namespace is another one. Cloned machines share namespaces and boot ids, so use this
+    for files of this machine only. The row of a worker is judged by its crash marker.
     """
     namespace, _, rest = identity.rpartition(":")[0].rpartition(":")
     started = identity.rpartition(":")[2]
@@ -49,7 +52,10 @@ def _process_namespace() -> str:
 
 
 def process_state(pid: int) -> str:
-    """The state of a process as the system names it (``T``: stopped); empty where it does not tell."""
+    """Return the state of a process as the system names it (``T``: stopped).
+
+    Empty if the system does not provide it.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -57,9 +63,13 @@ def process_state(pid: int) -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Start time of a process in ticks since boot; empty when there is none, also for a zombie: nothing of it runs."""
+    """Return the start time of a process in ticks since boot.
+
+    Empty if there is no such process, and for a zombie, since none of its code runs.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
+    # The start time distinguishes a process from a later one that the system gave the same pid.
     return "" if fields[0] in {"Z", "X"} else fields[19]

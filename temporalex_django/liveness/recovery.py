@@ -1,15 +1,15 @@
-"""What dead workers left behind, and runs that cannot be taken with others.
+"""Recovery of the work of dead workers, and blocks for runs that fail even when they are alone in a turn.
 
-A worker is dead when its crash marker proves that its process has ended, or when a judge has seen no new heartbeat of
-it for one lease by the judge's own monotonic clock. A session lock that stands says nothing, since a frozen worker
-holds it for ever. The runs and activities of a dead worker are due again.
+A worker is dead in two cases. Its crash marker proves that its process has ended. Or a judge has seen no new heartbeat
+of it for one lease by the judge's own monotonic clock (decision 23). A session lock that is held proves nothing, since
+a frozen worker holds it for ever. The runs and activities of a dead worker are due again.
 
-Deaths are counted against what a process was running when it ended. Its marker says that where it can be opened. Where
-it cannot (another machine, a container with a temporary folder of its own) the row of the worker has to say it. Workers
-are therefore *cautious* as long as somebody elsewhere may have died: a row elsewhere that has sent no heartbeat since
-the judge looks, one that is late, or one that was buried without an explanation. A cautious worker commits to its row
-which run it is about to activate, one at a time. Nobody else begins a run that stands on the row of a worker until that
-worker has come through or is buried.
+Deaths are counted against the work that a process was running when it ended. Its marker names that work if it can be
+opened. If it cannot (another machine, a container with a temporary folder of its own), the row of the worker has to
+name it. Workers are therefore *cautious* as long as a worker elsewhere may have died. That is so for a row elsewhere
+that has sent no heartbeat since the judge looks, that is late, or whose death has no explanation. A cautious worker
+commits to its row which run it is about to activate, one at a time. Other workers do not start a run that is on the row
+of a worker until that worker is through or declared dead (decision 22).
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ from temporalex_django.liveness.leases import parse_announcement, wake_for_other
 
 log = logging.getLogger("temporalex_django.liveness")
 
-#: When a run that needs a key is offered again to workers that may have it; who lacks it leaves it alone for longer.
+#: Time until a run that needs a key is offered again to workers that may have it. A worker that lacks the key leaves
+#: the run alone for longer.
 _OFFERED_AGAIN = timedelta(seconds=3)
-#: Leases for which a worker must have lived since the last death whose cause is not known, until nobody is cautious any
-#: more.
+#: Leases of life since the last unexplained death, after which no worker is cautious any more.
 _CAUTION_LEASES = 5
 
 
-#: Part of a lease after which a worker elsewhere is late: it sends three heartbeats in a lease.
+#: Part of a lease after which a worker elsewhere is late. A worker sends three heartbeats in a lease.
 _LATE_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class RecoveryResult:
-    """``workers`` that were found dead, and their activities.
+    """The outcome of one search for dead workers.
 
-    ``due`` ones are due again, ``failed`` ones had no attempt left.
-
-    ``caution``: deaths of late whose cause is not known, and one more while somebody elsewhere may have died.
+    ``workers`` are those that were found dead. Of their activities, ``due`` are due again, and ``failed`` had no
+    attempt left. ``caution`` counts recent deaths without an explanation, plus one while a worker elsewhere may have
+    died.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -96,18 +96,20 @@ _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 
 
 def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
-    """Find dead workers and give what they held to others.
+    """Find dead workers and make their work due for others.
 
-    One transaction a dead worker; a plain read when there is none.
+    One transaction for each dead worker, and only a plain read if there are none.
 
-    ``heartbeats`` are the observations of whoever asks. With fresh ones only workers are found dead whose markers prove
-    it; so a judge that has just started, or could not look while the database was away, buries no survivor.
+    ``heartbeats`` are the observations of the caller. If they are new, only workers whose markers prove their death are
+    found dead. So a judge that has just started, or could not look while the database was away, declares no survivor
+    dead.
     """
     result, suspected = RecoveryResult(), False
     lease = get_settings().LEASE_SECONDS
     rows = [_WorkerRecord(*row) for row in storage.sql.select(_WORKER.select(""), [], _WORKER.types)]
     heartbeats.observe((row.epoch, row.buried_at or row.beat_at) for row in rows)
     for row in rows:
+        # A worker never judges itself. If others have declared it dead, its next heartbeat fails.
         if row.id == own:
             continue
         silence = heartbeats.silence(row.epoch)
@@ -121,7 +123,7 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
             _declare_dead(storage, row, read_marker(row.crash_marker), result, unknown=False)
         elif silence >= lease:
             result.caution += owner == "unknown"
-            # one that lives here is frozen, or starved: when it ends, its marker is read
+            # A worker that lives here is frozen or starved. Its marker is read when it ends, so it is not blamed now.
             _declare_dead(storage, row, None, result, unknown=owner == "unknown")
         elif owner == "unknown":
             suspected = suspected or silence > _LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
@@ -130,15 +132,15 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
 
 
 def judge_abandoned_markers(storage: DjangoStorage) -> int:
-    """Read the markers of processes of this machine that ended without a row; the number of those.
+    """Judge the markers of processes of this machine that ended without a row; return their number.
 
-    Web processes have none, and workers that were late have lost theirs. One transaction each; nothing but a look into
-    a folder when there is none.
+    Web processes have no row, and workers that were late have lost theirs. One transaction for each marker with work.
+    If there are none, it only looks into a folder.
     """
     with abandoned_markers(storage.domain) as paths:
         for path in paths:
             if storage.sql.select("select 1 from temporalex_worker where crash_marker = %s", [path], ("int4",)):
-                continue  # whoever buries that worker reads it
+                continue  # read when that worker is declared dead
             left = read_marker(path)
             if left is not None and left.marks:
                 with storage.transaction("marker"):
@@ -149,9 +151,10 @@ def judge_abandoned_markers(storage: DjangoStorage) -> int:
 
 
 def report_deaths(storage: DjangoStorage) -> None:
-    """Write what workers of this machine died of, as their markers say. For guardians, whose own worker has just died.
+    """Write what workers of this machine died of, as their markers say.
 
-    The marker may be gone with the container when somebody looks for it. A failure is logged: others find out.
+    Guardians call this when their worker has just died, since the marker may go with the container. A failure is
+    logged: other workers find the death later.
     """
     try:
         recover(storage, Heartbeats())
@@ -163,9 +166,9 @@ def report_deaths(storage: DjangoStorage) -> None:
 
 
 def release_orphans(storage: DjangoStorage) -> None:
-    """Activities of an owner without a row: nobody is left who could finish them, or be judged.
+    """Release the activities of owners without a row: no worker can finish them, and none can be judged.
 
-    Looked for now and then.
+    Maintenance calls this now and then. One transaction for each owner.
     """
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
@@ -181,10 +184,14 @@ def release_orphans(storage: DjangoStorage) -> None:
 def _declare_dead(
     storage: DjangoStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
-    """Whoever deletes the row, or notes in it that it was buried, does the rest, in the same transaction.
+    """Declare a worker dead.
 
-    ``left``: what it was running when it ended; None: it has not ended as far as is known, or ``unknown``: nobody can
-    say. Then its row tells what it had announced; without an announcement the row stays as an unexplained death.
+    The process whose DELETE (or UPDATE) matches the row also releases its work in the same transaction, so this happens
+    exactly once.
+
+    ``left`` is what the worker was running when it ended. None means that it has not ended as far as is known. With
+    ``unknown`` nothing can be known about it; then its row gives what it had announced. Without an announcement the row
+    stays as a death without an explanation.
     """
     condition, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):
@@ -196,7 +203,8 @@ def _declare_dead(
         )
         if not rows:
             return
-        if unknown:  # what it had claimed stands in the tables
+        # Its marker cannot be read. Its activities are in the tables anyway; its runs only if it announced them.
+        if unknown:
             owned_tasks = storage.sql.select(
                 "select id from temporalex_activity_task where owner = %s", [row.epoch], ("int8",)
             )
@@ -210,6 +218,7 @@ def _declare_dead(
                 f"update temporalex_worker set buried_at = %s {condition}",
                 [storage.now(), row.id, row.epoch],
             )
+        # Another judge may have been first. Its transaction released the work, so there is nothing left to do.
         if not storage.sql.execute(statement, values):
             return
         due, failed = release_activities(storage, row.epoch)
@@ -217,6 +226,8 @@ def _declare_dead(
             _attribute_crash(storage, left, earlier=_unexplained_deaths(storage) if unknown and explained else 0)
         wake_for_others(storage, list(json.loads(rows[0][0])))
         if left is not None:
+            # Cleared before the commit and deleted after it: a judge that is killed in between does not count the death
+            # twice.
             clear_marker(row.crash_marker)
     if left is not None:
         remove_marker(row.crash_marker)
@@ -233,24 +244,25 @@ def _declare_dead(
 
 
 def _unexplained_deaths(storage: DjangoStorage) -> int:
-    """Deaths of late whose cause is not known."""
+    """Return the number of recent deaths without an explanation."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
 
 
 def _clear_unexplained(storage: DjangoStorage) -> None:
-    """A killer was found: it explains the deaths before."""
+    """Forget the deaths without an explanation: the work that was just blamed explains them."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
 
-# --- blame ------------------------------------------------------------------------------------------------------------
+# --- attribution ------------------------------------------------------------------------------------------------------
 
 
 def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: int = 0) -> None:
-    """Write what is decided about those that a process was running when it ended.
+    """Decide about the work that a process was running when it ended, and write the decisions.
 
-    Inside a transaction; locks their rows. ``earlier``: deaths before this one that nobody could explain.
+    Inside a transaction; locks the rows of that work. ``earlier`` is the number of earlier deaths without an
+    explanation.
     """
     marks = _resolve_marks(storage, left.marks)
     verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
@@ -264,7 +276,7 @@ def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: in
 
 
 def _resolve_marks(storage: DjangoStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
-    """A query names a run; what counts is on the row of its chain."""
+    """Replace the run of a query by its chain, whose row counts the deaths."""
     resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
         if mark.kind == "run":
@@ -305,9 +317,10 @@ def _cause_text(ended_after: float) -> str:
 
 
 def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Alone next time and after a wait, to workers only; blocked when it was the last time.
+    """Store the deaths of a run, and block it if this was the last one.
 
-    Not due for a query: that the run goes on would not prove that the query is harmless.
+    Otherwise it comes back after a wait, alone, and to workers only. A death during a query does not change when the
+    run is due: a run that continues would not prove that the query is harmless.
     """
     now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(
@@ -335,7 +348,10 @@ def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after
 
 
 def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Back after a wait, alone; failed when it was the last time. One that somebody else has by now goes on there."""
+    """Store the deaths of an activity, and fail it if this was the last one.
+
+    Otherwise it comes back after a wait, alone. An activity that another worker has claimed by now continues there.
+    """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
         reason = f"{verdict.crashes} workers ended while they ran it; {_cause_text(ended_after)}"
@@ -365,11 +381,14 @@ _LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", 
 
 
 def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
-    """Take everything from an epoch: due again at once, the attempt stays counted; failed where none is left.
+    """Release all activities of an epoch: due again at once, or failed if no attempt is left.
 
-    So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
+    The attempt stays counted, so ``max_attempts=1`` means at most once. Inside a transaction; locks those activities.
+    Returns how many are due and how many failed.
     """
     now = storage.now()
+    # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the
+    # path of other results.
     background_results = [
         activity_policy.lost_result(task, now) for task in storage.owned_background_tasks(owner=epoch)
     ]
@@ -387,7 +406,7 @@ def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
         " cause = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
-        # a last attempt whose key is missing here is an orphan for who has the key
+        # A last attempt whose key is missing here stays owned. It becomes an orphan, for a process that has the key.
         " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
         [now, failure_cause(failure_attributes["type"]), codec().encode(failure), now, now, epoch],
     )
@@ -397,7 +416,7 @@ def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
 def _deliver_lost(
     storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
-    """Whoever waits for these activities hears that no worker came back from them."""
+    """Send the chains of these activities the result that no worker returned from them."""
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
         body = {
@@ -409,22 +428,22 @@ def _deliver_lost(
 
 
 def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
-    """``edited`` of an activity whose input somebody edited, as in every other end of one."""
+    """Return ``edited`` for an activity whose input somebody edited, as every other result of one has it."""
     try:
         read: dict[str, Any] = codec().decode(options)
         if not read.get("edited"):
             return {}
         args, kwargs = codec().decode(call)
-    except Exception as exc:  # noqa: BLE001 - who waits is to hear of the end, also from a worker that lacks the key
+    except Exception as exc:  # noqa: BLE001 - the result is sent in any case, also by a worker that lacks the key
         log.warning("an activity is lost whose input cannot be read: %s", error_line(exc), extra={"run_id": str(run)})
         return {}
     return {"edited": activity_policy.edited_input(args, kwargs, read, key=activity_policy.derive_key(run, seq, read))}
 
 
 def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
-    """Block a run whose turn raises even when it is alone, with backoff.
+    """Block a run whose turn raises even when it is alone, and retry it with backoff.
 
-    One transaction; False when somebody has it locked.
+    One transaction. Returns False if the run is locked elsewhere or closed.
     """
     with storage.transaction("block"):
         claimed = storage.claim(limit=1, queues=[], chains=[chain])
@@ -442,7 +461,10 @@ def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool
 
 
 def _store_block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
-    """It stays blocked since when it was first. Whoever waits for the answer to an update is told."""
+    """Store a block of a run, and reject the updates and requests that wait for an answer.
+
+    A run that is blocked already keeps the time of its first block.
+    """
     if (before := storage.block_reason(run)) is not None:
         mark["since"] = before["since"]
     storage.sql.execute(

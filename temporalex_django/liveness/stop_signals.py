@@ -1,8 +1,8 @@
-"""Signals that tell a worker to stop, without the locks of what they interrupt.
+"""Signals that ask a worker to stop, handled without the locks of the code that they interrupt.
 
-The handler of a signal runs in the midst of whatever the main thread does. If that is ``wait`` or ``set`` of the very
-event (the handler of a signal that came just before sets it, too), then the event's lock is taken, and a handler that
-calls ``set`` waits for it for ever. So a thread sets it.
+The handler of a signal runs in the middle of whatever the main thread does. That may be ``wait`` or ``set`` of the very
+event that the handler sets; ``set`` may come from the handler of an earlier signal. Then the lock of the event is held,
+and a handler that calls ``set`` would wait for it for ever. So a thread sets the event.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 
 class EventSetter:
-    """Has a thread of its own set ``event`` when ``trigger`` is called, which any handler may do."""
+    """A setter whose own thread sets ``event`` after a call of ``trigger``, which is safe in any handler."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
-        self._signals: SimpleQueue[None] = SimpleQueue()  # the one whose ``put`` may be interrupted by itself
+        # Of all queues this one has a ``put`` that may be interrupted by itself.
+        self._signals: SimpleQueue[None] = SimpleQueue()
         threading.Thread(target=self._run, name="temporalex-stop", daemon=True).start()
 
     def trigger(self, *_: Any) -> None:
@@ -31,11 +32,10 @@ class EventSetter:
 
 
 class StopSignals:
-    """Sets ``event`` at SIGTERM or SIGINT.
+    """Handlers of SIGTERM and SIGINT that set ``event``.
 
-    A second one, unless it is the same one by another way, ends this process at once.
-
-    A signal to all processes of a service or a terminal comes twice: by itself, and from the parent.
+    A second signal ends this process at once, unless it comes within a second of the first one. A signal to all
+    processes of a service or a terminal arrives twice: directly, and forwarded by the parent.
     """
 
     _TWICE_WITHIN = 1.0

@@ -1,7 +1,7 @@
-"""``--as-user``.
+"""The option ``--as-user``: a command acts for a user.
 
-A command does what that user may do, to the runs that there are for him, and he is named in the audit; without one the
-account of the operating system is.
+It does only what that user may do, to the runs that exist for them, and the audit names them. Without the option a
+command may do everything, and the audit names the account of the operating system.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from temporalex_django.models import Instance
 
 
 def add_user_argument(parser: CommandParser) -> None:
-    """Say how the user is named."""
+    """Add the option ``--as-user``."""
     parser.add_argument(
-        "--as-user", metavar="NAME", help="do only what this user may do, in his name (default: everything)"
+        "--as-user", metavar="NAME", help="do only what this user may do, in their name (default: everything)"
     )
 
 
 def resolve_actor(as_user: str | None) -> Actor:
-    """Who acts. Raises ``CommandError`` for a name that nobody has."""
+    """Return the actor of the command. Raises ``CommandError`` for a name that no user has."""
     if as_user is None:
         return Actor(source="command", account=os_account())
     user_model: Any = get_user_model()
@@ -45,19 +45,23 @@ def resolve_actor(as_user: str | None) -> Actor:
 
 
 def os_account() -> str:
-    """Whose process this is. Not what the environment says, which anybody sets."""
+    """Return the account of the operating system that owns this process.
+
+    The environment is not used, because everybody can set it.
+    """
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container, say
+    except KeyError:  # in a container, for example
         return f"uid {os.getuid()}"
 
 
 def visible_runs(actor: Actor) -> QuerySet[Instance]:
-    """The runs that he may look at. Raises ``CommandError``."""
+    """Return the runs that the actor may look at. Raises ``CommandError`` if the user may look at none."""
     alias = storage().alias
     try:
         require_access(actor.user, VIEW, alias=alias)
     except ActionNotPermitted as exc:
         raise exit_codes.as_command_error(exc) from exc
     allowed_runs = runs_for(actor.user, alias=alias)
+    # None means no restriction: code and commands without a user see all runs.
     return Instance.objects.using(alias) if allowed_runs is None else allowed_runs

@@ -1,6 +1,6 @@
-"""List Django tasks that were enqueued, newest first: those that are open, and ends that are kept.
+"""List background tasks (enqueued Django tasks), newest first: open ones, and ended ones whose results are kept.
 
-With --json a line of JSON each. Arguments and results are not shown: `get_result(id)` has them.
+With --json, one line of JSON for each. Arguments and results are not printed; `get_result(id)` returns them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from temporalex_django.models import EndedTask, EnqueuedTask
 _DEFAULT_LIMIT = 50
 _PAGE_SIZE = 500
 _DEFERRED_COLUMNS = ("call", "options")
-#: As for the lists in the admin.
+#: The same permissions as for the lists in the admin.
 _PERMISSIONS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_endedtask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedPrinted:
-    """A Django task as it stands; ``due_at`` while it is open, ``finished_at`` when it has ended."""
+    """A background task.
+
+    ``due_at`` is set while it is open, ``finished_at`` when it has ended.
+    """
 
     id: str
     task: str
@@ -47,7 +50,7 @@ output = EnqueuedPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("--status", choices=STATUSES, help="only these, in the words of django.tasks")
     parser.add_argument("--queue", metavar="NAME", help="only those of this queue")
     parser.add_argument("--task", metavar="PATH", help="only those of this function")
@@ -69,7 +72,7 @@ def handle(
     json: bool,
     **_: object,
 ) -> None:
-    """Reads pages of 500 by key from two tables."""
+    """Print the tasks. Reads pages of 500 by key from two tables."""
     actor = people.resolve_actor(as_user)
     if actor.user is not None and (
         missing_permissions := [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
@@ -82,6 +85,7 @@ def handle(
     maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
     size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
     sources = (_open_tasks(status, queue, task, size), _finished_tasks(status, queue, task, size))
+    # Both tables are read in descending order of their ids, which sort by time, so merging keeps memory constant.
     rows = merge(*sources, key=lambda task_output: task_output.id, reverse=True)
     if json:
         for task_output in islice(rows, maximum):
@@ -108,6 +112,7 @@ def handle(
 
 
 def _open_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+    # An open task never has these statuses, so its table need not be read.
     if status in ("FAILED", "SUCCESSFUL"):
         return
     rows = EnqueuedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS)
@@ -132,6 +137,7 @@ def _open_tasks(status: str | None, queue: str | None, task: str | None, size: i
 
 
 def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+    # As above, for ended tasks.
     if status in ("READY", "RUNNING"):
         return
     rows = EndedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS, "outcome")

@@ -1,6 +1,7 @@
-"""Do one thing to many runs: workers go through them, each is a transaction of its own.
+"""Do one operation to many runs. Workers process the runs, each in a transaction of its own.
 
-`bulk ACTION` with filters or run ids starts a job; `bulk show`, `bulk stop` and `bulk resume` look after it.
+`bulk ACTION` with filters or run ids starts a job. `bulk show` lists jobs and their failures, `bulk stop` stops a job,
+and `bulk resume` continues it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.{StartBulk.permiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNotDone:
-    """A run of a job to which it could not be done; ``part`` is the number of the activity or timer of it."""
+    """A run of a job for which the operation failed.
+
+    ``part`` is the command number of its activity or timer, if the operation is about one.
+    """
 
     run_id: str
     part: int | None
@@ -52,7 +56,10 @@ class RunNotDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPrinted:
-    """A bulk job as it stands; ``problems`` are the first of the runs that failed."""
+    """A bulk job.
+
+    ``problems`` are the first 50 runs that failed.
+    """
 
     id: str
     action: str
@@ -72,7 +79,7 @@ output = JobPrinted | Sequence[JobPrinted]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
     for name, action in _ACTIONS.items():
         _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
@@ -111,7 +118,10 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """A start notes the runs, at most ``BULK_LIMIT``, in one transaction."""
+    """Start a job, or read, stop or resume one, and print it.
+
+    Starting stores the runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, exit status 1 if runs failed.
+    """
     actor = people.resolve_actor(as_user)
     if what == "show" and options["job"] is None:
         _print_list(command, actor, json=json)
@@ -134,17 +144,20 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
 
 def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
     filters = filters_of(options)
+    # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:
         raise exit_codes.usage_error("it is not said which runs", "Give filters, run ids, or --all: one of the three.")
     runs: Any = options["runs"]
     if not runs:
         alias = storage().alias
+        # The right to look at runs is checked by the action, for a selection by filters.
         visible_runs = runs_for(actor.user, alias=alias)
         runs = apply_filters(Instance.objects.using(alias) if visible_runs is None else visible_runs, filters)
     if action_name == "signal":
         inputs = {"signal": options["signal"], "payload": parse_json(options["payload"], option="--payload")}
     else:
         action = _ACTIONS[action_name]
+        # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
         confirmation.confirm(
@@ -156,7 +169,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
 
 
 def _count_text(runs: Any) -> str:
-    """Of run ids, or of a queryset as far as a job may have them."""
+    """Return the number of the runs in words; a queryset is counted up to the limit of a job."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
     return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
@@ -177,18 +190,23 @@ def _find_job(ref: str, actor: Actor) -> BulkJob:
 
 def _visible_jobs(actor: Actor) -> QuerySet[BulkJob]:
     alias = storage().alias
+    # Own jobs need the permission as well, as over REST.
     require_access(actor.user, _VIEW_OPERATION, alias=alias)
     return jobs_for(actor.user, alias=alias)
 
 
 def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
-    """When workers are through, or it was stopped. Raises ``CommandError`` when nobody is there to do it."""
+    """Wait until workers have processed the job or it is stopped, and return it.
+
+    Raises ``CommandError`` if no worker is alive to process it.
+    """
     with printing.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
             report(job.total - job.left, job.total, f", {job.failed:,} failed")
             if job.state != BulkJob.State.RUNNING:
                 return job
+            # Workers may all have stopped meanwhile, and then the job would never end.
             if not live_workers(alias=storage().alias).workflow_versions:
                 text = f"no worker is alive to do it; the job {job.pk} waits"
                 raise CommandError(
@@ -247,6 +265,7 @@ def _item_label(problem: RunNotDone) -> str:
 def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:
     alias = storage().alias
     failed_items = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_MAX_ROWS]
+    # Messages of failed runs may quote payloads.
     job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
     if json:
         printing.print_json(command, job_output)

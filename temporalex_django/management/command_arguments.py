@@ -1,4 +1,4 @@
-"""What several commands are given: the run that is meant, and JSON."""
+"""Arguments that several commands share: the run that is meant, and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from temporalex_django.management.printing import add_json_argument, escape
 
 
 def add_run_arguments(parser: CommandParser) -> None:
-    """Which run, and in whose name; the answer may be JSON."""
+    """Add the arguments that name a run, with ``--as-user`` and ``--json``."""
     parser.add_argument("run", metavar="RUN", help="its id (then the newest run of it is meant), or its run id")
     parser.add_argument("--workflow", metavar="NAME", help="of this class, where several have the id")
     people.add_user_argument(parser)
@@ -25,7 +25,10 @@ def add_run_arguments(parser: CommandParser) -> None:
 
 
 def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """The run to act on, among those that there are for him; whether he may is for the action to say."""
+    """Find the run to act on, among those that exist for the actor.
+
+    The action itself checks the permission of the actor.
+    """
     run_storage = storage()
     return find_run(
         run, storage=run_storage, workflow=workflow, visible_runs=runs_for(actor.user, alias=run_storage.alias)
@@ -33,18 +36,23 @@ def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
 
 
 def find_visible_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """The run to look at. Raises ``CommandError`` for who may not look at runs."""
+    """Find the run to read. Raises ``CommandError`` if the user may not look at runs."""
     return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.visible_runs(actor))
 
 
 def parse_json(text: str | None, *, option: str) -> Any:
-    """The value of an option; ``-`` reads it from the standard input. Raises ``CommandError`` for what is no JSON."""
+    """Parse the value of an option as JSON; ``-`` reads it from the standard input.
+
+    Returns None for an option that is not given. Raises ``CommandError`` for malformed JSON.
+    """
     if text is None:
         return None
     if text == "-":
         text = sys.stdin.read()
     try:
+        # Python reads NaN and Infinity, which are not JSON, and which no payload can contain.
         return json.loads(text, parse_constant=_reject_constant)
+    # Hostile or generated JSON may be nested too deep: that is a usage error as well.
     except (ValueError, RecursionError) as exc:
         reason = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
         raise usage_error(

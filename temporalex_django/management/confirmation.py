@@ -1,4 +1,4 @@
-"""What cannot be undone is asked about, where somebody sits at a terminal."""
+"""Confirmation, at a terminal, of what cannot be undone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ _YES_ANSWERS = {"y", "yes"}
 
 
 def add_yes_argument(parser: CommandParser) -> None:
-    """For whoever does not want to be asked."""
+    """Add the option ``--yes``, which answers the question in advance."""
     parser.add_argument("--yes", action="store_true", help="do it without a question; without a terminal none is asked")
 
 
 def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
-    """Raises ``CommandError`` when somebody at a terminal does not say yes."""
+    """Ask for confirmation if the standard input is a terminal and ``--yes`` is not given.
+
+    Raises ``CommandError`` unless the answer is yes.
+    """
+    # A script without a terminal could only hang at a question.
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return
+    # On the standard error, so that the output stays JSON.
     command.stderr.write(f"{escape(question)} [y/N] ", ending="")
     command.stderr.flush()
     if sys.stdin.readline().strip().lower() not in _YES_ANSWERS:

@@ -1,4 +1,7 @@
-"""What open runs hold, beside what this code has: classes, activities, steps, keys of payloads, histories."""
+"""The comparison of what open runs need with the code of this process.
+
+It covers classes, activities, steps, keys of payloads and histories.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ _PAYLOAD_COLUMNS = ("args", "published")
 def compare_with_runs(
     runs: Runs, *, sample: int, report: Callable[[int, int], None], strict: bool = False
 ) -> list[Diagnosis]:
-    """What does not fit. Of each class and version the newest ``sample`` runs are read and replayed here.
+    """Return a diagnosis for everything that does not fit. Reads only.
 
-    ``report`` is told how many of how many are done. Inputs that differ are listed; ``strict`` makes them errors. Reads
-    only.
+    Of each class and version the newest ``sample`` runs are read and replayed in this process. ``report`` is called
+    with the number of replayed runs and their total. Inputs that differ are listed; ``strict`` makes them errors.
     """
     alias = get_settings().DATABASE
     candidate_runs = open_runs(alias, runs)
@@ -43,6 +46,7 @@ def compare_with_runs(
         name, version = row["workflow"], row["version"]
         try:
             code = workflows.class_for_run(name, version)
+        # Without the class nothing else of its runs can be compared.
         except (UnknownWorkflow, UnknownVersion):
             text = f"{name} (version {version})"
             mismatches.append(CodeMismatch(kind="class", name=text, count=row["count"], example=row["example"]))
@@ -52,10 +56,12 @@ def compare_with_runs(
         for run in sample_runs:
             if (mismatch := _find_unreadable(run)) is not None:
                 mismatches.append(mismatch)
+            # A run without a first turn has no history to replay.
             elif run.started_at is not None:
                 replayed_ids.append(run.pk)
     mismatches += _missing_activities(alias, runs)
     done, differences = 0, list[dict[str, Any]]()
+    # In batches, so that progress can be reported and only a few histories are in memory.
     while done < len(replayed_ids):
         checked = replay_runs(replayed_ids[done : done + _BATCH_SIZE])
         mismatches += [
@@ -72,12 +78,12 @@ def compare_with_runs(
 
 
 def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
-    """One of those that differ at one place of one class."""
+    """Yield one mismatch for all differences at one place of one class."""
     by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for difference in differences:
         command = (
             difference["command"].partition("seq")[2].partition(", ")[2]
-        )  # without the number, which differs by run
+        )  # without the command number, which differs between runs
         by_place.setdefault(
             (difference["workflow"], command, difference["path"], difference["file"], difference["line"]), []
         ).append(difference)
@@ -90,7 +96,7 @@ def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMis
 
 
 def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMismatch]:
-    """Keys of steps that runs wait in, and that the graph no longer has."""
+    """Yield the steps in which runs wait and which the graph does not have."""
     if not issubclass(code, GraphWorkflow):
         return
     graph_keys = {key_of(step) for step in code.graph()}
@@ -99,6 +105,7 @@ def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMisma
     for run in sample_runs:
         for wait in run.waits or ():
             key = str(wait.get("name"))
+            # A step that has ended may be gone; one that waits must still take its event.
             if wait.get("kind") == "step" and key not in graph_keys:
                 counts[key] += 1
                 example[key] = run.workflow_id
@@ -109,12 +116,13 @@ def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMisma
 
 
 def _find_unreadable(run: Instance) -> CodeMismatch | None:
-    """Why its payloads cannot be read here."""
+    """Return the mismatch if the payloads of the run cannot be read here."""
     try:
         for payload in (getattr(run, name) for name in _PAYLOAD_COLUMNS):
             if payload is not None:
                 codec().decode(bytes(payload))
     except TemporalexError as exc:
+        # The kind is part of the code of the diagnosis, so that programs can tell a lost key from other causes.
         kind: Any = "key" if isinstance(exc, KeyMissing) else "payload"
         return CodeMismatch(kind=kind, name=run.workflow, count=1, example=run.workflow_id, reason=str(exc))
     return None
@@ -124,6 +132,7 @@ def _missing_activities(alias: str, runs: Runs) -> Iterator[CodeMismatch]:
     tasks = ActivityTask.objects.using(alias)
     if runs is not None:
         tasks = tasks.filter(run__in=runs)
+    # Ordered by the grouped column alone: the default order would be added to GROUP BY.
     rows: Any = tasks.order_by("activity").values("activity")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id")):
         try:

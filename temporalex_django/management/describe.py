@@ -1,4 +1,4 @@
-"""Say where a run stands, what it waits for and what it takes."""
+"""Show the state of a run, what it waits for, and the messages that it accepts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ output = RunDescribed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
-    """Nothing is written but, for a user who sees payloads, that he read it."""
+    """Print the state of a run.
+
+    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    """
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
     runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
     row = runs.filter(pk=target.selected_run_id).first()
-    if row is None:  # deleted since it was found
+    if row is None:  # it was deleted after it was found
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
     redactor = redactor_for(actor.user, row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
     if redactor.shows_payloads:
         audit.record_read(actor, row)
     run_output = RunDescribed(
@@ -52,7 +56,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
-    """The run that started it, if it is among those that there are for the user."""
+    """Return the id of the run that started this one, if that run exists for the user."""
     parent = row.parent_run_id
     if parent is None or not (is_unfiltered(visible_runs) or visible_runs.filter(pk=parent).exists()):
         return None
@@ -60,7 +64,7 @@ def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str |
 
 
 def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
-    """What people read, in this order; what is empty is left out."""
+    """Return the rows of the text output in their order; the caller leaves out empty ones."""
     run = run_output.run
     return [
         ("Run", run.id),

@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at: settings, checks, tables, workers, and counts of runs that stand still."""
+"""The state that ``doctor`` reads: settings, checks, tables, workers, and numbers of runs that are stuck."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from temporalex_django.present.diagnosis import (
 )
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, SwitchView
 
-#: Kinds of findings that are read at most, the largest first; open runs and human tasks that are counted at most.
+#: Limits: groups of each kind of finding, the largest first; open runs and human tasks that are counted.
 _MAX_GROUPS, _MAX_COUNTED_RUNS, _MAX_COUNTED_TASKS = 20, 10_000, 1_000
 _SETTING_CHECKS = ("temporalex_django.E001", "temporalex_django.E002")
 Runs = QuerySet[Instance] | None
 
 
 def load_project(runs: Runs = None) -> ProjectView:
-    """The project as it stands; of runs those among ``runs``.
+    """Load the state of the project; ``runs`` restricts the runs in it.
 
-    About ten reads, which see no closed runs but the newest that failed. No lock.
+    About ten reads. Of closed runs they see only the newest that failed. It takes no lock.
     """
     alias = conf.read()[0].DATABASE
     failed_checks = [*_failed_checks()]
@@ -53,22 +53,28 @@ def load_project(runs: Runs = None) -> ProjectView:
         "checks": [entry for entry in failed_checks if entry.id not in _SETTING_CHECKS],
         "classes": sum(1 for _ in workflows.concrete_classes()),
     }
+    # Every later step needs what the earlier ones look at, so the first failure ends the search.
     if common["wrong_settings"]:
         return ProjectView(**common, unapplied=())
     try:
         connections[alias].ensure_connection()
+    # The first line of a driver's error names the cause.
     except DatabaseError as exc:
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
+    # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision
+    # 23).
     alive_workers = [entry for entry in workers if entry.expires_at > database_time and entry.buried_at is None]
     undrained_workers = [entry for entry in alive_workers if entry.drained_at is None]
     live = LiveWorkers.from_rows((entry.queues, entry.workflows, entry.activity_names) for entry in undrained_workers)
+    # A grace period: what has just become due is no finding.
     late_before = database_time - DUE_GRACE_PERIOD
     return ProjectView(
         **common,
+        # The slice bounds the count: a large project must not wait for it.
         open_count=Chain.objects.using(alias).filter(open_key__isnull=False)[:_MAX_COUNTED_RUNS].count(),
         workers=[
             WorkerView(
@@ -102,13 +108,16 @@ def _failed_checks() -> Iterator[FailedCheck]:
 
 
 def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
-    """Present runs of open chains, among those."""
+    """Return the current runs of open chains, restricted to ``runs``."""
     visible_runs = Instance.objects.using(alias) if runs is None else runs
     return visible_runs.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
 
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
-    """Due for a while, or with a message that nobody has read for a while; blocked and paused ones wait by right."""
+    """Yield groups of runs that have been due for a while, or have had an unread message for a while.
+
+    Blocked and paused runs are left out, because they wait by design.
+    """
     unread_chains = (
         Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
     )
@@ -126,6 +135,7 @@ def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
     rows: Any = current_runs.filter(blocked__isnull=False).annotate(code=KT("blocked__code")).values("workflow", "code")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
         yield StoppedRuns(**{**row, "code": row["code"] or "blocked"})
+    # A run that is both is reported as blocked: unpausing it would not let it continue.
     rows = current_runs.filter(paused__isnull=False, blocked__isnull=True).values("workflow")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
         yield StoppedRuns(**row, code="paused")
@@ -142,12 +152,13 @@ def _unclaimed_activities(
     for row in groups.filter(owner=None, atomic=False, due_at__lt=late_before).annotate(since=Min("due_at"))[
         :_MAX_GROUPS
     ]:
+        # Atomic activities are left out: they run in the turn, so every worker that takes the run has them.
         if not live.can_run_activity(row["activity"], queue=row["queue"]):
             yield UnclaimedActivities(**row, pollers=live.count_pollers(row["queue"]))
 
 
 def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
-    """Failed messages, and updates whose validator failed, of chains whose present run is among those."""
+    """Yield failed messages, and updates whose validator failed, of chains whose current run is among ``runs``."""
     visible_runs = Instance.objects.using(alias) if runs is None else runs
     for kind, status in (("signal", "failed"), ("update", FAULT)):
         failed_runs: Any = visible_runs.order_by().filter(
@@ -157,15 +168,17 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
             count=Count("pk"), since=Min("chain__messages__answered_at"), example=Max("workflow_id")
         )
         for row in groups.order_by("-count", "workflow", "name")[:_MAX_GROUPS]:
+            # A message without the time of its answer counts from now.
             yield FailedMessages(kind=kind, **{**row, "since": row["since"] or timezone.now()})
 
 
 def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Human tasks under four eyes that nobody may decide, of the oldest open ones."""
+    """Yield human tasks under four eyes that nobody may decide, among the oldest open ones."""
     open_tasks = HumanTask.objects.using(alias).open().exclude(four_eyes="")
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
     tasks = [*open_tasks.order_by("opened_at", "pk")[:_MAX_COUNTED_TASKS]]
+    # Users and groups are read once for all tasks.
     undecidable_ids = undecidable_tasks(tasks, alias=alias)
     groups: dict[str, list[HumanTask]] = {}
     for task in tasks:
@@ -182,5 +195,5 @@ def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
 
 
 def newest_stuck_runs(alias: str, runs: Runs, *, limit: int) -> list[Instance]:
-    """The newest runs that somebody should look at, as lists and the admin mean it."""
+    """Return the newest runs that need the attention of a person, as the filter ``stuck`` defines it."""
     return [*narrowing.stuck_runs(open_runs(alias, runs)).select_related("chain").order_by("-id")[:limit]]

@@ -1,6 +1,6 @@
 """Say why nothing happens: what is wrong with the project and its runs, likeliest first, with the next step.
 
-`doctor RUN` is about one run. `doctor --deploy` compares what open runs need with the code that is here.
+`doctor RUN` diagnoses one run. `doctor --deploy` compares what open runs need with the code of this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDiagnosed:
-    """A run, and what is to be done about it."""
+    """A run, and what to do about it."""
 
     id: str
     run_id: str
@@ -41,7 +41,10 @@ class RunDiagnosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorSaid:
-    """``findings`` about the project, likeliest first; ``runs`` that somebody may have to look at, at most 50."""
+    """The result of ``doctor``.
+
+    ``findings`` are about the project, likeliest first. ``runs`` are at most 50 runs that a person should look at.
+    """
 
     well: bool
     findings: Sequence[Diagnosis]
@@ -52,7 +55,7 @@ output = DoctorSaid
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("run", nargs="?", metavar="RUN", help="this run alone: its id, or its run id")
     parser.add_argument("--workflow", metavar="NAME", help="of this class, where several have the id")
     parser.add_argument(
@@ -87,7 +90,7 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Reads only. Ends with 1 when an error was found."""
+    """Print the diagnoses. Reads only. Exit status 1 if an error was found."""
     if workflow is not None and run is None:
         raise exit_codes.usage_error("--workflow without RUN", "Name the run, too: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
@@ -104,17 +107,22 @@ def handle(
         printing.print_json(command, report)
     else:
         _print_report(command, report)
+    # After the report, so that a pipeline stops but its log says why.
     if not report.well:
         raise CommandError("something is wrong: see above", returncode=exit_codes.FINDINGS)
 
 
 def _diagnose_project(as_user: str | None) -> DoctorSaid:
-    """Who may ask is looked up only where somebody is named: the tables may not be there."""
+    """Diagnose the project and its stuck runs.
+
+    Users are looked up only for ``--as-user``, because the tables may not exist yet.
+    """
     actor = None if as_user is None else people.resolve_actor(as_user)
     runs = None if actor is None else people.visible_runs(actor)
     project = load_project(runs)
     findings = diagnosis.diagnose(project, now=timezone.now())
     run_outputs: list[RunDiagnosed] = []
+    # Without settings, database and tables no run can be read.
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         stuck_runs = newest_stuck_runs(project.database, runs, limit=_MAX_RUNS)
         user = None if actor is None else actor.user
@@ -141,6 +149,7 @@ def _diagnose_run(pk: Any, actor: Actor) -> DoctorSaid:
 
 
 def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
+    # A missing key needs another next step than the error that it caused.
     code = "key_missing" if (run.blocked or {}).get("waits_for") else str((run.blocked or {}).get("code", ""))
     diagnosis_of_run = diagnosis.diagnose_run(
         summary.state,

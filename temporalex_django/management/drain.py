@@ -1,4 +1,4 @@
-"""Have a worker take nothing new, from wherever: it finishes what it has in hand and stays, until somebody ends it."""
+"""Drain a worker from any machine: it finishes the work that it has, takes nothing new, and stays until it is ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from temporalex_django.management import printing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDrained:
-    """A worker. ``drained_at``: since when it takes nothing new; null: it takes work."""
+    """A worker.
+
+    ``drained_at`` is the time since which it takes nothing new; null if it takes work.
+    """
 
     worker: str
     host: str
@@ -26,17 +29,18 @@ class WorkerDrained:
 
 
 class DrainCommand:
-    """``drain WORKER`` and ``undrain WORKER``."""
+    """The subcommands ``drain WORKER`` and ``undrain WORKER``."""
 
     output: ClassVar[Any] = WorkerDrained
 
     def __init__(self, action: type[DrainWorker], description: str, done_text: str) -> None:
         self.action = action
+        # The docstring of a subcommand is its help text.
         self.__doc__ = description
         self.done_text = done_text
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which worker, why, and in whose name."""
+        """Add the worker, the reason, ``--as-user`` and ``--json``."""
         parser.add_argument("worker", metavar="WORKER", help="its id: health, GET workers/ and the admin have it")
         parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
         people.add_user_argument(parser)
@@ -45,7 +49,7 @@ class DrainCommand:
     def handle(
         self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
     ) -> None:
-        """One UPDATE and the audit."""
+        """Drain or undrain the worker: one UPDATE, and the audit."""
         row = self.action(worker, reason=reason, by=people.resolve_actor(as_user)).execute()
         if json:
             worker_output = WorkerDrained(

@@ -1,4 +1,4 @@
-"""How commands end: statuses for scripts, and expected errors as a sentence with the next step, without a traceback."""
+"""The ends of commands: exit statuses for scripts, and expected errors as a sentence with the next step."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from django.db import Error as DatabaseError
 from temporalex_django import errors
 from temporalex_django.management.printing import escape
 
-#: What was asked was answered with no: findings, histories that do not fit, runs of a bulk job that failed.
+#: The answer is no: findings, histories that do not fit, runs of a bulk job that failed.
 FINDINGS = 1
 #: The command line is wrong: arguments, JSON, filters, ids.
 USAGE_ERROR = 2
 NOT_FOUND = 3
 NOT_PERMITTED = 4
-#: The run, or its code, does not take it as it stands.
+#: The run or its code refuses it in its present state.
 REFUSED = 5
-#: No answer in time, or somebody else has the run: the same again may work.
+#: No answer in time, or the run is locked elsewhere: the same command may succeed later.
 TRY_AGAIN = 6
 #: The project cannot work as it is set up: settings, tables, database.
 NOT_SET_UP = 7
-#: As shells have them: 128 and the number of the signal.
+#: As in shells: 128 plus the number of the signal.
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
-#: For people: ``docs/reference/commands.md`` is made of these.
+#: The meaning of each status, for people; ``docs/reference/commands.md`` is made from these texts.
 MEANINGS = {
     0: "done",
     FINDINGS: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed, a question that was not answered with yes, work that a burst of a worker left",
@@ -39,9 +39,9 @@ MEANINGS = {
     TRY_AGAIN: "no answer in time, or the run is busy: try it again",
     NOT_SET_UP: "settings, tables or database: see `doctor`",
     INTERRUPTED: "interrupted (Ctrl-C)",
-    PIPE_CLOSED: "whoever read the output went away (`| head`)",
+    PIPE_CLOSED: "the reader of the output closed it (`| head`)",
 }
-#: The first class that fits counts; what is not listed is ``REFUSED``.
+#: The first class that matches counts; an error that is not listed is ``REFUSED``.
 _CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.MessageIdTaken, REFUSED),
     (errors.AmbiguousId, NOT_FOUND),
@@ -61,7 +61,7 @@ _CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.KeyMissing, TRY_AGAIN),
     (errors.NotConfigured, NOT_SET_UP),
 )
-#: Where what an error advises to code is called otherwise here.
+#: Next steps for errors whose own advice is for code and has another name on the command line.
 _NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
     errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
     errors.WorkflowNotFound: "Look for it: manage.py temporalex list --id-prefix …",
@@ -73,8 +73,9 @@ _NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
 
 
 def as_command_error(exc: errors.TemporalexError) -> CommandError:
-    """The error as a command ends with it."""
+    """Return the ``CommandError`` with which a command ends on this error."""
     status = next((status for cls, status in _CODES_OF_ERRORS if isinstance(exc, cls)), REFUSED)
+    # A message is one line in a terminal, whatever payload it quotes.
     text = escape(" ".join(str(exc).split()))
     next_step = _NEXT_STEPS.get(type(exc), exc.next_step)
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
@@ -83,24 +84,24 @@ def as_command_error(exc: errors.TemporalexError) -> CommandError:
 
 
 def with_next_step(problem: str, next_step: str) -> str:
-    """What happened, and the next step."""
+    """Join the problem and the next step to one text."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {next_step}"
 
 
 def usage_error(problem: str, next_step: str) -> CommandError:
-    """For a command line that is wrong."""
+    """Return the error for a wrong command line."""
     return CommandError(with_next_step(problem, next_step), returncode=USAGE_ERROR)
 
 
 @contextmanager
 def exit_on_errors(command: BaseCommand) -> Iterator[None]:
-    """What may go wrong ends the command with its status.
+    """End the command with the right status on expected errors, without a traceback.
 
-    ``--traceback`` shows where it came from, as with any command.
+    ``--traceback`` shows the traceback, as for every command of Django.
     """
     try:
         yield
-        command.stdout.flush()  # here, while somebody catches that nobody reads it
+        command.stdout.flush()  # here, where a closed pipe is still caught
     except errors.TemporalexError as exc:
         raise as_command_error(exc) from exc
     except DatabaseError as exc:
@@ -108,8 +109,9 @@ def exit_on_errors(command: BaseCommand) -> Iterator[None]:
         text = with_next_step(f"the database cannot be used: {first_line}", "Ask for more: manage.py temporalex doctor")
         raise CommandError(text, returncode=NOT_SET_UP) from exc
     except KeyboardInterrupt:
+        # No message: the person who pressed Ctrl-C knows.
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         if getattr(command, "_called_from_command_line", False):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes again at its exit
         raise SystemExit(PIPE_CLOSED) from None

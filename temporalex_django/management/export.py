@@ -1,6 +1,6 @@
-"""Write histories as JSON files, one a run, for `temporalex replay --file` and for tests.
+"""Write histories as JSON files, one for each run, for `temporalex replay --file` and for tests.
 
-The payloads are in them as they are.
+The files contain the payloads in plain text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from temporalex_django.models import Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWritten:
-    """A file that ``export`` has written, a line each."""
+    """A file that ``export`` has written; one line each."""
 
     id: str
     run_id: str
@@ -43,7 +43,7 @@ output = HistoryWritten
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="ids of workflows (all their runs) or of runs")
     parser.add_argument("--workflow", metavar="NAME", help="every run of this workflow")
     parser.add_argument("--open", action="store_true", help="only runs that are open")
@@ -63,9 +63,9 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """A file that is there already is replaced. Runs are read one by one.
+    """Write the files, and replace those that exist. Runs are read one at a time.
 
-    Raises ``CommandError`` when nothing matches, and for a user who may not see payloads.
+    Raises ``CommandError`` if no run matches, and for a user who may not see payloads.
     """
     if not ids and workflow is None:
         raise exit_codes.usage_error("it is not said which runs", "Give ids of workflows or runs, or --workflow NAME.")
@@ -80,6 +80,7 @@ def handle(
     folder, storage, count = Path(output), DjangoStorage(), 0
     total = runs.count() if printing.is_watched(command, lines=json) else 0
     with printing.progress(command, lines=json) as report:
+        # Runs are read by pages of ids, so an export of any size takes little memory.
         for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
             history_output = _write_history(
                 row, folder, UNREDACTED if actor.user is None else _redactor(actor.user, row), storage
@@ -97,7 +98,7 @@ def handle(
         )
 
 
-#: People who may write to the folder must not choose, by a link, which file is overwritten.
+#: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
@@ -106,6 +107,7 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
     events = [redactor.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Payloads may be confidential, so only the owner can read the file.
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
             file.write(json_file.dump(events))
     except OSError as exc:
@@ -122,7 +124,11 @@ def _redactor(user: Person, row: Instance) -> Redactor:
 
 
 def _id_condition(ids: Sequence[str]) -> Q:
-    """Runs by their ids, and what else is no run's id by business id: all runs of it, of whatever workflow."""
+    """Return the condition for runs with these ids.
+
+    A text that is the run id of no run is taken as a business id. It selects all runs with that id, of any workflow.
+    """
+    # A business id may look like a UUID as well, so it counts as a run id only if such a run exists.
     texts_by_id = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
     existing_ids = (
         Instance.objects.using(get_settings().DATABASE).filter(pk__in=texts_by_id).values_list("pk", flat=True)

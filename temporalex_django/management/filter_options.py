@@ -1,4 +1,4 @@
-"""The filters of ``list`` and ``bulk``: those of REST, with the same words and the same refusals."""
+"""The filters of ``list`` and ``bulk``: those of REST, with the same names and the same errors."""
 
 from __future__ import annotations
 
@@ -19,33 +19,39 @@ _DEST_PREFIX = "filter_"
 
 
 def add_filters(parser: CommandParser) -> None:
-    """One option for each of them."""
+    """Add an option for each filter."""
     group = parser.add_argument_group("filters", "all of them must hold")
     for name, run_filter in _filter_class().base_filters.items():
         help_text = run_filter.extra.get("help_text") or ("an ISO time" if name.endswith(("_after", "_before")) else "")
+        # A prefix keeps filters apart from other options of a command, such as an input of the same name.
         group.add_argument(
             _option_name(name), dest=f"{_DEST_PREFIX}{name}", metavar="VALUE", help=str(help_text).replace("%", "%%")
         )
 
 
 def filter_names() -> Collection[str]:
-    """The names of all of them."""
+    """Return the names of all filters."""
     return [*_filter_class().base_filters]
 
 
 def filters_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Those that were given, by name."""
+    """Return the filters that are given, by name."""
     option_values = {name: options.get(f"{_DEST_PREFIX}{name}") for name in _filter_class().base_filters}
     return {name: value for name, value in option_values.items() if value is not None}
 
 
 def apply_filters(runs: QuerySet[Instance], filters: Mapping[str, str]) -> QuerySet[Instance]:
-    """Those of ``runs`` for which all of them hold. Raises ``CommandError`` that says which words there are."""
+    """Return the runs for which all filters hold.
+
+    Raises ``CommandError`` for a value that a filter does not take; it says which values there are.
+    """
     for name, value in filters.items():
+        # Databases refuse some control characters in parameters.
         if not value.isprintable():
             raise usage_error(f"{_option_name(name)} {escape(value)} is no value", "Printable characters only.")
     form = _filter_class()(data=filters, queryset=runs)
     if not form.is_valid():
+        # One error is enough: the person corrects the command line one option at a time.
         name, messages = next(iter(form.errors.items()))
         next_step = f"There are: {', '.join(Status.values)}." if name == "status" else f"Write: {_example(name)}."
         raise usage_error(
@@ -56,7 +62,10 @@ def apply_filters(runs: QuerySet[Instance], filters: Mapping[str, str]) -> Query
 
 
 def _filter_class() -> type[RunFilter]:
-    """Imported where it is needed: with REST it takes as long as all the rest, and a worker has no use for it."""
+    """Import and return the class of the filters.
+
+    It is imported only when needed: with REST this takes as long as all other imports, and a worker does not use it.
+    """
     from temporalex_django.rest.filters import RunFilter  # noqa: PLC0415 - see above
 
     return RunFilter
@@ -67,7 +76,7 @@ def _option_name(name: str) -> str:
 
 
 def _example(name: str) -> str:
-    """One that is right."""
+    """Return an example of the option with a valid value."""
     if name.endswith(("_after", "_before")):
         return f"{_option_name(name)} 2026-11-03T14:00:00Z"
     return {

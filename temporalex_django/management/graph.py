@@ -1,4 +1,4 @@
-"""Draw a graph workflow, with the state of a run when its id is given."""
+"""Draw a graph workflow, with the state of a run if its id is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ _TIMEOUT_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDrawn:
-    """``state`` of the run: completed, active, waiting, requested or failed; null: it has not come to it."""
+    """A step of the graph.
+
+    ``state`` is its state in the run: completed, active, waiting, requested or failed; null if the run has not reached
+    it.
+    """
 
     key: str
     name: str
@@ -40,7 +44,10 @@ class StepDrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowDrawn:
-    """From a step to another one, by their keys. ``dynamic``: code chooses among several."""
+    """An arrow from one step to another, by their keys.
+
+    ``dynamic`` is true if code chooses among several targets.
+    """
 
     source: str
     event: str
@@ -50,7 +57,10 @@ class ArrowDrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDrawn:
-    """What is in the picture, and the picture; with ``--output`` it is in that file."""
+    """The graph, and its drawing.
+
+    With ``--output`` the drawing is in that file, and ``drawing`` is null.
+    """
 
     workflow: str
     version: int
@@ -66,7 +76,7 @@ output = GraphDrawn
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("name", metavar="NAME", help="name of the workflow")
     parser.add_argument("--format", choices=[*render.FORMATS, "svg"], default="mermaid", help="default: mermaid")
     parser.add_argument("--id", metavar="ID", help="a run: its id, business value, or run id")
@@ -88,11 +98,16 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
+    """Draw the graph.
+
+    Raises ``CommandError`` for a workflow that is no graph, for a run that does not exist, and if the program that
+    draws SVG is missing.
+    """
     actor = people.resolve_actor(as_user)
     visible_runs = people.visible_runs(actor)
     cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
     if id is not None:
+        # The run may have another version than the class that was named: draw the graph that it runs.
         target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
         access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
         instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
@@ -146,7 +161,7 @@ def _write_file(text: str, path: Path) -> None:
 
 
 def _find_id(cls: Any, id: str) -> str:
-    """A business value is as good as the id that is made of it."""
+    """Return the business id for a business value; an id is returned as it is."""
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
     try:
@@ -156,7 +171,11 @@ def _find_id(cls: Any, id: str) -> str:
 
 
 def render_svg(text: str) -> str:
-    """Drawn by the ``d2`` program of the extra ``draw``. Raises ``CommandError`` without it, and when it fails."""
+    """Draw a text in the language of ``d2`` as SVG, with the program of the extra ``draw``.
+
+    Raises ``CommandError`` if the program is missing or fails.
+    """
+    # First beside the interpreter: a virtual environment need not be active.
     program = shutil.which("d2", path=str(Path(sys.executable).parent)) or shutil.which("d2")
     if program is None:
         raise CommandError(

@@ -1,6 +1,7 @@
-"""Say whether the workers of this machine are well: for systemd, Kubernetes and people; no database, no server.
+"""Check the workers of this machine, for systemd, Kubernetes and people. Uses no database and no server.
 
-Ends with 1 when one of them is not, or none is there. Each rewrites a small file twice a second, which is read here.
+Exit status 1 if a worker fails the check, or if there is none. Each worker rewrites a small file twice a second, which
+this command reads.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from temporalex_django.management import exit_codes, printing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHealth:
-    """One worker. ``lease``: for how many seconds its lease is good; ``guardian``: the pid of who ends it if it hangs.
+    """The health of one worker.
 
-    ``connections``: the most that it opens to the database. ``counters`` of its own.
+    ``lease`` is the number of seconds until its lease expires. ``guardian`` is the pid of the process that ends it if
+    it hangs; 0 if there is none. ``connections`` is the largest number of connections that it opens to the database.
+    ``counters`` are counters of the worker.
     """
 
     worker: str
@@ -45,7 +48,10 @@ class WorkerHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSaid:
-    """``well``: there is a worker, and all pass what was ``checked``."""
+    """The result of ``health``.
+
+    ``well`` is true if there is a worker and all workers pass the check in ``checked``.
+    """
 
     well: bool
     checked: str
@@ -56,7 +62,7 @@ output = HealthSaid
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "--check",
         choices=get_args(Check),
@@ -68,14 +74,16 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, **_: Any) -> None:
-    """Reads files only."""
+    """Check the workers. Reads files only."""
     limit = get_settings().HEALTH_SECONDS
+    # All processes of a machine share this clock, and nobody can set it.
     now = time.monotonic()
     outputs = [
         _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
         for report, guardian_at in read_health_files(DjangoStorage().domain)
         if pid in (None, report.pid, report.guardian)
     ]
+    # No worker is a failure: a supervisor has to start one.
     is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
     if json:
         printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))

@@ -1,4 +1,7 @@
-"""Print what happened in a run: one row a thing; with --json every event, a line each."""
+"""Print the history of a run, one row for each thing that happened.
+
+With --json, every event as one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ output = EventPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
-    """Nothing is written but, for a user who sees payloads, that he read it. JSON is read in pages of 500 events."""
+    """Print the history. JSON is read in pages of 500 events.
+
+    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    """
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
     redactor = redactor_for(actor.user, target.row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
     if redactor.shows_payloads:
         audit.record_read(actor, target.row)
     if json:
@@ -55,7 +62,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
-    """What the codec cannot read is shown as such."""
+    """Return the output for an event; attributes that the codec cannot read are an error text."""
     attributes = event.data
     redacted = (
         redactor.redact_payload(repr(attributes))

@@ -1,6 +1,6 @@
-"""List runs, newest first unless --order says otherwise, each with a sentence about where it stands.
+"""List runs, newest first unless --order says otherwise, each with a sentence about its state.
 
-With --json a line of JSON each, as many as there are, in flat memory.
+With --json, one line of JSON for each run, without a limit and in constant memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ output = RunListed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     add_filters(parser)
     parser.add_argument(
         "--order",
@@ -49,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
 def handle(
     command: BaseCommand, *, order: str, limit: int | None, as_user: str | None, json: bool, **options: Any
 ) -> None:
-    """Reads pages of 500 by key: at most four statements each."""
+    """Print the runs. Reads pages of 500 by key, with at most four statements each."""
     if limit is not None and limit < 1:
         raise usage_error(f"--limit {limit}", "Give a number from 1.")
     if order not in ORDERS:
@@ -58,6 +58,7 @@ def handle(
     runs = (
         apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS).select_related("chain")
     )
+    # One more than is printed, to know if there are more.
     maximum = None if json and limit is None else (limit or _DEFAULT_LIMIT) + 1
     rows = islice(iterate_runs(runs, order, size=min(_PAGE_SIZE, maximum or _PAGE_SIZE)), maximum)
     if json:
@@ -80,5 +81,6 @@ def handle(
 
 def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:
     while page := list(islice(rows, _PAGE_SIZE)):
+        # One set of reads for a whole page, instead of one for each run.
         run_summaries = summarize_runs(page, redactor_of=lambda run: redactor_for(actor.user, run))
         yield from (run_output(run, run_summaries[run.pk]) for run in page)

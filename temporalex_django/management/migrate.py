@@ -2,8 +2,8 @@
 
 `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
 
-Says for every run whether it moves, and why not. Steps are named by their classes or by their keys; `--map Old=` leaves
-the data of a step that has ended behind.
+Prints for each run if it moves, and why not. Name steps by their classes or by their keys. `--map Old=` drops the data
+of a step that has ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from temporalex_django.management import exit_codes, printing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
-    """What became of each run."""
+    """The outcome for each run."""
 
     dry_run: bool
     runs: Sequence[MoveOutcome]
@@ -40,7 +40,7 @@ output = RunsMoved
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
     parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION")
     parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION")
@@ -64,19 +64,25 @@ def handle(
     as_user: str | None,
     **_: Any,
 ) -> None:
-    """One transaction a run. Raises ``CommandError`` when a version is not in the code, and when runs stay behind."""
+    """Move the runs, each in a transaction of its own.
+
+    Raises ``CommandError`` if a version is not in the code, and if runs were not moved.
+    """
     if batch < 1:
         raise exit_codes.usage_error(f"--batch {batch}", "Give a number from 1.")
     old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
+    # Both classes and the mapping are checked before the first run is moved.
     mapping = _parse_mapping(names, old_class, new_class)
     verdicts: list[MoveOutcome] = []
     actor = people.resolve_actor(as_user)
     runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+    # Counting costs a scan, which only a progress bar needs.
     total = runs.count() if printing.is_watched(command, lines=not json) else 0
     with printing.progress(command, lines=not json) as report:
         for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
             target = find_chain(run.chain_id, storage=storage())
             report(done, total)
+            # Read again by its chain: the run may have ended, or moved, since the page was read.
             if target.version != old or target.closed:
                 continue
             verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
@@ -90,6 +96,7 @@ def handle(
     else:
         moved_text = f"{len(verdicts) - len(unmoved)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
         printing.write_line(command, moved_text)
+    # A pipeline must notice that the old version is still in use.
     if unmoved:
         text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "See above why.")
         raise CommandError(text, returncode=exit_codes.FINDINGS)
@@ -113,7 +120,7 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
 
 
 def _step_key(name: str, cls: type[Workflow]) -> str:
-    """The key of a step that is named by its class or by its key."""
+    """Return the key of a step that is named by its class or by its key."""
     steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
     for step in steps:
         if name in (key_of(step), name_of(step)):

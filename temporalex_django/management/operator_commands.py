@@ -1,4 +1,4 @@
-"""What operators do to a run: a command for each of ``actions.registry.STEERING``, made from what the action says."""
+"""Commands that operate on a run: one for each action of ``actions.registry.STEERING``, made from its declaration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _DEST_PREFIX = "input_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steered:
-    """What a command of this kind prints with ``--json``. ``made``: the run id of the new run, where there is one."""
+    """The result of a command that operates on a run.
+
+    ``made`` is the run id of the new run, if the operation created one.
+    """
 
     id: str
     run_id: str
@@ -34,16 +37,17 @@ class Steered:
 
 
 class OperatorCommand:
-    """The subcommand of one action: ``cancel RUN``, ``retry RUN SEQ``."""
+    """The subcommand of one action, such as ``cancel RUN`` or ``retry RUN SEQ``."""
 
     output: ClassVar[Any] = Steered
 
     def __init__(self, action: type[OperatorRunAction[Any]]) -> None:
         self.action = action
+        # The docstring of a subcommand is its help text.
         self.__doc__ = str(action.effect)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The run, the number of what it is about, the inputs of the action."""
+        """Add the run, the number of its activity or timer, and the inputs of the action."""
         command_arguments.add_run_arguments(parser)
         if self.action.target_kind != "run":
             parser.add_argument(
@@ -69,8 +73,12 @@ class OperatorCommand:
         yes: bool = False,
         **options: Any,
     ) -> None:
-        """As the action says: what locks, what is refused."""
+        """Execute the action and print the result.
+
+        The action defines what is locked and what is refused.
+        """
         actor = people.resolve_actor(as_user)
+        # Found without the permission to look at runs: the action needs only its own permission.
         target = command_arguments.find_target(run, workflow, actor=actor)
         action = self.action(target, reason=reason, seq=seq, by=actor, **input_values(options, self.action))
         if self.action.destructive:
@@ -78,6 +86,7 @@ class OperatorCommand:
             confirmation.confirm(command, f"{effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
         outcome = action.execute()
         new_run_id = (
+            # An action that creates a run returns it, or its id.
             str(outcome.selected_run_id)
             if isinstance(outcome, RunTarget)
             else outcome
@@ -96,7 +105,7 @@ class OperatorCommand:
 
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
-    """``--reason``, and an option for each input."""
+    """Add ``--reason``, and an option for each input of an action."""
     parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
     _add_options(parser, action.inputs)
 
@@ -104,9 +113,9 @@ def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[An
 def add_selector_arguments(
     parser: CommandParser, action: type[OperatorRunAction[Any]], *, excluded: Collection[str]
 ) -> None:
-    """An option for each thing that chooses among the activities or timers of many runs.
+    """Add an option for each selector, which chooses among the activities or timers of many runs.
 
-    ``excluded`` are the filters of the command, which choose among these as well.
+    ``excluded`` are the filters of the command, which select them as well.
     """
     _add_options(parser, [action_input for action_input in action.selectors if action_input.name not in excluded])
 
@@ -118,6 +127,7 @@ def _add_options(parser: CommandParser, inputs: Iterable[Input]) -> None:
             str(text).rstrip(".") for text in (action_input.label, action_input.help) if text
         ).replace("%", "%%")
         if action_input.kind is bool:
+            # None and not False without the option: only the inputs on the command line reach the action.
             parser.add_argument(option, dest=dest, action="store_true", default=None, help=help_text)
         else:
             parser.add_argument(
@@ -136,7 +146,7 @@ def _add_options(parser: CommandParser, inputs: Iterable[Input]) -> None:
 
 
 def input_values(options: dict[str, Any], action: type[OperatorRunAction[Any]]) -> dict[str, Any]:
-    """Those that were given, by name. Raises ``CommandError``."""
+    """Return the inputs that are given, by name. Raises ``CommandError`` for malformed JSON."""
     inputs = (*action.inputs, *action.selectors)
     parsed = {
         action_input.name: _parse_value(action_input, options.get(f"{_DEST_PREFIX}{action_input.name}"))
@@ -154,7 +164,7 @@ def _parse_value(action_input: Input, value: Any) -> Any:
 
 
 def _command_name(action: type[OperatorRunAction[Any]]) -> str:
-    """``retry_activity`` is said ``retry``: the number that follows is an activity's."""
+    """Return the name of the command: ``retry_activity`` becomes ``retry``, since its SEQ names an activity."""
     return re.sub(f"_{action.target_kind}$", "", action.name).replace("_", "-")
 
 

@@ -1,4 +1,7 @@
-"""What commands print with ``--json``; the JSON Schema of each is kept beside the golden files of the tests."""
+"""The output of commands with ``--json``.
+
+The JSON Schema of each class is stored beside the golden files of the tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from temporalex_django.present.sentences import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where a run stands, in words."""
+    """The state of a run, in words."""
 
     state: str
     text: str
@@ -26,7 +29,7 @@ class Where:
 
 
 def summary_output(summary: Summary, *, short: bool = False) -> Where:
-    """Of a sentence about a run."""
+    """Return the output for the summary of a run."""
     text = summary.short_text if short else summary.text
     return Where(state=summary.state, text=text, trouble=summary.trouble, since=summary.since, until=summary.until)
 
@@ -50,7 +53,7 @@ class RunListed:
 
 
 def run_output(run: Instance, summary: Summary) -> RunListed:
-    """Of a row."""
+    """Return the output for the row of a run."""
     return RunListed(
         id=run.workflow_id,
         run_id=str(run.pk),
@@ -69,7 +72,10 @@ def run_output(run: Instance, summary: Summary) -> RunListed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescribed:
-    """One run: what ``handle.describe()`` gives, with the sentence and what the row says beside."""
+    """The result of ``describe``.
+
+    ``run`` is what ``handle.describe()`` returns, and ``summary`` is the sentence about the run.
+    """
 
     run: Description
     queue: str
@@ -91,7 +97,7 @@ class EventPrinted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNamed:
-    """The run that something was done to, or that was started."""
+    """The run that was started, or on which a command acted."""
 
     id: str
     run_id: str
@@ -100,7 +106,7 @@ class RunNamed:
 
 
 def run_fields(target: RunTarget) -> dict[str, Any]:
-    """What ``RunNamed`` and its kin say of the run."""
+    """Return the fields of ``RunNamed`` for a run."""
     return {
         "id": target.workflow_id,
         "run_id": str(target.selected_run_id),
@@ -111,14 +117,14 @@ def run_fields(target: RunTarget) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSent(RunNamed):
-    """What ``signal`` gives: the run reads it in its next turn."""
+    """The result of ``signal``. The run reads the signal in its next turn."""
 
     signal: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateAnswered(RunNamed):
-    """What ``update`` gives."""
+    """The result of ``update``."""
 
     update: str
     result: Any
@@ -126,7 +132,7 @@ class UpdateAnswered(RunNamed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswered(RunNamed):
-    """What ``query`` gives."""
+    """The result of ``query``."""
 
     query: str
     result: Any
@@ -134,6 +140,6 @@ class QueryAnswered(RunNamed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphResumed(RunNamed):
-    """What ``resume`` gives: the step that waited for it has its event."""
+    """The result of ``resume``: the waiting step has its event."""
 
     event: str

@@ -1,6 +1,6 @@
-"""What commands print: JSON for programs, tables for people, progress on the side.
+"""Output of commands: JSON for programs, tables for people, progress on the standard error.
 
-A table takes the width of the terminal; without one its rows are lines, as long as they get.
+A table takes the width of the terminal. Without a terminal each row is one line of any length.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ ReportProgress = Callable[..., None]
 
 
 def add_json_argument(parser: CommandParser) -> None:
-    """For programs."""
+    """Add the option ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def escape(text: object) -> str:
-    """As one line that a terminal shows and does not obey: line ends and escapes are written out."""
+    """Return the text as one line that a terminal only displays.
+
+    Line ends and escape sequences are written out.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def write_line(command: BaseCommand, text: str) -> None:
-    """A line, in whatever the standard output can write."""
+    """Write a line; characters that the encoding of the output lacks are escaped."""
+    # A UnicodeEncodeError in the middle of a list would lose the rest of it.
     encoding = getattr(command.stdout, "encoding", None) or "utf-8"
     command.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def print_json(command: BaseCommand, value: Any) -> None:
-    """One value as JSON that people can read, too."""
+    """Print one value as indented JSON."""
     write_line(command, json.dumps(_to_builtins(value), indent=2))
 
 
 def print_json_line(command: BaseCommand, value: Any) -> None:
-    """One of many: a line of JSON."""
+    """Print one of many values as a line of JSON."""
     write_line(command, json.dumps(_to_builtins(value), separators=(",", ":")))
 
 
@@ -54,7 +58,7 @@ def _to_builtins(value: Any) -> Any:
 
 
 def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns; no heading at all: names and what stands behind them."""
+    """Print a table. If all headings are empty, it has no heading line."""
     from rich.console import Console  # noqa: PLC0415 - a worker draws no tables
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -70,18 +74,22 @@ def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Se
 
 
 def _table_width(command: BaseCommand) -> int:
+    # Cutting columns in a pipe would break grep and friends.
     if command.stdout.isatty() or "COLUMNS" in os.environ:
         return max(_MIN_WIDTH, shutil.get_terminal_size().columns)
     return _UNLIMITED_WIDTH
 
 
 def format_local_time(at: datetime | None) -> str:
-    """In the zone of the project."""
+    """Format a time in the time zone of the project; empty for None."""
     return "" if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def is_watched(command: BaseCommand, *, lines: bool = False) -> bool:
-    """Whether somebody sees how far long work is; with ``lines``, which are printed meanwhile, they say it."""
+    """Return True if progress should be displayed.
+
+    With ``lines``, output lines are printed meanwhile; on a terminal they show the progress themselves.
+    """
     return command.stderr.isatty() and not (lines and command.stdout.isatty())
 
 
@@ -91,9 +99,9 @@ def _ignore_progress(*_: object) -> None:
 
 @contextmanager
 def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportProgress]:
-    """A bar on the standard error, where that is ``is_watched``.
+    """Show a progress bar on the standard error, if ``is_watched``.
 
-    What this gives is told how much of how much is done.
+    Yields a function that takes the number that is done, the total, and a note.
     """
     if not is_watched(command, lines=lines):
         yield _ignore_progress
@@ -101,6 +109,7 @@ def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportPro
     from rich.console import Console  # noqa: PLC0415 - a worker draws no bars
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - as above
 
+    # Django wraps its streams, and rich needs the raw one; the check for a terminal was made above.
     console = Console(file=cast("IO[str]", getattr(command.stderr, "_out", command.stderr)), force_terminal=True)
     count_column = TextColumn("{task.completed:,.0f} of {task.total:,.0f}{task.fields[said]}", markup=False)
     bar = Progress(BarColumn(bar_width=_BAR_WIDTH), count_column, TimeRemainingColumn(), console=console)
@@ -108,7 +117,7 @@ def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportPro
 
     def report(done: int, total: int, note: str = "") -> None:
         bar.update(task_id, completed=done, total=total, said=escape(note))
-        bar.start()  # the first time only: before that there is nothing to show
+        bar.start()  # only the first call does anything: before it there is nothing to show
 
     try:
         yield report

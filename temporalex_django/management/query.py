@@ -1,4 +1,4 @@
-"""Ask a run, from the state that it has published."""
+"""Ask a run a question, which its published state answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ output = QueryAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the query; __describe and __accepts are there for every class")
     parser.add_argument(
@@ -34,8 +34,9 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Messages that no turn has read are delivered here first."""
+    """Send the query and print its result. Unread messages are delivered first, in this process."""
     actor, query_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+    # The action checks the permission itself: a user may query runs without the right to list them.
     target = command_arguments.find_target(run, workflow, actor=actor)
     result = Query(target, query=name, args=query_args, by=actor).execute()
     if json:

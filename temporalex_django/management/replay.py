@@ -1,6 +1,6 @@
-"""Replay stored histories against the code at hand: the gate before a deploy.
+"""Replay recorded histories with the present code: the check before a deploy.
 
-Reads only; exit status 1 when a run does not fit.
+Reads only. Exit status 1 if a history does not fit the code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ Finding = dict[str, Any]
 
 
 class ReplayBatch(NamedTuple):
-    """The result of some histories: their number, those that do not fit, and the differences in those that do."""
+    """The result of replaying some histories.
+
+    ``histories`` is their number. ``findings`` are those that do not fit, ``differences`` the differences in those that
+    fit.
+    """
 
     histories: int
     findings: list[Finding]
@@ -49,10 +53,10 @@ class ReplayBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryMisfit:
-    """A history that does not fit, or cannot be used; ``source`` is its file.
+    """A history that does not fit the code, or cannot be used.
 
-    ``recorded`` and ``produced`` are the commands that differ, ``seq`` is their number; ``file`` and ``line`` are where
-    the code stood.
+    ``source`` is its file. ``recorded`` and ``produced`` are the commands that differ, and ``seq`` is their number.
+    ``file`` and ``line`` are the place of the code that issued the command.
     """
 
     run: str | None
@@ -70,10 +74,11 @@ class HistoryMisfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryDifference:
-    """An input of an activity or a child, or a duration, that the code gives now and the history does not have.
+    """An input of an activity or a child, or a duration, that differs between the code and a history.
 
-    ``event`` is the number of the history event, ``command`` the command that it is of, ``path`` where in the input
-    they differ, in names that the code declares. ``file`` and ``line`` are where the code stood.
+    ``event`` is the number of the history event, and ``command`` the command that it belongs to. ``path`` is the place
+    in the input, in names that the code declares. ``file`` and ``line`` are the place of the code that issued the
+    command.
     """
 
     run: str | None
@@ -90,7 +95,11 @@ class HistoryDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoriesReplayed:
-    """How many histories were replayed, what does not fit, and what may have been changed on purpose."""
+    """The result of ``replay``.
+
+    ``checked`` and ``clean`` are numbers of histories. ``findings`` do not fit the code. ``differences`` may have been
+    made on purpose.
+    """
 
     checked: int
     clean: int
@@ -100,12 +109,12 @@ class HistoriesReplayed:
 
 output = HistoriesReplayed
 
-#: Runs that one process takes at a time.
+#: Number of runs that a process replays at a time.
 _CHUNK_SIZE = 20
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "--workflow", action="append", metavar="NAME", help="only runs of this workflow (may be repeated)"
     )
@@ -137,9 +146,10 @@ def handle(
     json: bool,
     **filters: Any,
 ) -> None:
-    """Raises ``CommandError`` (exit status 1) when a history does not fit, or cannot be used.
+    """Replay the histories and print the findings.
 
-    From the command line the histories are replayed in processes with another hash seed than this one.
+    From the command line the histories are replayed in processes with another hash seed than this one. Raises
+    ``CommandError`` (exit status 1) if a history does not fit, or cannot be used.
     """
     if sample is not None and sample < 1:
         raise exit_codes.usage_error(f"--sample {sample}", "Give a number from 1.")
@@ -153,8 +163,10 @@ def handle(
     findings: list[Finding] = []
     differences: list[Finding] = []
     checked_count = 0
-    # a transaction shows the histories to nobody else
+    # Other processes cannot see what an open transaction has written.
     shared = not connections[get_settings().DATABASE].in_atomic_block
+    # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
+    # 16).
     always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
     with printing.progress(command) as report_progress:
         for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
@@ -202,7 +214,10 @@ def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
 
 
 def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> ReplayBatch:
-    """Replay these files."""
+    """Replay these files.
+
+    Files of workflows that are not in ``only`` are findings.
+    """
     findings: list[Finding] = []
     differences: list[Finding] = []
     for path in paths:
@@ -212,6 +227,7 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
                 raise PayloadError(
                     f"{path}: event 1 is of the workflow {history_file.workflow}, not of {', '.join(only)}"
                 )
+        # One unusable file is a finding, and the others are still replayed.
         except (TemporalexError, OSError) as exc:
             findings.append({"run": None, "id": None, "workflow": None, "source": path, **_error_finding(exc)})
             continue
@@ -223,21 +239,22 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
 def _replay_history(
     labels: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]
 ) -> None:
-    """Replay one history, and add what there is to say of it."""
+    """Replay one history, and add the result to ``findings`` or ``differences``."""
     try:
         definition = workflow.class_for_run(
             labels["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
+        # Code may loop for ever over a history: the limit grows with the number of events.
         bounded_run = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {labels['run']}")
         differences_found = replay.replay(definition, events, run=bounded_run)
-    except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
+    except Exception as exc:  # noqa: BLE001 - code of users: any error is a finding
         findings.append({**labels, **_error_finding(exc)})
     else:
         differences += [{**labels, **_difference_finding(difference)} for difference in differences_found]
 
 
 def _difference_finding(difference: ReplayDifference) -> Finding:
-    """Without the values, which are payloads."""
+    """Return the fields of a difference, without the values, which are payloads."""
     fields = {
         "kind": difference.kind,
         "event": difference.event,
@@ -259,6 +276,7 @@ def _error_finding(error: BaseException) -> Finding:
         finding |= {"seq": error.seq, "recorded": error.recorded, "produced": error.produced}
         finding |= _parse_place(error.place)
     elif not isinstance(error, (TemporalexError, OSError)):
+        # An error of user code belongs to no command, so its innermost frame is the place.
         last_frame = traceback.extract_tb(error.__traceback__)[-1]
         finding |= {"file": last_frame.filename, "line": last_frame.lineno}
     return finding
@@ -271,8 +289,9 @@ def _select_runs(*, workflow: Sequence[str] | None, open: bool, sample: int | No
     if open:
         runs = runs.open()
     run_ids = list(runs.values_list("pk", flat=True))
+    # Sorted again, so that a sample runs in the same order each time.
     if sample is not None and sample < len(run_ids):
-        run_ids = sorted(random.Random(seed).sample(run_ids, sample))  # noqa: S311 - a draw that can be repeated
+        run_ids = sorted(random.Random(seed).sample(run_ids, sample))  # noqa: S311 - a repeatable sample
     return run_ids
 
 
@@ -290,15 +309,17 @@ def _history_files(names: Sequence[str]) -> list[Path]:
 def _run_chunks(
     replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
 ) -> Iterator[ReplayBatch]:
-    """Results of ``replay_chunk`` in order, from fresh processes that set Django up; here when there is little to do.
+    """Yield the results of ``replay_chunk`` in order.
 
-    ``always_spawn``: in fresh processes in any case. They have another hash seed than this one.
+    The chunks are replayed in new processes that set Django up, or in this process if one process is enough. With
+    ``always_spawn`` new processes are used in any case. They have another hash seed than this one.
     """
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
         results: Iterable[ReplayBatch]
         if processes > 1 or (always_spawn and chunks):
             stack.enter_context(_different_hash_seed())
+            # Spawn, not fork: only a new interpreter takes the hash seed, and forked connections would be shared.
             pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), set_up_django, (sys.path,))
             results = stack.enter_context(pool).map(replay_chunk, chunks)
         else:
@@ -308,7 +329,7 @@ def _run_chunks(
 
 @contextmanager
 def _different_hash_seed() -> Iterator[None]:
-    """Processes that are started meanwhile order their sets in another way."""
+    """Give processes that are started in the block another hash seed, so that their sets have another order."""
     previous_seed = os.environ.get(hash_seed.VARIABLE)
     os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
     try:

@@ -15,7 +15,7 @@ output = GraphResumed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("event", metavar="EVENT", help="what happened: approved, say")
     parser.add_argument("--step", metavar="KEY", help="which step, where several wait for it")
@@ -34,9 +34,10 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """A step with a role takes it only in the name of somebody who has that role."""
+    """Send the event. A step with a role takes it only from a user who has that role (``--as-user``)."""
     actor, event_data = people.resolve_actor(as_user), command_arguments.parse_json(data, option="--data")
     target = command_arguments.find_target(run, workflow, actor=actor)
+    # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.
     Resume(target, event=event, step=step, data=event_data, by=actor).execute()
     if json:
         printing.print_json(command, GraphResumed(**run_fields(target), event=event))

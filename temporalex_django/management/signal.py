@@ -15,7 +15,7 @@ output = SignalSent
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the signal")
     parser.add_argument("--payload", metavar="JSON", help="what goes with it; - reads it from the standard input")
@@ -34,9 +34,10 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """One INSERT: the run reads it in its next turn."""
+    """Send the signal. This is one INSERT; the run reads it in its next turn."""
     actor, signal_payload = people.resolve_actor(as_user), command_arguments.parse_json(payload, option="--payload")
     target = command_arguments.find_target(run, workflow, actor=actor)
+    # ``exact``: a message id that came with another payload before is an error, and no repetition.
     SendSignal(target, signal=name, payload=signal_payload, id=message_id, exact=True, by=actor).execute()
     if json:
         printing.print_json(command, SignalSent(**run_fields(target), signal=name))

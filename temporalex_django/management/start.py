@@ -23,7 +23,7 @@ output = RunNamed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
     parser.add_argument(
         "--args", dest="arguments", metavar="JSON", help="what run() is given; - reads it from the standard input"
@@ -59,7 +59,8 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Two rows in one transaction; a worker takes it up."""
+    """Start the run and print its ids. Two rows are inserted in one transaction; a worker runs its first turn."""
+    # Everything is parsed before the start, so a wrong option has no effect.
     cls = workflows.find(flow).choose(number, {})
     subject_object = None if subject is None else _find_subject(subject)
     start_args = parse_json(arguments, option="--args")
@@ -82,7 +83,7 @@ def handle(
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a list of texts there is one each time."""
+    """Return the search attributes by name; for a list of texts the option is given once for each."""
     parsed: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -99,6 +100,7 @@ def _find_subject(text: str) -> Model:
         model = apps.get_model(label)
         subject: Model = model._default_manager.using(get_settings().DATABASE).get(pk=key)  # noqa: SLF001 - Django documents it
         return subject
+    # The model, the key and its type may each be wrong, and each raises errors of its own.
     except Exception as exc:
         raise usage_error(
             f"--subject {printing.escape(text)}: there is no such object", "Write app.model:key, such as shop.order:42."

@@ -1,6 +1,6 @@
-"""What a fresh process does before it can import models.
+"""The setup of a new process before it can import models.
 
-It imports none itself: it is loaded before Django is set up.
+This module imports no models itself, because it is loaded before Django is set up.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import sys
 
 
 def set_up_django(path: list[str]) -> None:
-    """Look for modules where the parent does, then set Django up."""
+    """Use the module search path of the parent, then set Django up."""
     import django  # noqa: PLC0415 - settings are read when this runs
 
+    # A spawned interpreter has not run manage.py, which may have extended the path.
     sys.path[:] = path
     django.setup()

@@ -1,6 +1,6 @@
 """Switch a queue, an activity or a workflow class off and on, for all workers.
 
-`switches show` has what is off, `switches off KIND NAME` and `switches on KIND NAME` change it: workers hear of it
+`switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers notice it
 within a second.
 """
 
@@ -26,7 +26,7 @@ _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that is off, or was until now."""
+    """A switch that is off, or was off before this command."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ output = Switch | Sequence[Switch]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
     for name, text in (
         ("show", "What is off, since when, and who did it."),
@@ -50,7 +50,9 @@ def add_arguments(parser: CommandParser) -> None:
         if name != "show":
             subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="what the name is of")
             subparser.add_argument("name", metavar="NAME", help="of the queue, the activity or the workflow class")
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit, and for whoever waits")
+            subparser.add_argument(
+                "--reason", default="", metavar="TEXT", help="for the audit, and for people who wait"
+            )
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
 
@@ -66,7 +68,7 @@ def handle(
     reason: str = "",
     **options: object,
 ) -> None:
-    """One row."""
+    """Print the switches that are off, or change one. A change is one row."""
     del options
     actor = people.resolve_actor(as_user)
     if what == "show":
@@ -84,6 +86,7 @@ def handle(
             ]
             printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
         return
+    # Switching on deletes the row, and the action returns it as it was.
     row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=actor).execute()
     if json:
         printing.print_json(command, _switch_output(row))

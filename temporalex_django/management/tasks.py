@@ -1,6 +1,6 @@
-"""What people are asked to decide: list, show, claim, release, delegate and decide human tasks.
+"""List, show, claim, release, delegate and decide human tasks.
 
-`tasks list` has what is due first at first; with --as-user what that user may decide now.
+`tasks list` prints the earliest due ones first; with --as-user, those that this user may decide now.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _TASK_COMMANDS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPrinted:
-    """A human task as it stands; ``text`` says it in a sentence."""
+    """A human task; ``text`` describes it in a sentence or two.
+
+    ``nobody_left`` is true if four eyes exclude everybody whom the task asks.
+    """
 
     task: str
     title: str
@@ -67,12 +70,14 @@ output = TaskPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
     list_parser = parsers.add_parser(
         "list", description="Those that are open, what is due first at first.", help="the open ones"
     )
-    list_parser.add_argument("--all", action="store_true", help="with --as-user: of all runs that he may look at")
+    list_parser.add_argument(
+        "--all", action="store_true", help="with --as-user: the tasks of all runs that this user may view"
+    )
     list_parser.add_argument("--workflow", metavar="NAME", help="of this class")
     list_parser.add_argument(
         "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
@@ -97,7 +102,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """Only people decide: all but `list` and `show` take --as-user."""
+    """List tasks, or act on one and print it.
+
+    Only people decide, so everything except `list` and `show` needs --as-user.
+    """
     actor = people.resolve_actor(as_user)
     if what == "list":
         _print_list(command, actor, json=json, **options)
@@ -110,6 +118,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     elif what == "decide":
         decision_data = parse_json(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
+    # Read again after an operation, which has changed the row.
     (task_output,) = _task_outputs([task if what == "show" else find_task(task.pk, actor.user)], actor)
     if json:
         printing.print_json(command, task_output)
@@ -128,6 +137,7 @@ def _print_list(
     if workflow is not None:
         tasks = tasks.filter(workflow=workflow)
     maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+    # One more than is printed, to know if there are more.
     rows = tasks if maximum is None else tasks[: maximum + 1]
     outputs = _task_outputs(islice(rows, maximum), actor)
     if json:
@@ -157,7 +167,10 @@ def _print_list(
 
 
 def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
-    """Those of the user, or of all runs. Raises ``ActionNotPermitted``."""
+    """Return the tasks that the user may decide now, or the open tasks of all visible runs.
+
+    Raises ``ActionNotPermitted`` for a user who may not look at runs.
+    """
     if actor.user is not None and not all_runs:
         return inbox(actor.user)
     tasks = (
@@ -167,7 +180,7 @@ def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
 
 
 def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
-    """The tasks as this person sees them."""
+    """Return the outputs for these tasks, redacted for the actor."""
     return [*map(_task_output, deciding.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 

@@ -1,4 +1,4 @@
-"""Send an update to a run and print what it answers."""
+"""Send an update to a run and print its response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ output = UpdateAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="of the update")
     parser.add_argument(
@@ -41,9 +41,14 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """In this process, where it has the class and the run is free; else a worker answers."""
+    """Send the update and print its response.
+
+    The update runs in this process if it has the class and the run is free; otherwise a worker runs it (see decision
+    33).
+    """
     actor, update_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
     target = command_arguments.find_target(run, workflow, actor=actor)
+    # ``exact``: a message id that came with other arguments before is an error, and no repetition.
     result = SendUpdate(
         target, update=name, args=update_args, id=message_id, timeout=wait, exact=True, by=actor
     ).execute()

@@ -1,4 +1,4 @@
-"""List the versions of workflows that open runs use, and who has their code."""
+"""List the versions of workflows that open runs use, and which workers have their code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from temporalex_django.management.printing import add_json_argument, escape, pri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOpen:
-    """Open runs of a version in a queue. ``missing``: why no live worker can take them; ``here``: this code can."""
+    """The open runs of a version in a queue.
+
+    ``missing`` says why no live worker can take them, and is null if one can. ``here`` is true if this process has the
+    code.
+    """
 
     workflow: str
     version: int
@@ -34,15 +38,16 @@ output = Sequence[VersionOpen]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
     people.add_user_argument(parser)
     add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
-    """Counts open runs; one query, and one for the workers."""
+    """Print the numbers of open runs: one query, and one for the workers."""
     alias = get_settings().DATABASE
+    # Without the default order, which would be added to GROUP BY.
     runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
     if flows:
         runs = runs.filter(workflow__in=flows)

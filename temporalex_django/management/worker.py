@@ -1,4 +1,4 @@
-"""Advance workflows and run their activities in this process, until it is told to stop."""
+"""Advance workflows and run their activities in this process until it is stopped."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from temporalex_django.management import exit_codes, printing
 from temporalex_django.workers.loop import WorkerLoop, all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
 
-#: What lines of the log say apart from their text.
+#: Fields of log records that are printed beside the text.
 _LOG_FIELDS = ("run_id", "workflow", "workflow_id", "action", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSaid:
-    """A line of a worker: it ``started``, it has something for the ``log``, it ``ended`` after so many turns of runs.
+    """A line of a worker's output.
 
-    ``about`` names what a line of the log is about: ``run_id``, ``workflow``, ``workflow_id``, as far as it says so.
+    ``event`` is ``started``, ``log`` for a line of the log, or ``ended``. ``turns`` is the number of turns of runs when
+    it ended. ``about`` names the subject of a line of the log, as far as it is known: ``run_id``, ``workflow``,
+    ``workflow_id``, ``action``, ``worker``.
     """
 
     event: Literal["started", "log", "ended"]
@@ -55,14 +57,14 @@ output = WorkerSaid
 
 
 class JsonLogHandler(logging.Handler):
-    """The log as lines of JSON, between the other ones."""
+    """Logging handler that prints records as lines of JSON between the other lines."""
 
     def __init__(self, command: BaseCommand) -> None:
         super().__init__()
         self.command = command
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never payloads: the log has none."""
+        """Print a record. It contains no payloads, because the log has none."""
         try:
             log_event = WorkerSaid(
                 event="log",
@@ -75,12 +77,12 @@ class JsonLogHandler(logging.Handler):
                 },
             )
             printing.print_json_line(self.command, log_event)
-        except Exception:  # noqa: BLE001 - as every handler of the standard library
+        except Exception:  # noqa: BLE001 - as every handler of the standard library does does
             self.handleError(record)
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Say which arguments the subcommand takes."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "--queues", help="names of queues, comma-separated (default: all that workflows and activities name)"
     )
@@ -101,31 +103,34 @@ def handle(
     verbosity: int = 1,
     **_: Any,
 ) -> None:
-    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go.
+    """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
 
-    That takes at most ``DRAIN_SECONDS`` and ``LEAVE_SECONDS``.
+    After the first signal the worker finishes its present turn, waits for activities, releases the other claims, and
+    ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
 
-    A second one: go now.
-
-    From the command line the work is done by a child of this process, which ends it when nothing else can. With JSON
-    its log is on the standard output, too, where the project has set up none.
+    From the command line a child of this process does the work, and this process ends the child when nothing inside it
+    can. With ``--json`` the log goes to the standard output as well, unless the project has configured logging.
     """
     _log_to_console(command, verbosity, json=json)
     queue_names = _parse_queues(command, queues)
     settings, on_heartbeat = get_settings(), _do_nothing
     hard_limit = settings.HARD_DEADLOCK_TIMEOUT
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
+        # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
+        # 21).
         connections.close_all()
         leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         storage = DjangoStorage()
         outcome = supervise(
             storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
         )
+        # The parent gets the exit status of the child; the child gets a function, and goes on below.
         if isinstance(outcome, int):
             os._exit(outcome)
         on_heartbeat = outcome
         faulthandler.enable()
     stop = threading.Event()
+    # Python allows signal handlers in the main thread alone; tests run the command in others.
     if threading.current_thread() is threading.main_thread():
         StopSignals(stop)
     if not workflow.registry:
@@ -138,6 +143,7 @@ def handle(
             return
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
+    # After the database is reachable, so that a worker may be started before it.
     if missing := unapplied_migrations(storage.alias):
         text = (
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
@@ -155,10 +161,10 @@ def handle(
         database=loop.alias,
     )
     _print_event(command, start_event, json=json)
-    gc.freeze()  # what is loaded now stays: collections need not look at it again
+    gc.freeze()  # what is loaded now stays loaded: collections need not look at it again
     gc.set_threshold(
         50_000, 20, 100
-    )  # thousands of parked executors are young for long: the default looks at them all the time
+    )  # the default would scan thousands of parked executors, which stay young for long, again and again
     try:
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
@@ -170,7 +176,10 @@ def handle(
 
 
 def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
-    """The queues that it takes: a misspelt one would have it wait for nothing, so that is said."""
+    """Return the names of the queues to poll.
+
+    Warns about names that nothing in the project uses: with a misspelt name the worker would wait in vain.
+    """
     known_queues = all_queues()
     if queues is None:
         return known_queues
@@ -193,7 +202,7 @@ def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) 
         printing.print_json_line(command, worker_event)
     else:
         command.stdout.write(worker_event.text)
-    command.stdout.flush()  # it may be long before the next one
+    command.stdout.flush()  # the next line may be a long time away
 
 
 def _do_nothing() -> None:
@@ -201,7 +210,7 @@ def _do_nothing() -> None:
 
 
 def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
-    """A worker without configured logging says at least what goes wrong."""
+    """Add a handler if logging is not configured, so that a worker reports at least its errors."""
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
         handler = JsonLogHandler(command) if json else logging.StreamHandler()

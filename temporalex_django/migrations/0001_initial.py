@@ -122,8 +122,13 @@ class Migration(migrations.Migration):
             name="KeptAnswer",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
-                ("key", models.CharField(help_text="Digest of who asked, and of his key.", max_length=64, unique=True)),
-                ("request", models.CharField(help_text="Digest of what he asked for.", max_length=64)),
+                (
+                    "key",
+                    models.CharField(
+                        help_text="Digest of the user and of the key that they sent.", max_length=64, unique=True
+                    ),
+                ),
+                ("request", models.CharField(help_text="Digest of the request.", max_length=64)),
                 ("made", models.UUIDField(help_text="The run or bulk job that the answer shows.", null=True)),
                 ("new", models.BooleanField(default=False, help_text="It was not there before.")),
                 ("at", models.DateTimeField(db_index=True)),
@@ -265,7 +270,7 @@ class Migration(migrations.Migration):
                 (
                     "token",
                     models.CharField(
-                        help_text="Of who asked and his token: asked again it is the same job.",
+                        help_text="Digest of the user and their token: a repeated request gets the same job.",
                         max_length=300,
                         null=True,
                         unique=True,
@@ -290,7 +295,10 @@ class Migration(migrations.Migration):
                     "request_id",
                     models.CharField(blank=True, default="", help_text="Of the HTTP request.", max_length=64),
                 ),
-                ("program", models.BooleanField(default=False, help_text="A program asked for it in his name.")),
+                (
+                    "program",
+                    models.BooleanField(default=False, help_text="A program started it in the name of a person."),
+                ),
                 ("total", models.IntegerField()),
                 ("done", models.IntegerField(default=0)),
                 ("failed", models.IntegerField(default=0)),
@@ -439,7 +447,10 @@ class Migration(migrations.Migration):
                 (
                     "decided_for",
                     models.CharField(
-                        blank=True, default="", help_text="The name of the one for whom he stood in.", max_length=200
+                        blank=True,
+                        default="",
+                        help_text="The name of the person whom they stood in for.",
+                        max_length=200,
                     ),
                 ),
                 ("comment", models.TextField(blank=True, default="")),
@@ -848,7 +859,10 @@ class Migration(migrations.Migration):
                         blank=True, default="", help_text="Of the HTTP request, see REQUEST_ID_HEADER.", max_length=64
                     ),
                 ),
-                ("denied", models.BooleanField(default=False, help_text="He might not, and nothing was done.")),
+                (
+                    "denied",
+                    models.BooleanField(default=False, help_text="They were not permitted, and nothing was done."),
+                ),
                 ("forced", models.BooleanField(default=False)),
                 (
                     "automatic",

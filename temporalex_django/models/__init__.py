@@ -1,4 +1,7 @@
-"""The tables. Rows are the truth; only ``runtime`` and ``actions`` write them."""
+"""Tables of the engine.
+
+They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``actions`` write them.
+"""
 
 from __future__ import annotations
 

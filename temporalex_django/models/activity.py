@@ -17,12 +17,12 @@ _OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name != "last_failure"
 
 
 class ActivityTask(models.Model):
-    """An activity that was scheduled and has no final result yet; its result deletes it.
+    """An activity that is scheduled and has no final result yet. Its result deletes the row.
 
-    A lone one (a Django task that was enqueued) belongs to no run: nobody waits for it, and its end is kept as an
-    ``EndedTask``.
+    A background task (a Django task that was enqueued) belongs to no run. No run waits for it, and its end is kept as
+    an ``EndedTask``.
 
-    ``(id, attempt, owner)`` fences: whatever a worker says about an attempt that is no longer its own changes nothing.
+    ``(id, attempt, owner)`` is the fence: a report about an attempt that the worker no longer owns changes nothing.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -37,7 +37,9 @@ class ActivityTask(models.Model):
     call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
     options = models.BinaryField()
     queue = models.TextField()
-    line = models.TextField(  # noqa: DJ001 - most wait in the common one
+    # Activities that share a key, a limit or a switch wait in a partition of their queue. Each partition has a claim of
+    # its own, so that a blocked partition does not hide the work behind it.
+    line = models.TextField(  # noqa: DJ001 - most are in no partition
         null=True, help_text=_("The line of its queue in which it waits: of its key, or of its activity.")
     )
     run_queue = models.TextField(help_text=_("Queue of the run: where its result is a message."))
@@ -47,6 +49,8 @@ class ActivityTask(models.Model):
     crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers that ended while they ran it."))
     scheduled_at = models.DateTimeField()
     due_at = models.DateTimeField()
+    # An attempt is counted when a worker claims it and starts when a thread reaches it (see decision 35). So ``owner``
+    # can be set while ``started_at`` is empty.
     started_at = models.DateTimeField(null=True)
     beat_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField(null=True, help_text=_("When the first of its timeouts passes."))
@@ -58,7 +62,7 @@ class ActivityTask(models.Model):
     tags = models.JSONField(null=True, help_text=_("Those of the workflow's class, to filter by."))
     metadata = models.JSONField(null=True)
     priority = models.SmallIntegerField(db_default=0, help_text=_("Of a lone one: more comes first."))
-    waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - nothing
+    waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - NULL: it lacked nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
     cause = models.TextField(  # noqa: DJ001 - most never failed
@@ -74,6 +78,8 @@ class ActivityTask(models.Model):
         verbose_name_plural = _("activities")
         ordering = ["id"]
         default_permissions = ("view",)
+        # The indexes are partial, so that each holds only the rows that its statement looks for. Atomic activities are
+        # in none of the first two: the turn of their run runs them, and no worker claims them.
         indexes = [
             models.Index(
                 fields=["queue", "due_at"],
@@ -87,6 +93,8 @@ class ActivityTask(models.Model):
             ),
             models.Index(
                 fields=["queue", "-priority", "due_at"],
+                # Only background tasks have priorities. The index does not hold 0, so a queue without priorities costs
+                # one empty probe.
                 name="temporalex_task_priority",
                 condition=Q(owner__isnull=True) & (Q(priority__gt=0) | Q(priority__lt=0)),
             ),
@@ -101,12 +109,12 @@ class ActivityTask(models.Model):
 
     @property
     def arguments(self) -> Any:
-        """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
+        """``[args, kwargs]``, decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.call)
 
     @property
     def last_failure(self) -> AttemptFailure | None:
-        """Why its last attempt failed; None when none did."""
+        """The failure of the last attempt that failed, or None if no attempt has failed."""
         if self.failed_at is None:
             return None
         failure = decode_payload(self.failure)
@@ -122,11 +130,11 @@ class ActivityTask(models.Model):
 
     @property
     def as_open(self) -> OpenActivity:
-        """It as descriptions show it."""
+        """This activity as descriptions of runs show it."""
         shared = {name: getattr(self, name) for name in _OPEN_FIELDS}
         return OpenActivity(**shared, last_failure=self.last_failure)
 
     @property
     def heartbeat_details(self) -> Any:
-        """What the activity said last, decoded."""
+        """The details of the last heartbeat, decoded. Never raises."""
         return decode_payload(self.heartbeat)

@@ -1,4 +1,4 @@
-"""What people did."""
+"""Audit of the operations that people and programs perform."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class OperatorAction(models.Model):
-    """What a person did to a run through any face, tried in vain, and read; and every forced action by whomever.
+    """An operation on a run through any interface: performed, denied, or a read that is audited.
 
-    Append-only. Ordinary messages from code are in the history alone.
+    Operations of people are recorded. So is every forced operation, also one of a program. The rows are append-only.
+    Ordinary messages from code are in the history alone.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -24,6 +25,7 @@ class OperatorAction(models.Model):
     run = models.ForeignKey(
         "temporalex_django.Instance",
         null=True,
+        # The audit outlives the run, so deleting a run leaves this key as it is. The columns below still name the run.
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         related_name="operator_actions",
@@ -38,7 +40,7 @@ class OperatorAction(models.Model):
     request_id = models.CharField(
         max_length=64, blank=True, default="", help_text=_("Of the HTTP request, see REQUEST_ID_HEADER.")
     )
-    denied = models.BooleanField(default=False, help_text=_("He might not, and nothing was done."))
+    denied = models.BooleanField(default=False, help_text=_("They were not permitted, and nothing was done."))
     forced = models.BooleanField(default=False)
     automatic = models.BooleanField(
         default=False, help_text=_("No person: code did it, or a program sent an ordinary message.")
@@ -51,6 +53,7 @@ class OperatorAction(models.Model):
         verbose_name_plural = _("operator actions")
         ordering = ["-id"]
         default_permissions = ("view",)
+        # Lists of what people did skip automatic rows, which are far more.
         indexes = [models.Index(fields=["id"], name="temporalex_operator_people", condition=Q(automatic=False))]
 
     def __str__(self) -> str:

@@ -1,4 +1,7 @@
-"""Django tasks that were enqueued: lone activities while they are open, and a row each once they have ended."""
+"""Django tasks that were enqueued: rows of activities while they are open, rows of their own once they have ended.
+
+See decision 44.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from temporalex_django.models.fields import decode_payload
 
 class _BackgroundTaskManager(models.Manager["EnqueuedTask"]):
     def get_queryset(self) -> models.QuerySet[EnqueuedTask]:
+        # An empty chain is the only mark of a background task. Its ``run`` is not empty: it holds the task's own id.
         return super().get_queryset().filter(chain=None)
 
 
 class EnqueuedTask(ActivityTask):
-    """A Django task that has not ended: the rows of activities that have no run."""
+    """A Django task that has not ended: an activity row that belongs to no run."""
 
     objects = _BackgroundTaskManager()  # type: ignore[misc] # the stubs know no manager of a proxy
 
@@ -28,17 +32,18 @@ class EnqueuedTask(ActivityTask):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
+        # Activities of background tasks are named ``task:<dotted path>``.
         return self.activity.partition(":")[2]
 
 
 class EndedTask(models.Model):
-    """A Django task that has ended, as long as its backend keeps it.
+    """A Django task that has ended, for as long as its backend keeps it.
 
-    Written in the transaction that takes away its activity, so that there is always one of the two.
+    The row is written in the transaction that deletes its activity, so that one of the two always exists.
     """
 
     class TaskStatus(models.TextChoices):
-        """The words of ``django.tasks``."""
+        """Statuses of ended tasks, with the names that ``django.tasks`` uses."""
 
         SUCCESSFUL = "SUCCESSFUL", _("Successful")
         FAILED = "FAILED", _("Failed")
@@ -64,6 +69,7 @@ class EndedTask(models.Model):
         verbose_name_plural = _("ended tasks")
         ordering = ["-id"]
         default_permissions = ("view",)
+        # Cleanup deletes rows in this order.
         indexes = [models.Index(fields=["keep_until"], name="temporalex_ended_task_keep")]
 
     def __str__(self) -> str:
@@ -71,5 +77,5 @@ class EndedTask(models.Model):
 
     @property
     def arguments(self) -> Any:
-        """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
+        """``[args, kwargs]``, decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.call)

@@ -1,4 +1,4 @@
-"""One action on many runs: a job, and what became of each of its runs."""
+"""Bulk jobs: one operation on many runs, with the outcome for each run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from temporalex_django.models.fields import unconstrained_key
 
 
 class BulkJob(models.Model):
-    """Workers go through its items, each in a transaction of its own, which has the job locked.
+    """A bulk job: one operation on many runs.
 
-    So a worker that is killed leaves nothing half done, and another one goes on. Where the code of the run is replayed
-    for it, that is done before, without a lock: ``held_until`` keeps others away meanwhile.
+    Workers process its items one by one. Each item is a transaction of its own that locks the job, so a worker that is
+    killed leaves nothing half done and another worker continues. If an item has to replay the code of its run, the
+    replay comes before that transaction and holds no lock. ``held_until`` keeps other workers away meanwhile.
     """
 
     class State(models.TextChoices):
-        """Where it stands."""
+        """States of a bulk job."""
 
         RUNNING = "running", _("Running")
         STOPPED = "stopped", _("Stopped")
@@ -28,11 +29,12 @@ class BulkJob(models.Model):
     given = models.BinaryField(help_text=_("What the action is given beside the reason, by name."))
     reason = models.TextField(blank=True)
     state = models.CharField(max_length=20, choices=State.choices, default=State.RUNNING)
+    # NULL, not an empty text: unique constraints ignore NULL, so jobs without a token do not collide.
     token = models.CharField(  # noqa: DJ001 - many jobs without one
         max_length=300,
         null=True,
         unique=True,
-        help_text=_("Of who asked and his token: asked again it is the same job."),
+        help_text=_("Digest of the user and their token: a repeated request gets the same job."),
     )
     asked = models.CharField(
         max_length=64, blank=True, help_text=_("A digest of what was asked for, where there is a token.")
@@ -45,7 +47,7 @@ class BulkJob(models.Model):
     source = models.CharField(max_length=40)
     address = models.GenericIPAddressField(null=True)
     request_id = models.CharField(max_length=64, blank=True, default="", help_text=_("Of the HTTP request."))
-    program = models.BooleanField(default=False, help_text=_("A program asked for it in his name."))
+    program = models.BooleanField(default=False, help_text=_("A program started it in the name of a person."))
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)
@@ -62,6 +64,7 @@ class BulkJob(models.Model):
         ordering = ["-id"]
         default_permissions = ()
         indexes = [
+            # Every worker looks for running jobs now and then. The index stays small, since finished jobs leave it.
             models.Index(fields=["id"], name="temporalex_bulk_running", condition=models.Q(state="running")),
         ]
 
@@ -70,12 +73,15 @@ class BulkJob(models.Model):
 
     @property
     def left(self) -> int:
-        """Runs that it has not come to."""
+        """The number of runs that are still to be processed."""
         return self.total - self.done - self.failed
 
 
 class BulkItem(models.Model):
-    """A run of a job. ``outcome`` is empty until it was its turn; ``code`` and ``message`` say why it failed."""
+    """One run of a bulk job.
+
+    ``outcome`` is empty until the run has been processed. ``code`` and ``message`` give the reason of a failure.
+    """
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
@@ -84,6 +90,7 @@ class BulkItem(models.Model):
         null=True, help_text=_("Number of the activity or timer of the run, where the action is about one.")
     )
     tries = models.SmallIntegerField(default=0, help_text=_("How often its run was busy."))
+    # Counted before the replay starts and taken back after it, so that the death of a worker in between stays counted.
     crashes = models.SmallIntegerField(
         default=0, help_text=_("How many workers have begun to replay the code of its run, and did not come back.")
     )
@@ -98,6 +105,7 @@ class BulkItem(models.Model):
         ordering = ["id"]
         default_permissions = ()
         indexes = [
+            # Items whose run was busy have more tries, so they come after the others.
             models.Index(fields=["job", "tries", "id"], name="temporalex_bulk_left", condition=models.Q(outcome="")),
         ]
 

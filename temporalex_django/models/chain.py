@@ -1,4 +1,4 @@
-"""Chains: one narrow, hot row per business execution."""
+"""Chains: one narrow row per business execution, rewritten by every turn."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from temporalex_django.models.fields import unconstrained_key
 
 
 class Chain(models.Model):
-    """A chain of runs by continue-as-new and reset.
+    """Runs that follow each other under one id, by continue-as-new, a move or a reset.
 
-    Whoever holds the lock of this row, and nobody else, advances the run.
-
-    Every turn rewrites the row, so it holds nothing else (fill factor 70, two indexes besides the key).
+    The lock of this row is the right to advance the run; only the process that holds it does so. Every turn rewrites
+    the row, so it is narrow (fill factor 70, two indexes besides the key). See decision 7.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -22,6 +21,8 @@ class Chain(models.Model):
     queue = models.TextField(help_text=_("Which workers may advance it."))
     due_at = models.DateTimeField(null=True, help_text=_("Not before; empty: only a message makes it go on."))
     deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
+    # An executor in memory is current only if it has this token (see decision 5). A rollback leaves the old token, so
+    # no hook has to discard the executor.
     head_token = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
     length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
     activations = models.IntegerField(db_default=0)
@@ -43,6 +44,7 @@ class Chain(models.Model):
         verbose_name_plural = _("chains")
         default_permissions = ("view",)
         indexes = [
+            # Partial, so that parked runs, which wait for a message only, cost a claim nothing.
             models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False))
         ]
         constraints = [

@@ -1,4 +1,4 @@
-"""Field kinds that several tables share."""
+"""Fields and decoding that several tables share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from temporalex_django.errors import KeyMissing, PayloadError
 
 
 class UnreadablePayload:
-    """What ``decode_payload()`` gives for bytes that the codec cannot read: a page must show the run all the same."""
+    """Placeholder that ``decode_payload()`` returns for bytes that the codec cannot read.
+
+    A page has to show the run all the same.
+    """
 
     def __init__(self, error: str) -> None:
         self.error = error
@@ -22,22 +25,25 @@ class UnreadablePayload:
 
 
 def decode_payload(data: bytes | memoryview | None) -> Any:
-    """The plain value of payload bytes for showing; None for NULL, a ``UnreadablePayload`` for what cannot be read.
+    """Decode payload bytes for display. Never raises.
 
-    Never raises.
+    Returns None for NULL, and an ``UnreadablePayload`` for bytes that cannot be read.
     """
     if data is None:
         return None
     try:
         return codec().decode(bytes(data))
+    # A missing key or a codec that is configured wrongly concerns this process only. The row itself is fine, and
+    # another process may read it.
     except (PayloadError, KeyMissing, ImproperlyConfigured, ValueError) as exc:
         return UnreadablePayload(str(exc))
 
 
 def unconstrained_key(to: str, **options: Any) -> Any:
-    """A foreign key without a constraint in the database.
+    """Return a foreign key that has no constraint in the database.
 
-    A referencing INSERT would lock the referenced row (KEY SHARE), which blocks turns and halves event throughput.
+    With a constraint each referencing INSERT would lock the referenced row (KEY SHARE). That lock blocks turns and
+    halves event throughput (see decision 39).
     """
     options.setdefault("related_name", "+")
     options.setdefault("db_index", False)

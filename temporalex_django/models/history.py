@@ -1,4 +1,4 @@
-"""Histories: append-only."""
+"""Histories of runs. They are append-only (see decision 8)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class HistoryEvent(models.Model):
-    """One event of a run; ``seq`` counts from 1 without gaps."""
+    """One event of a run. ``seq`` counts from 1 without gaps."""
 
     pk = models.CompositePrimaryKey("run_id", "seq")
     run = unconstrained_key("temporalex_django.Instance", related_name="events")
@@ -33,5 +33,5 @@ class HistoryEvent(models.Model):
 
     @property
     def data(self) -> Any:
-        """The attributes, decoded; never raises (see ``fields.decoded``)."""
+        """The attributes, decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.attributes)

@@ -1,4 +1,4 @@
-"""Human tasks: what people are asked to decide, and who may."""
+"""Human tasks: decisions that people are asked for, and their candidates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Ending(models.TextChoices):
-    """What became of a human task."""
+    """The ways in which a human task ends."""
 
     DECIDED = "decided", _("Decided")
     OVERDUE = "overdue", _("Overdue")
@@ -23,29 +23,32 @@ class Ending(models.TextChoices):
 
 
 class FourEyesScope(models.TextChoices):
-    """How far four eyes look: at the chain and the runs that it comes from, or at one run."""
+    """The scope of the four-eyes rule, within which a different person has to decide.
+
+    It is the chain with the runs that it comes from, or one run alone. See decision 49.
+    """
 
     CHAIN = "chain", _("The chain")
     RUN = "run", _("The run")
 
 
 class HumanTaskQuerySet(models.QuerySet["HumanTask"]):
-    """Human tasks."""
+    """A queryset of human tasks."""
 
     def open(self) -> Self:
-        """Those that nobody has decided, and that are still to be."""
+        """Return the tasks that are open: not decided, and not closed in another way."""
         return self.filter(closed_at=None)
 
     def claimed_at(self, now: datetime) -> Self:
-        """Those that somebody has claimed at that time."""
+        """Return the tasks that are claimed by somebody at ``now``."""
         return self.filter(claimed_until__gt=now)
 
 
 class HumanTask(models.Model):
-    """What a person is asked to decide.
+    """A decision that a person is asked for.
 
-    The turn that opens, changes or closes it in the run writes it; what people do with it before they decide
-    (``claimed_…``, ``delegated``) stands here alone. The id is made of that of the run and the ``key``.
+    The turn that opens, changes or closes the task in its run writes this row. Only what people do before they decide
+    (``claimed_…``, ``delegated``) is stored here alone. The id is derived from the id of the run and the ``key``.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -53,7 +56,7 @@ class HumanTask(models.Model):
     chain = unconstrained_key("temporalex_django.Chain")
     workflow = models.CharField(max_length=200)
     workflow_id = models.CharField(max_length=200)
-    key = models.CharField(  # of a step, and where it asks again its number behind a #
+    key = models.CharField(  # a step's key; if the step asks again, its number follows a #
         max_length=220, help_text=_("Its name in the run: the number of the call, or the key of the step.")
     )
     title = models.CharField(max_length=200, help_text=_("What is asked, in one line."))
@@ -79,6 +82,8 @@ class HumanTask(models.Model):
     reminded_at = models.DateTimeField(null=True)
     escalated_at = models.DateTimeField(null=True)
 
+    # The history does not know the next four columns. Claims and delegations concern people only, and a replay of the
+    # run must not depend on them.
     claimed_by_key = models.CharField(max_length=200, blank=True, default="")
     claimed_by_name = models.CharField(max_length=200, blank=True, default="")
     claimed_until = models.DateTimeField(null=True)
@@ -90,11 +95,12 @@ class HumanTask(models.Model):
     decided_by_key = models.CharField(max_length=200, blank=True, default="")
     decided_by_name = models.CharField(max_length=200, blank=True, default="")
     decided_for = models.CharField(
-        max_length=200, blank=True, default="", help_text=_("The name of the one for whom he stood in.")
+        max_length=200, blank=True, default="", help_text=_("The name of the person whom they stood in for.")
     )
     comment = models.TextField(blank=True, default="")
 
-    #: Whether four eyes shut out everybody whom it asks; no column: ``actions.deciding.mark_nobody_left`` looks.
+    #: True if the four-eyes rule excludes everybody who is asked. Not a column: ``actions.deciding.mark_nobody_left``
+    #: sets it.
     nobody_left = False
 
     objects = HumanTaskQuerySet.as_manager()
@@ -110,6 +116,7 @@ class HumanTask(models.Model):
             ("release_humantask", _("Can release human tasks that others have claimed")),
         ]
         indexes = [
+            # In the order of an inbox, so that the first page of open tasks needs no sort.
             models.Index(
                 fields=["due_at", "opened_at", "id"],
                 name="temporalex_human_task_open",
@@ -123,20 +130,21 @@ class HumanTask(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still to be decided."""
+        """True until the task is closed."""
         return self.closed_at is None
 
     @cached_property
     def shown_value(self) -> Any:
-        """What people decide about, beside the title."""
+        """The data that people decide about, decoded. The title is not part of it. Never raises."""
         return decode_payload(self.shows)
 
 
 class Candidate(models.Model):
-    """Who may decide an open human task: ``who`` is a word as in ``HumanTask.asked``.
+    """A user, a group or a permission that may decide an open human task.
 
-    ``barred``: he may not, whatever else he is, since another pair of eyes is wanted; ``who`` is ``key:<primary key>``.
-    The rows go when the task is closed, so that there are few.
+    ``who`` has the format of an entry of ``HumanTask.asked``. A row with ``barred`` is an excluded user: that person
+    may not decide, whatever else they are, because a different person has to. Its ``who`` is ``key:<primary key>``. The
+    rows are deleted when the task is closed, so that the table stays small.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -149,6 +157,7 @@ class Candidate(models.Model):
         verbose_name = _("candidate")
         verbose_name_plural = _("candidates")
         default_permissions = ()
+        # An inbox looks up what the person is (user, groups, permissions) and gets the tasks from the index.
         indexes = [models.Index(fields=["who", "task"], name="temporalex_candidate_who")]
         constraints = [models.UniqueConstraint(fields=["task", "who"], name="temporalex_candidate_task")]
 

@@ -1,4 +1,7 @@
-"""What requests with an ``Idempotency-Key`` made, so that the same one again gets the same answer."""
+"""Objects that requests with an ``Idempotency-Key`` created.
+
+A repeated request gets the answer of the first one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from django.utils.translation import gettext_lazy as _
 
 
 class KeptAnswer(models.Model):
-    """Commits with what the request did. No payloads: an answer is made anew of what stands in the tables."""
+    """The record of a request with an idempotency key.
+
+    It commits together with the changes of the request. It holds no payloads: the answer to a repeated request is built
+    again from the present rows.
+    """
 
     id = models.UUIDField(primary_key=True)
-    key = models.CharField(max_length=64, unique=True, help_text=_("Digest of who asked, and of his key."))
-    request = models.CharField(max_length=64, help_text=_("Digest of what he asked for."))
+    key = models.CharField(max_length=64, unique=True, help_text=_("Digest of the user and of the key that they sent."))
+    request = models.CharField(max_length=64, help_text=_("Digest of the request."))
     made = models.UUIDField(null=True, help_text=_("The run or bulk job that the answer shows."))
     new = models.BooleanField(default=False, help_text=_("It was not there before."))
     at = models.DateTimeField(db_index=True)

@@ -1,4 +1,4 @@
-"""Instances: one row a run; what people search, read and link to."""
+"""Instances: one row per run, which people search, read and link to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Status(models.TextChoices):
-    """Where a run stands. ``blocked`` and ``paused`` are marks beside it, not statuses."""
+    """Statuses of a run. ``blocked`` and ``paused`` are marks beside the status, not statuses."""
 
     PENDING = "pending", _("Pending")
     RUNNING = "running", _("Running")
@@ -33,29 +33,29 @@ UNSUCCESSFUL_STATUSES = frozenset(CLOSED_STATUSES) - {Status.COMPLETED.value}
 
 
 class InstanceQuerySet(models.QuerySet["Instance"]):
-    """Runs."""
+    """A queryset of runs."""
 
     def open(self) -> Self:
-        """Runs that are not closed."""
+        """Return the runs that are not closed."""
         return self.exclude(status__in=CLOSED_STATUSES)
 
     def closed(self) -> Self:
-        """Runs that are closed, however they ended."""
+        """Return the runs that are closed, however they ended."""
         return self.filter(status__in=CLOSED_STATUSES)
 
     def blocked(self) -> Self:
-        """Runs that cannot go on until somebody puts something right."""
+        """Return the runs that cannot continue until a person corrects something."""
         return self.filter(blocked__isnull=False)
 
     def paused(self) -> Self:
-        """Runs that somebody stopped until further notice."""
+        """Return the runs that are paused until somebody unpauses them."""
         return self.filter(paused__isnull=False)
 
     def for_subject(self, subject: models.Model) -> Self:
-        """Runs that were started with ``subject=`` this object (or another of the same table and key).
+        """Return the runs that were started with this object as ``subject=``.
 
-        They stay when the object is deleted: ``for_subject(Order(pk=key))`` finds them. Raises ``ValueError`` for an
-        object without a key.
+        An object of the same table with the same key counts as this object. The runs stay when the object is deleted:
+        ``for_subject(Order(pk=key))`` finds them. Raises ``ValueError`` for an object without a key.
         """
         if subject.pk is None:
             name = type(subject).__name__
@@ -68,7 +68,11 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
 
 
 class Instance(models.Model):
-    """A run: the id is a UUIDv7, so runs sort by when they were started. A chain's newest run is its current one."""
+    """A run: one execution of a workflow with one history.
+
+    The id is a UUIDv7, so runs sort by the time at which they were started. The newest run of a chain is its current
+    one.
+    """
 
     id = models.UUIDField(primary_key=True)
     chain = unconstrained_key("temporalex_django.Chain", db_index=True, related_name="runs")
@@ -118,6 +122,8 @@ class Instance(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     closed_at = models.DateTimeField(null=True)
+    # An index on ``status`` would be rewritten by every turn. This column is NULL while the run is open, so its index
+    # changes once in the life of a run, and only for runs without a result.
     ended = models.GeneratedField(
         expression=Case(When(status__in=sorted(UNSUCCESSFUL_STATUSES), then=F("status"))),
         output_field=models.CharField(max_length=20, null=True),
@@ -151,21 +157,27 @@ class Instance(models.Model):
             ("fail_activity", _("Can fail activities by hand")),
         ]
         indexes = [
-            models.Index(  # of the beginning of an id, too, whatever language the database sorts by
+            # Serves searches by the beginning of an id, too, whatever collation the database has.
+            models.Index(
                 fields=["workflow_id", "workflow", "id"],
                 name="temporalex_instance_business",
                 opclasses=["varchar_pattern_ops", "text_ops", "uuid_ops"],
             ),
+            # Lists are sorted by id, newest first. With the id as the last column an index serves the filter and the
+            # order.
             models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
             models.Index(
                 fields=["subject_type", "subject_id", "id"],
                 name="temporalex_instance_subject",
                 condition=Q(subject_id__isnull=False),
             ),
+            # The next indexes are partial: few runs are blocked, paused or failed, so they stay small and turns rarely
+            # touch them.
             models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
             models.Index(fields=["workflow"], name="temporalex_instance_paused", condition=Q(paused__isnull=False)),
             models.Index(fields=["cause", "id"], name="temporalex_instance_cause", condition=Q(cause__isnull=False)),
             models.Index(fields=["ended", "id"], name="temporalex_instance_ended", condition=Q(ended__isnull=False)),
+            # Most runs use the default queue, so an index over it would select nothing.
             models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),
             models.Index(
                 fields=["parent_run", "parent_seq"],
@@ -179,20 +191,27 @@ class Instance(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not closed."""
+        """True until the run is closed."""
         return self.status not in CLOSED_STATUSES
 
     @property
     def input(self) -> Any:
-        """The run's ``args``, decoded; like the next two it never raises (see ``fields.decoded``)."""
+        """The arguments of the run (``args``), decoded.
+
+        Like the two properties below it never raises (see ``fields.decode_payload``).
+        """
         return decode_payload(self.args)
 
     @property
     def published_state(self) -> Any:
-        """The value that queries see, decoded."""
+        """The published state, which queries read, decoded."""
         return decode_payload(self.published)
 
     @property
     def closing_value(self) -> Any:
-        """Of a completed run ``{"result": …}``, of a failed one the failure's type, message, reason and traceback."""
+        """The attributes of the event that closed the run, decoded.
+
+        For a completed run this is ``{"result": …}``. For a failed run it has the failure's type, message, reason and
+        traceback.
+        """
         return decode_payload(self.closing)

@@ -1,4 +1,4 @@
-"""What is limited, and what somebody has switched off, over all workers."""
+"""Limits and switches, which apply over all workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Limit(models.Model):
-    """Whoever takes activities under a limit holds the lock of its row. How many are under way the activities say."""
+    """The row of a limit. Workers lock it while they claim activities under that limit.
+
+    The number of running activities is counted from the activity rows, not stored here.
+    """
 
     name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))
     starts = models.JSONField(
@@ -25,10 +28,10 @@ class Limit(models.Model):
 
 
 class SwitchedOff(models.Model):
-    """A queue, an activity or a workflow class that no worker takes anything of, as long as the row is there."""
+    """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists."""
 
     class Switchable(models.TextChoices):
-        """What can be switched off."""
+        """Things that can be switched off."""
 
         QUEUE = "queue", _("queue")
         ACTIVITY = "activity", _("activity")

@@ -1,4 +1,4 @@
-"""Messages: the inbox of a chain, and at the same time its doorbell."""
+"""Messages: the inbox of a chain. Workers find the chain by its fresh messages (see decision 6)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import decode_payload, unconstrained_key
 
-#: Statuses of messages that somebody has to look at: failed ones, and updates whose validator failed.
+#: Condition for messages that need attention: failed signals, and updates whose validator failed by a fault.
 ATTENTION = Q(outcome_status="failed", kind="signal") | Q(outcome_status="fault")
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
-    """Messages."""
+    """A queryset of messages."""
 
     def failed(self) -> Self:
-        """Signals whose handler failed, and that nobody has delivered again or discarded."""
+        """Return the signals whose handler failed and that are neither delivered again nor discarded."""
         return self.filter(kind="signal", outcome_status="failed")
 
     def faults(self) -> Self:
-        """Updates whose validator failed by a fault of the code."""
+        """Return the updates whose validator failed because of a fault in the code."""
         return self.filter(outcome_status="fault")
 
 
 class Message(models.Model):
-    """A signal, update, cancel request, resume, or result of an activity or child; senders only ever insert.
+    """A signal, update, cancel request, resume, or result of an activity or child.
 
-    ``fresh``: no turn has read it. ``settled``: nothing more will be done with it; it is kept for its outcome.
+    Senders only insert. ``fresh`` means that no turn has read the message. ``settled`` means that it will not be read
+    again and is kept for its outcome.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -64,14 +65,18 @@ class Message(models.Model):
         ordering = ["id"]
         default_permissions = ("view",)
         indexes = [
+            # Workers find the chains with unread messages by this index, so senders never touch the row of the chain.
             models.Index(fields=["queue", "chain"], name="temporalex_message_fresh", condition=Q(fresh=True)),
             models.Index(fields=["chain", "id"], name="temporalex_message_inbox", condition=Q(settled=False)),
-            models.Index(  # of those that need attention there are few
+            # Few messages need attention, so this index is small.
+            models.Index(
                 fields=["chain"],
                 name="temporalex_message_attention",
                 condition=ATTENTION,
             ),
-            models.Index(  # for retention: each message is in this one, in the one before, or in that of request ids
+            # For retention: each message is in this index, in that of the inbox, or in that of message ids. So a delete
+            # by chain needs no index over all messages.
+            models.Index(
                 fields=["chain"],
                 name="temporalex_message_settled",
                 condition=Q(settled=True, request_id__isnull=True),
@@ -90,22 +95,25 @@ class Message(models.Model):
 
     @property
     def payload(self) -> Any:
-        """The body, decoded; never raises (see ``fields.decoded``)."""
+        """The payload (``body``), decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.body)
 
     @property
     def failed(self) -> bool:
-        """Whether it is a signal whose handler failed, and that nobody has delivered again or discarded."""
+        """True if this is a signal whose handler failed and that is neither delivered again nor discarded."""
         return self.kind == "signal" and self.outcome_status == "failed"
 
     @property
     def failure(self) -> dict[str, str]:
-        """Type and message of the exception of a failed message; never raises (see ``fields.decoded``)."""
+        """Type and message of the exception of a failed message, as a dict.
+
+        Never raises (see ``fields.decode_payload``).
+        """
         outcome = self.outcome_value
         facts = outcome if isinstance(outcome, dict) else {}
         return {"type": str(facts.get("type", "")), "message": str(facts.get("message", outcome if not facts else ""))}
 
     @property
     def outcome_value(self) -> Any:
-        """What became of it, decoded."""
+        """The outcome, decoded. Never raises."""
         return decode_payload(self.outcome)

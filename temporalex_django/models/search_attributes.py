@@ -1,4 +1,4 @@
-"""Search attributes as rows, which an index finds."""
+"""Search attributes as rows, so that an index can find them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from temporalex_django.models.fields import unconstrained_key
 
 
 class SearchAttribute(models.Model):
-    """A value by which a run is found: in the column of its type. The row of the run shows it, and is not asked.
+    """A typed value by which a run can be found, in the column of its type.
 
-    Turns write these rows when a workflow sets an attribute, so the row of the run, which they rewrite, has no index of
-    them. Of a list each text has a ``place``.
+    Turns write these rows when a workflow sets an attribute. The row of the run has a copy for display only. Turns
+    rewrite that row, so it has no index on the attributes. An attribute that is a list has one row for each text,
+    numbered by ``place``.
     """
 
     pk = models.CompositePrimaryKey("run_id", "name", "place")
@@ -34,8 +35,10 @@ class SearchAttribute(models.Model):
         verbose_name_plural = _("search attributes")
         ordering = ["run_id", "name", "place"]
         default_permissions = ()
+        # One partial index for each type: a value is in one column, and the other two are NULL.
         indexes = [
-            models.Index(  # of the beginning of a text, too
+            # Serves searches by the beginning of a text, too.
+            models.Index(
                 fields=["workflow", "name", "text", "run"],
                 name="temporalex_search_text",
                 opclasses=["text_ops", "text_ops", "varchar_pattern_ops", "uuid_ops"],

@@ -1,4 +1,4 @@
-"""Objects with the state of the runs that were started for them, joined by the database."""
+"""Querysets of your own models with the state of the runs that were started for their objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _FIELDS: Mapping[type, models.Field[Any, Any]] = {
 }
 _KEY = models.CharField(max_length=200)
 _TEXT = "text_of_state"
-#: What a number may look like that its type can hold. Those of 19 digits are compared as text, which is as long.
+#: Texts that the numeric type can hold, so that the cast cannot overflow. Numbers of 19 digits may exceed 64 bits. They
+#: are compared as text, which gives the same order because the lengths are equal.
 _VALID_TEXT: Mapping[type, Q] = {
     int: Q(text_of_state__regex=r"^-?[0-9]{1,18}\Z")
     | Q(text_of_state__regex=r"^[0-9]{19}\Z", text_of_state__lte=str(2**63 - 1))
@@ -39,15 +40,21 @@ _VALID_TEXT: Mapping[type, Q] = {
 
 
 class WorkflowStateQuerySet(models.QuerySet[M]):
-    """For a model whose objects runs are started for: ``objects = WorkflowStateQuerySet.as_manager()``."""
+    """A queryset for a model whose objects are subjects of runs.
+
+    Use it as ``objects = WorkflowStateQuerySet.as_manager()``.
+    """
 
     def with_workflow_state(self, *names: str, workflow: type[Startable] | None = None) -> Self:
-        """Objects with ``workflow_<name>`` for each of the fields, to be shown, filtered by and ordered by.
+        """Annotate objects with ``workflow_<name>`` for each named field.
 
-        They are fields that a workflow class declares as ``stored``: as the newest run with ``subject=`` the object
-        published them last; None where there is no such run or field, and for what was stored when the class declared
-        another type, as far as it is none of this one. ``workflow``: of runs of that class alone. Raises ``TypeError``
-        for a name that is not declared, ``NotConfigured`` where the database cannot join the two.
+        You can show, filter by and order by these annotations. The names are fields that a workflow class declares as
+        ``stored``. The value is the one published last by the newest run whose ``subject=`` is the object. It is None
+        if there is no such run or field. It is also None if the stored value does not fit the declared type, since the
+        class may have declared another type when it was stored. With ``workflow`` only runs of that class count.
+
+        Raises ``TypeError`` for a name that is not declared, and for a name that is stored with several types. Raises
+        ``NotConfigured`` if the database cannot join the two tables.
         """
         alias = self.db
         self._require_joinable(alias)
@@ -68,6 +75,8 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
                 raise TypeError(f"with_workflow_state: {subject} {name!r} with several types; name one by workflow=")
             (kind,) = kinds[name]
             newest = runs.filter(stored__has_key=name).order_by("-pk")
+            # The value is cast from JSON to text first. The type is checked on that text before the second cast, since
+            # a failed cast would abort the query.
             newest = newest.alias(**{_TEXT: Cast(KeyTextTransform(name, "stored"), models.TextField())})
             value = Subquery(newest.values(field_of_state=_typed_expression(kind))[:1], output_field=_FIELDS[kind])
             annotations[f"workflow_{name}"] = value
@@ -80,18 +89,26 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
                 f"the runs are in the database {runs_alias!r}, these objects in {alias!r}: neither can join the other"
             )
         key = self.model._meta.pk  # noqa: SLF001 - Django documents it
+        # Subjects are stored as text. Without a native type the key column holds the UUID without hyphens, so the texts
+        # would never match.
         if isinstance(key, models.UUIDField) and not connections[alias].features.has_native_uuid_field:
             raise NotConfigured(f"this database keeps the UUIDs of {self.model.__name__} in another form than runs do")
 
 
 def _typed_expression(kind: type) -> Combinable:
-    """Of the text, what fits: one row that an older class has written would make the whole query fail."""
+    """Return the value cast to its type, or NULL for a text that does not fit.
+
+    Without the condition one row that an older class has written would make the whole query fail.
+    """
     cast = Cast(_TEXT, _FIELDS[kind])
     return Case(When(_VALID_TEXT[kind], then=cast)) if kind in _VALID_TEXT else cast
 
 
 def _stored_types(workflow: type[Startable] | None) -> dict[str, set[type]]:
-    """The types of stored fields, by name; those of a class that is a version itself are its own."""
+    """Return the types of stored fields by name.
+
+    A class that is itself a version has only its own fields.
+    """
     if workflow is not None and issubclass(workflow, workflows.Workflow):
         return {name: {kind} for name, kind in workflow.stored.items()}
     types: dict[str, set[type]] = {}

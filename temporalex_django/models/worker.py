@@ -1,4 +1,4 @@
-"""Workers: who is there, and what it can do."""
+"""Workers: the processes that are alive, and the code that they have."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Worker(models.Model):
-    """One row a worker process; its ``epoch`` is the lease of everything that it has in hand.
+    """A worker process. Its ``epoch`` is the lease of everything that it has claimed.
 
-    It beats by one UPDATE. One that sends no heartbeat, or whose process has ended, is dead: see ``liveness.recovery``.
+    A heartbeat is one UPDATE. A worker that sends no heartbeat, or whose process has ended, is dead (see
+    ``liveness.recovery`` and decision 23).
     """
 
     id = models.UUIDField(primary_key=True)
@@ -28,6 +29,7 @@ class Worker(models.Model):
         help_text=_("File in which it notes what it is running; its lock tells a neighbour whether it lives."),
     )
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
+    # For a worker whose crash marker no other process can read, for example in another container (see decision 22).
     trying = models.JSONField(
         null=True, help_text=_("Runs and activities that it announces before their code runs: one may end it.")
     )
@@ -43,6 +45,7 @@ class Worker(models.Model):
     )
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
+    # Pages go by this column. Recovery does not: it measures silence by the judge's own monotonic clock.
     expires_at = models.DateTimeField(help_text=_("Its lease: when it is late."))
 
     class Meta:

@@ -1,4 +1,4 @@
-"""The inbox as pages show it."""
+"""The inbox of a person as a list for pages and template tags."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask
 
-#: Where a human task is decided, in the order in which these are looked for.
+#: URL names of the pages that decide a human task; the first one that the project includes is used.
 _PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxEntry:
-    """A human task in a list, what it says in a sentence, and the address of its page (empty: there is none)."""
+    """A human task in a list, with a sentence about it and the address of its page (empty if there is no page)."""
 
     task: HumanTask
     text: str
@@ -25,9 +25,10 @@ class InboxEntry:
 
 
 def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> list[InboxEntry]:
-    """The first ``most`` human tasks that he may decide now, what is due first at first. One query.
+    """Return the first ``most`` human tasks that the user may decide now, the earliest due first. One query.
 
-    ``workflow``: of this class alone. ``link``: the name of the host's own page of a human task, which takes its id.
+    ``workflow`` is the name of a class to which the list is restricted. ``link`` is the URL name of your own page of a
+    human task, which takes its id.
     """
     tasks = inbox(user)
     if workflow:
@@ -39,6 +40,7 @@ def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> 
 
 
 def _task_address(task: HumanTask, link: str) -> str:
+    # A name that the caller gives must resolve: NoReverseMatch is an error of the template, so it is not caught.
     if link:
         return reverse(link, args=[task.pk])
     for name in _PAGE_NAMES:

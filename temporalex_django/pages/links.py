@@ -1,4 +1,7 @@
-"""Links that are as good as a password for one human task and one person, for a while."""
+"""Links with which one person decides one human task without a password, for a limited time.
+
+A link authenticates its bearer: treat it like a password.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,30 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 
-#: How long a link is good, unless whoever makes it says otherwise.
+#: Default lifetime of a link.
 LINK_LIFETIME = timedelta(days=3)
 _SALT = "temporalex_django.pages.links"
 
 
 def make_token(task: HumanTask, user: Any) -> str:
-    """What the address of a link says. It is no longer good when the user has another password, or is not active."""
+    """Return the signed token for the address of a link.
+
+    The token becomes invalid when the password of the user changes or the user is no longer active.
+    """
     return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _session_fingerprint(user)}, salt=_SALT)
 
 
 def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Person, UUID]:
-    """Whom and what a link is for. Raises ``HumanTaskNotFound`` for one that is not good, or is not any more."""
+    """Return the user and the id of the human task of a link.
+
+    Raises ``HumanTaskNotFound`` for a token that is malformed, expired or no longer valid.
+    """
     try:
         token_fields = signing.loads(token, salt=_SALT, max_age=lifetime)
         task, key = UUID(token_fields["task"]), token_fields["user"]
     except (signing.BadSignature, ValueError, KeyError, TypeError):
         raise HumanTaskNotFound("this link is not good, or not any more: sign in instead") from None
+    # The row is read at each use: a link must end with the account, not only with its lifetime.
     user = get_user_model()._default_manager.filter(pk=key).first()  # noqa: SLF001 - Django documents it
     if user is None or not user.is_active or token_fields.get("as") != _session_fingerprint(user):
         raise HumanTaskNotFound("this link is not good any more: sign in instead")
@@ -37,6 +47,7 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
 
 
 def _session_fingerprint(user: Any) -> str:
-    """Changes with his password."""
+    """Return a text that changes with the password of the user."""
+    # Django's own session hash: what ends the sessions of a user ends their links too. A user model may lack it.
     get_hash = getattr(user, "get_session_auth_hash", None)
     return str(get_hash())[:16] if callable(get_hash) else ""

@@ -1,9 +1,9 @@
-"""Mail to those whom a human task asks, with a link by which each of them decides without signing in.
+"""Mail to the people whom a human task asks, each with a link to decide it without signing in.
 
     TaskMail(base_url="https://shop.example").attach()          # in AppConfig.ready
 
-Sent by the process that committed what it tells, after the commit: name an ``EMAIL_BACKEND`` that does not make a
-worker wait.
+The process that committed the event sends the mail, after the commit. That may be a worker: choose an
+``EMAIL_BACKEND`` that returns quickly.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from temporalex_django.pages.links import make_token
 
 logger = logging.getLogger("temporalex_django.pages")
 
-#: What a mail is sent about.
+#: Signals about which a mail can be sent.
 EVENTS = ("human_task_opened", "human_task_reminded", "human_task_escalated")
-#: How many people get one at most; the inbox shows it to all.
+#: Largest number of recipients of one event; everybody else finds the task in their inbox.
 MAX_RECIPIENTS = 50
 
 
 class TaskMail:
-    """Subclass it for other recipients, or other words: ``recipients`` and ``send`` are made for it."""
+    """Sends mail about human tasks. Override ``recipients`` or ``send`` to change who gets it and what it says."""
 
     def __init__(self, *, base_url: str, sender: str | None = None, events: Iterable[str] = EVENTS) -> None:
-        """``base_url``: scheme and host of the site. Raises ``ValueError`` for an event that there is not."""
+        """Prepare the mail for some of ``EVENTS``; ``attach`` starts it.
+
+        ``base_url`` is the scheme and host of the site, ``sender`` the from address (Django's default without it).
+        Raises ``ValueError`` for an unknown event.
+        """
         self.base_url = base_url.rstrip("/")
         self.sender = sender
         self.events = tuple(events)
@@ -46,23 +50,26 @@ class TaskMail:
             raise ValueError(f"no such event: {', '.join(unknown)} (there are: {', '.join(EVENTS)})")
 
     def attach(self) -> None:
-        """From now on; once more changes nothing."""
+        """Start to send mail. A second call changes nothing."""
         for name in self.events:
+            # A strong reference: nothing else keeps an object that was attached in AppConfig.ready.
             signals.ALL[name].connect(self.receive, weak=False, dispatch_uid=("temporalex_mail", id(self)))
 
     def detach(self) -> None:
-        """No more."""
+        """Stop sending mail."""
         for name in self.events:
             signals.ALL[name].disconnect(self.receive, dispatch_uid=("temporalex_mail", id(self)))
 
     def receive(self, *, task: str, **_facts: Any) -> None:
-        """One of the events."""
+        """Handle one of the events: send a mail to each recipient who may decide the open task."""
         try:
             human_task = find_task(task, None)
-        except HumanTaskNotFound:  # its run is deleted already
+        # Signals come after the commit: by then the run may be deleted, or the task decided.
+        except HumanTaskNotFound:
             return
         if not human_task.is_open:
             return
+        # The candidate may see no such run, or may be excluded as one who took part: a link would lead them nowhere.
         people = [user for user in self.recipients(human_task) if user.email and _can_decide(human_task, user)]
         if len(people) > MAX_RECIPIENTS:
             logger.warning(
@@ -72,9 +79,10 @@ class TaskMail:
             self.send(human_task, user)
 
     def recipients(self, task: HumanTask) -> list[Any]:
-        """Active users whom it asks: those named, of the groups, with the permissions, and whom it was handed on to.
+        """Return the active users whom a task asks, at most ``MAX_RECIPIENTS`` and one more.
 
-        Superusers, who have all permissions, are not meant by one.
+        These are the users it names, members of its groups, holders of its permissions, and users to whom it was
+        delegated. Superusers hold every permission, so a permission alone does not select them.
         """
         users = get_user_model()
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
@@ -88,18 +96,19 @@ class TaskMail:
         return [*rows.order_by("pk").distinct()[: MAX_RECIPIENTS + 1]]
 
     def send(self, task: HumanTask, user: Any) -> None:
-        """One mail."""
+        """Send one mail about the task to the user."""
         link = f"{self.base_url}{reverse('temporalex_pages:link', args=[make_token(task, user)])}"
         text = deciding.task_sentence(task, subject=deciding.subject_text(task.run))
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
         )
         subject = _("To decide: %(title)s") % {"title": task.title}
+        # The title comes from workflow code: a newline in it would be a header injection, which Django refuses.
         send_mail(" ".join(subject.split()), body, self.sender, [user.email])
 
 
 def _can_decide(task: HumanTask, user: Any) -> bool:
-    """Whether there is that run for him, and he may decide."""
+    """Return True if the user may see the task and may decide it now."""
     return may_view(user, task) and deciding.why_not(task, user) is None
 
 
@@ -108,10 +117,11 @@ def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:
 
 
 def _user_ids_with_permission(permission: str) -> list[Any]:
-    """Keys of users whom a backend of the project knows to have it."""
+    """Return the keys of users who hold the permission, from all authentication backends of the project."""
     user_ids: list[Any] = []
     for backend in get_backends():
         with_perm = getattr(backend, "with_perm", None)
+        # Django's ModelBackend has with_perm; other backends need not, and cannot list their users then.
         if with_perm is not None:
             user_ids += with_perm(permission, include_superusers=False).values_list("pk", flat=True)[
                 : MAX_RECIPIENTS + 1

@@ -1,4 +1,4 @@
-"""``path("tasks/", include("temporalex_django.pages.urls"))``."""
+"""URLs of the human tasks, for ``path("tasks/", include("temporalex_django.pages.urls"))``."""
 
 from __future__ import annotations
 

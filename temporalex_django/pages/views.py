@@ -1,4 +1,4 @@
-"""The inbox, a human task, and what a link by mail leads to: everything works without a script."""
+"""Views of the inbox, of a human task and of a link by mail. All of them work without JavaScript."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ACTIONS: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release
 @never_cache
 @login_required
 def inbox_page(request: HttpRequest) -> HttpResponse:
-    """What whoever is signed in may decide now, what is due first at first."""
+    """Show the human tasks that the signed-in user may decide now, the earliest due first."""
     entries = asked_of(_user(request), most=_MAX_ROWS + 1)
     context = {"tasks": entries[:_MAX_ROWS], "more": len(entries) > _MAX_ROWS, "limit": _MAX_ROWS}
     return render(request, "temporalex_django/pages/inbox.html", context)
@@ -49,7 +49,7 @@ def inbox_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
-    """What is asked, and the form in which it is decided."""
+    """Show a human task with the form that decides it; a POST claims, releases or decides it."""
     user = _user(request)
     try:
         human_task = find_task(task, user)
@@ -68,13 +68,17 @@ def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def link_page(request: HttpRequest, token: str) -> HttpResponse:
-    """Looking shows what is asked; posting decides in the name of whom the link was made for."""
+    """Show the human task of a link; a POST acts in the name of the user for whom the link was made.
+
+    A GET changes nothing, because mail programs and scanners open links by themselves.
+    """
     try:
         user, key = read_token(token)
         human_task = find_task(key, None)
     except HumanTaskNotFound as exc:
         return render(request, "temporalex_django/pages/gone.html", {"why": exc.message}, status=404)
     actor = _actor(request, user)
+    # The link is valid, but the user may have lost the right since: record the attempt in the audit.
     try:
         find_task(key, user)
     except HumanTaskNotFound:
@@ -87,9 +91,10 @@ def link_page(request: HttpRequest, token: str) -> HttpResponse:
 def _task_response(
     request: HttpRequest, task: HumanTask, actor: Actor, *, page_address: str, inbox_address: str
 ) -> HttpResponse:
-    """The page of a human task.
+    """Answer a request for the page of a human task.
 
-    ``page_address`` is its address, ``inbox_address`` that of the inbox, where there is one.
+    ``page_address`` is its own address, ``inbox_address`` that of the inbox, or empty. A POST that cannot be done is
+    answered with status 409 and the page.
     """
     message, form, status = "", None, 200
     if request.method == "POST":
@@ -99,18 +104,23 @@ def _task_response(
             raise PermissionDenied(str(exc)) from exc
         except HumanTaskNotFound as exc:
             raise Http404(exc.message) from exc
-        except TemporalexError as exc:  # somebody else was quicker, say
+        # Usually somebody else was quicker: the page then shows what they decided.
+        except TemporalexError as exc:
             message, status = exc.message, 409
         else:
             if form is None:
                 return HttpResponseRedirect(f"{page_address}?done={message}")
             status = 409
+        # Read the row again: the action may have failed because of a state that this object does not have yet.
         task = find_task(task.pk, None)
     return _render_task(request, task, actor, form=form, message=message, status=status, inbox_address=inbox_address)
 
 
 def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
-    """What was done, or the form with what is wrong in it. Raises ``TemporalexError``."""
+    """Do what was posted: return the name of the action and None, or "" and a form with errors.
+
+    Raises ``TemporalexError``.
+    """
     if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:
         action(task, by=actor).execute()
         return action.name, None
@@ -134,7 +144,8 @@ def _render_task(
     if why_not is None and form is None:
         try:
             form = DecisionForm(task=task)
-        except TemporalexError as exc:  # its code is not here
+        # The form class of the project may not be installed in this process; show the task without a form.
+        except TemporalexError as exc:
             why_not = exc.message
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
     subject_text = deciding.subject_text(task.run)
@@ -156,7 +167,7 @@ def _render_task(
 
 
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
-    """Raises ``PermissionDenied``, which the audit notes: he might have decided it when the link was made."""
+    """Record the denial and raise ``PermissionDenied``: the user has lost the right since the link was made."""
     reason = _("You may not decide this any more.")
     audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)
     raise PermissionDenied(reason)

@@ -1,5 +1,6 @@
-"""What pages, REST and commands say about a run: pure functions, from what is known of it to sentences.
+"""Sentences about runs, for pages, REST and commands: pure functions from view models to text.
 
-``sentences.build_summary`` says where a run stands, ``timeline.rows`` what has happened, one row a thing. They ask no
-database and no clock but the time that they are given; who reads the state for them is ``actions/summary.py``.
+``sentences.build_summary`` gives the state of a run in a sentence, ``timeline.build_rows`` its history with one row for
+each thing. These functions read no database, and no clock but the time that they are given. ``actions/summary.py``
+reads the state for them.
 """

@@ -1,4 +1,7 @@
-"""Whether the code that is here fits the runs that are open, in sentences: what a pipeline asks before a deploy."""
+"""Sentences about the fit between the code of this process and the open runs, for a check before a deploy.
+
+``doctor --deploy`` prints them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeMismatch:
-    """What open runs hold and this code does not have: ``name`` says what, ``example`` is a run that holds it.
+    """One thing that open runs need and that this code does not have.
 
-    ``count`` runs need it, as far as they were looked at; ``reason`` is what using it gave.
+    ``name`` names the thing, ``count`` is the number of runs that need it among those that were read, and ``example``
+    is the business id of one of them. ``reason`` is the text of the error that using it raised.
     """
 
     kind: MismatchKind
@@ -30,7 +34,10 @@ class CodeMismatch:
 
 
 def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed: int) -> list[Diagnosis]:
-    """All that does not fit; never empty. ``runs`` are open, ``replayed`` were gone through again."""
+    """Return a diagnosis for each mismatch, or a single note that the code fits.
+
+    ``runs`` is the number of open runs, ``replayed`` the number of histories that were replayed.
+    """
     if mismatches:
         return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]
     words = {"count": runs, "replayed": replayed}
@@ -43,7 +50,11 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
 
 
 def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:
-    """Inputs of activities and children that are others now: perhaps on purpose."""
+    """Return a diagnosis for each place where the input of an activity or a child differs from histories.
+
+    Arguments may change on purpose, so these are warnings unless ``strict`` is set (see decision 16).
+    """
+    # A recorded input stays valid for open runs: only the code decides whether the difference was intended.
     next_step = _(
         "If that is meant, deploy it: open runs keep what is recorded. Give new fields and parameters defaults, and sort what "
         "comes from a set; see: temporalex replay --open"
@@ -67,6 +78,7 @@ def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list
 def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
     words = {"count": mismatch.count, "name": mismatch.name, "why": mismatch.reason, "run": mismatch.example}
     quoted_run = shlex.quote(mismatch.example)
+    # Each text is a whole sentence with its own plural forms, so that translators never join parts.
     if mismatch.kind == "class":
         text = ngettext(
             "%(count)d open run is of %(name)s, which this code does not have.",
@@ -93,6 +105,7 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
         next_step = _(
             "Guard the change with api.patched, or give the class a new version; see: temporalex replay --open"
         )
+    # The kinds key and payload: both come from a codec that cannot read what another process wrote.
     else:
         text = _("A payload of %(name)s %(run)s cannot be read here: %(why)s")
         next_step = _("Give the codec of this code the key; see: manage.py temporalex describe %(run)s") % {

@@ -1,4 +1,7 @@
-"""Why does nothing happen? What is wrong with a project and its runs, likeliest first, each with the next step."""
+"""Diagnoses of a project and its runs, likeliest first, each with the next step.
+
+``doctor`` prints them. This module is pure: ``management/diagnostics.py`` reads the state.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ _CLUSTER_CHECKS = ("temporalex_django.W004", "temporalex_django.W006")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One thing that was found: ``code`` for programs, a sentence, what it is seen by, and the next step."""
+    """One finding about a project or a run.
+
+    ``code`` is for programs, ``text`` is a sentence, ``evidence`` lists what shows the problem, and ``next_step`` says
+    what to do.
+    """
 
     severity: Severity
     code: str
@@ -37,7 +44,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCheck:
-    """What a system check says."""
+    """A message of a Django system check."""
 
     id: str
     is_error: bool
@@ -47,7 +54,11 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker. ``skew``: its clock minus the database's, in seconds; ``drained_id``: its id, if somebody drains it."""
+    """A worker, alive or not.
+
+    ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained, and
+    empty otherwise.
+    """
 
     name: str
     queues: Sequence[str]
@@ -59,7 +70,10 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRuns:
-    """Runs of a class that wait for a turn. ``missing``: why no live worker takes them; None: one could."""
+    """Runs of one class, version and queue that wait for a turn.
+
+    ``missing`` says why no live worker takes them; it is None when one could.
+    """
 
     workflow: str
     version: int
@@ -71,7 +85,10 @@ class DueRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRuns:
-    """Runs of a class that are blocked for one reason, or paused (``code`` paused)."""
+    """Runs of one class that are paused, or blocked for one reason.
+
+    ``code`` is the code of the error that blocks them, or ``paused``. ``example`` is the business id of one of them.
+    """
 
     workflow: str
     code: str
@@ -81,10 +98,10 @@ class StoppedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessages:
-    """Messages of one name and class that somebody has to look at.
+    """Messages of one name and class that a person has to look at.
 
-    Signals whose handler failed (``kind`` signal), or updates whose validator failed by a fault of the code (update).
-    ``example`` is the id of a run.
+    ``kind`` is ``signal`` for signals whose handler failed, and ``update`` for updates whose validator failed by a
+    fault of the code. ``example`` is the business id of a run.
     """
 
     kind: str
@@ -97,7 +114,10 @@ class FailedMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndecidableTasks:
-    """Human tasks of a class that nobody may decide. ``example`` is the id of a run, ``task`` that of a task of it."""
+    """Human tasks of one class that nobody may decide.
+
+    ``example`` is the business id of a run, ``task`` the id of one of its human tasks.
+    """
 
     workflow: str
     count: int
@@ -108,9 +128,9 @@ class UndecidableTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclaimedActivities:
-    """Activities of one name in a queue that are due, and that nobody takes.
+    """Due activities of one name in one queue that no live worker can run.
 
-    ``pollers`` live workers poll the queue.
+    ``pollers`` is the number of live workers that poll the queue.
     """
 
     activity: str
@@ -124,7 +144,8 @@ class UnclaimedActivities:
 class FailureGroup:
     """Failures of one class with one cause: the type of the error, and the place that raised it.
 
-    ``activity`` is the one that fails and is tried again; None: runs that have failed. ``example`` is the id of a run.
+    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed.
+    ``example`` is the business id of a run.
     """
 
     workflow: str
@@ -137,7 +158,11 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """All that is known of a project. What could not be read is empty; ``unreachable`` and ``unapplied`` say why."""
+    """Everything that the diagnoses need to know about a project.
+
+    Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
+    the clock of this process minus the clock of the database, in seconds.
+    """
 
     database: str
     wrong_settings: Sequence[str] = ()
@@ -158,7 +183,7 @@ class ProjectView:
 
     @property
     def active_workers(self) -> list[WorkerView]:
-        """Workers that are, and take work."""
+        """Workers that are alive and not drained."""
         return [worker for worker in self.workers if worker.is_alive and not worker.drained_id]
 
     @property
@@ -167,12 +192,17 @@ class ProjectView:
         return [worker for worker in self.workers if worker.is_alive and worker.drained_id]
 
     def is_switched_off(self, kind: str, name: str) -> bool:
-        """Whether somebody has switched that off."""
+        """Return True if the queue, activity or workflow class of that name is switched off."""
         return any((switch.kind, switch.name) == (kind, name) for switch in self.switches)
 
 
 def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
-    """What is wrong, likeliest first; never empty: where nothing is wrong it says so."""
+    """Return what is wrong with a project, likeliest first.
+
+    The list is never empty: a note says so when nothing is wrong.
+    """
+    # Causes come before their effects: a project without tables has no workers either, and a missing worker explains
+    # every due run.
     diagnoses = [*_setup_diagnoses(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         diagnoses += [
@@ -186,6 +216,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
             *_undecidable_diagnoses(project, now),
             *_clock_diagnoses(project),
         ]
+        # A failed check may have been reported above already, with better context: report each text once.
         texts = {diagnosis.text for diagnosis in diagnoses}
         diagnoses += [diagnosis for diagnosis in map(_check_diagnosis, project.checks) if diagnosis.text not in texts]
     if any(diagnosis.severity != "note" for diagnosis in diagnoses):
@@ -194,7 +225,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
 
 
 def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
-    """Without which nothing can work."""
+    """Yield problems of settings, database, tables and checks, without which nothing can work."""
     for problem in project.wrong_settings:
         next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md has all names.")
         yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
@@ -224,8 +255,12 @@ def _check_diagnosis(check: FailedCheck) -> Diagnosis:
 
 
 def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Who is to do it."""
+    """Yield what is wrong with the workers, and which due runs they do not take.
+
+    Without an active worker, one diagnosis about that replaces the ones about due runs.
+    """
     if not project.active_workers:
+        # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
         yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)
         last_worker = max(project.workers, key=lambda worker: worker.last_seen_at, default=None)
         text = _("No worker is alive: nothing goes on.")
@@ -235,6 +270,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 "at": format_time(last_worker.last_seen_at, now),
             }
         next_step = _("Start one: manage.py temporalex worker")
+        # Drained workers are alive: undraining one is quicker than starting another, so it replaces the text above.
         if project.drained_workers:
             names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
             text = _("No worker takes work: nothing goes on. Those that are alive are drained: %(workers)s.") % {
@@ -245,6 +281,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         count_text = ngettext("%(count)d run waits for a turn", "%(count)d runs wait for a turn", due_count) % {
             "count": due_count
         }
+        # Without open runs, nobody is harmed yet.
         severity: Severity = "error" if project.open_count or due_count else "warning"
         yield Diagnosis(
             severity=severity,
@@ -256,6 +293,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         return
     evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.active_workers[:_MAX_NAMES]]
     for due in project.due_runs:
+        # The switch explains why the runs wait, and has a diagnosis of its own.
         if project.is_switched_off("queue", due.queue):
             continue
         words: dict[str, object] = {
@@ -281,8 +319,12 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 
 
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Queues and activities that nobody is to take; of a class its runs say so."""
+    """Yield the queues and activities that are switched off.
+
+    Workflow classes are left out: ``_run_diagnoses`` reports them with the runs that wait for them.
+    """
     for switch in project.switches:
+        # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
         if switch.kind != "workflow":
             text = switched_off_sentence(switch, _("the activity %(name)s") % {"name": switch.name}, now=now)
             next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}"
@@ -290,7 +332,7 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 
 
 def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Messages that failed in code of the project."""
+    """Yield the messages that failed in code of the project."""
     for group in project.failed_messages:
         words: dict[str, object] = {
             "count": group.count, "workflow": group.workflow, "name": group.name, "since": format_time(group.since, now),
@@ -325,7 +367,7 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
 
 
 def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Human tasks that nobody may decide."""
+    """Yield the human tasks that nobody may decide."""
     for group in project.undecidable_tasks:
         text = ngettext(
             "%(count)d human task of %(workflow)s waits since %(since)s, and nobody may decide it: four eyes shut out "
@@ -352,7 +394,7 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
 
 
 def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """What stands still, and what fails."""
+    """Yield the runs that are paused or blocked, and the activities that no worker takes."""
     for group in project.stopped_runs:
         words: dict[str, object] = {"count": group.count, "workflow": group.workflow, "code": group.code}
         if group.code == "paused":
@@ -385,6 +427,7 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             severity="error", code="blocked", text=text % words, next_step=next_step, evidence=[group.example]
         )
     for task in project.unclaimed_activities:
+        # A switch is the cause here, not a missing worker.
         if project.is_switched_off("queue", task.queue) or project.is_switched_off("activity", task.activity):
             continue
         words = {
@@ -393,6 +436,7 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             "queue": task.queue,
             "since": format_time(task.since, now),
         }
+        # A worker polls the queue: starting another with the same code would not help.
         if task.pollers:
             text = ngettext(
                 "The activity %(activity)s is ready in %(count)d run since %(since)s. %(polled)s.",
@@ -460,6 +504,7 @@ def _clock_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
         if abs(skew) < _MAX_SKEW_SECONDS:
             continue
         words = {"name": name, "skew": format_duration(abs(skew))}
+        # Due times are written by one clock and compared with another, so both directions do harm.
         if skew > 0:
             text = (
                 _("The clock of %(name)s is %(skew)s ahead of the database's: timers and leases end too early.") % words
@@ -517,9 +562,9 @@ _NEXT_STEPS = {
 
 
 def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
-    """What is to be done about one run, from the sentence about it; ``run`` as a shell takes it.
+    """Return what to do about one run, from the sentence about it.
 
-    ``code`` is what stopped a blocked one.
+    ``run`` is its id, quoted for the shell. ``code`` is the code of the error that blocks the run, or empty.
     """
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:

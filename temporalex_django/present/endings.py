@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""Sentences about the end of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from temporalex_django.present.view_models import RunView
 
 
 def ending_sentence(run: RunView, *, now: datetime) -> str:
-    """One sentence; a completed run tells the fields of its result that its class names."""
+    """Return one sentence about the end of a closed run.
+
+    For a completed run it names the fields of the result that its class lists.
+    """
     end, closed_at = run.end, run.closed_at
     assert closed_at is not None
     words = {
@@ -26,6 +29,7 @@ def ending_sentence(run: RunView, *, now: datetime) -> str:
         "limit": "" if end.limit is None else format_duration(end.limit),
         "summary": ", ".join(f"{name} {text}" for name, text in end.summary),
     }
+    # The only other closed status is continued_as_new: the chain of the run goes on.
     return _SENTENCES.get(run.status, _continued_sentence)(run, words)
 
 
@@ -49,6 +53,7 @@ def _continued_sentence(run: RunView, words: dict[str, object]) -> str:
 
 def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
     end = run.end
+    # A single attempt is the normal case, and is not worth a count.
     if end.failed_title and end.attempts > 1:
         return _("Failed %(at)s at %(where)s: %(error)s (after %(attempts)d attempts).") % words
     if end.failed_title:
@@ -59,6 +64,7 @@ def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
+    # Code may cancel a run, too: then there is no actor.
     if run.end.actor and run.end.reason:
         return _("Cancelled by %(who)s %(at)s: %(reason)s. Clean-up is done.") % words
     if run.end.actor:

@@ -1,4 +1,4 @@
-"""Times, spans, lists and names, in the language and the zone of whoever reads them."""
+"""Times, durations, lists and names in the reader's language and time zone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ _WORD_BORDERS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def humanize_name(name: str) -> str:
-    """A name of code as words: ``shop.orders.charge_card`` → charge card, ``OrderProcess`` → order process."""
+    """Turn a name of code into words: ``shop.orders.charge_card`` → charge card, ``OrderProcess`` → order process."""
     last_part = name.rsplit(".", 1)[-1]
     words = _WORD_BORDERS.sub(" ", last_part).replace("_", " ").replace("-", " ").split()
+    # Abbreviations such as HTTP stay in upper case; a single letter is none.
     return " ".join(word if word.isupper() and len(word) > 1 else word.lower() for word in words) or name
 
 
 def display_title(declared_title: object, docstring: Any, name: str) -> str:
-    """What people call a thing: what it declares, else the first line of its docstring, else its name as words."""
+    """Return the title of a thing for people.
+
+    This is the declared title, or the first line of the docstring, or the name as words.
+    """
     if declared_title:
         return str(declared_title)
     text = inspect.cleandoc(docstring) if isinstance(docstring, str) else ""
@@ -32,7 +36,11 @@ def display_title(declared_title: object, docstring: Any, name: str) -> str:
 
 
 def format_time(at: datetime, now: datetime) -> str:
-    """A time as one says it today: the hour, yesterday or tomorrow, the day of the week, or the date."""
+    """Format a time as people say it today.
+
+    This is the hour, yesterday or tomorrow with the hour, the day of the week within six days, or the date.
+    """
+    # Days are counted by the calendar of the reader's zone, so that yesterday means the same as in speech.
     local, today = timezone.localtime(at), timezone.localtime(now)
     hour = formats.time_format(local, "H:i")
     days = (local.date() - today.date()).days
@@ -49,7 +57,7 @@ def format_time(at: datetime, now: datetime) -> str:
 
 
 def format_duration(length: timedelta | float) -> str:
-    """A length of time in its two largest units: 2 d 3 h."""
+    """Format a duration in its two largest units, such as 2 d 3 h; a float is in seconds."""
     seconds = max(0, int(length.total_seconds() if isinstance(length, timedelta) else length))
     days, rest = divmod(seconds, 86_400)
     hours, rest = divmod(rest, 3_600)
@@ -57,41 +65,48 @@ def format_duration(length: timedelta | float) -> str:
     if days:
         return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours} if hours else _("%d d") % days
     if hours:
+        # From three hours on, the minutes are noise.
         text = _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
         return text if minutes and hours < 3 else _("%d h") % hours
     if minutes:
+        # From three minutes on, the seconds are noise.
         text = _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest_seconds}
         return text if rest_seconds and minutes < 3 else _("%d min") % minutes
     return _("%d s") % rest_seconds
 
 
 def join_with_or(names: Sequence[str]) -> str:
-    """Titles as an enumeration of which one is enough."""
+    """Join titles as an enumeration of which one is enough."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s or %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}
 
 
 def join_with_and(names: Sequence[str]) -> str:
-    """Titles as an enumeration of which all are meant."""
+    """Join titles as an enumeration of which all are meant."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s and %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}
 
 
 def _separator() -> str:
+    # Translated: not every language separates with a comma.
     return _(", ")
 
 
 def capitalize(text: str) -> str:
-    """A sentence begins with a capital."""
+    """Return the text with its first letter in upper case.
+
+    Unlike ``str.capitalize`` it leaves the other letters as they are.
+    """
     return text[:1].upper() + text[1:]
 
 
 def shorten(text: str, max_length: int = _SHORT_LENGTH) -> str:
-    """For a row of a list: cut between words."""
+    """Shorten a text for a row of a list: cut it between words, and end it with an ellipsis."""
     if len(text) <= max_length:
         return text
     cut = text[: max_length - 1]
+    # A single long word is cut inside, because cutting before it would leave almost nothing.
     head, space, _rest = cut.rpartition(" ")
     return (head if space and len(head) > max_length // 2 else cut).rstrip(" ,;:") + "…"

@@ -1,4 +1,4 @@
-"""What a human task says: what is asked, about which object, at whose request, since when and until when."""
+"""Sentences about a human task: the question, its object, the requester, the times and the end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from temporalex_django.present.formatting import format_time, humanize_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A human task at a moment. ``about`` is what the object calls itself, empty for none; names are empty for code.
+    """A human task at one moment.
 
-    ``ending`` is what became of a closed one: decided (``outcome``, by ``decided_by``), overdue, cancelled, run_closed.
-    ``nobody_left``: four eyes shut everybody out whom it asks.
+    ``about`` is the text of the object, and empty for none. Names are empty where code acted. ``ending`` says what
+    became of a closed task: decided (``outcome``, by ``decided_by``), overdue, cancelled or run_closed. ``nobody_left``
+    is True if four eyes exclude everybody whom the task asks.
     """
 
     title: str
@@ -35,7 +36,10 @@ class TaskView:
 
 
 def candidate_names(candidates: Iterable[str]) -> list[str]:
-    """Name for readers the people that a task asks, from words as ``HumanTask.asked`` has them; each once."""
+    """Name the people that a task asks, each once.
+
+    ``candidates`` are words as in ``HumanTask.asked``: ``user:ann``, ``group:managers``, ``perm:shop.approve``.
+    """
     texts = {
         "user": "%(name)s",
         "group": _("the group %(name)s"),
@@ -46,13 +50,17 @@ def candidate_names(candidates: Iterable[str]) -> list[str]:
 
 
 def step_name(key: str) -> str:
-    """The step of a graph that asks, as words, from the key of a human task; empty where a call asks."""
+    """Return the name of the step of a graph that asks, in words, from the key of a human task.
+
+    The name is empty where a call of ``api.approval`` asks.
+    """
+    # The key of a call is its number; a step that asks again appends a number to its key.
     name = key.partition("#")[0]
     return "" if not name or name.isdigit() else humanize_name(name)
 
 
 def describe_task(task: TaskView, *, now: datetime) -> str:
-    """In a few whole sentences."""
+    """Describe a human task in a few whole sentences."""
     sentences = [_question_sentence(task)]
     if task.closed_at is not None:
         return " ".join([*sentences, _ending_sentence(task, task.closed_at, now)])
@@ -65,6 +73,7 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
         sentences.append(
             _("Nobody had decided by %(at)s, so others may as well.") % {"at": format_time(task.escalated_at, now)}
         )
+    # A claim that ran out has no effect any more, although its columns stay set.
     if task.claimed_until is not None and task.claimed_until > now:
         words = {"who": task.claimed_by, "until": format_time(task.claimed_until, now)}
         sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
@@ -76,6 +85,7 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
 def _question_sentence(task: TaskView) -> str:
     title = task.title.rstrip(".")
     if task.about:
+        # The object comes between the question and its mark, so the mark is dropped.
         return _("%(title)s (%(about)s).") % {"title": title.rstrip("?!"), "about": task.about}
     return title if title.endswith(("?", "!")) else f"{title}."
 

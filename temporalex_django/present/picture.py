@@ -1,4 +1,7 @@
-"""A graph as a drawing: steps in layers, arrows between them. Numbers only; whoever shows it makes marks of them."""
+"""A graph as a drawing: steps in layers, with arrows between them.
+
+This module computes numbers only. The admin turns them into marks.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-#: Steps that are drawn; the rest is left out, and said to be.
+#: Largest number of steps that are drawn. ``Picture.left_out`` counts the others.
 MAX_STEPS = 300
 WIDTH, HEIGHT = 176, 46
 _GAP_X, _GAP_Y = 28, 74
-_BEND_WIDTH = 20  # the room that an arrow takes where it passes a layer
+_BEND_WIDTH = 20  # the width that an arrow takes where it passes a layer
 _MARGIN = 12
-#: Where on the first bow of an arrow its label stands: behind the middle, where arrows of a step have parted.
+#: Position of a label on the first curve of its arrow: past the middle, where the arrows of one step have separated.
 _LABEL_X, _LABEL_Y = 0.72, 0.62
 _SWEEPS = 4
 _MAX_TITLE_LENGTH = 24
@@ -21,7 +24,10 @@ _MAX_TITLE_LENGTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """From a step to another one, by their numbers. ``dynamic``: code chooses among several."""
+    """An arrow from one step to another, by their numbers.
+
+    ``dynamic`` is True if code chooses among several targets.
+    """
 
     source: int
     target: int
@@ -31,7 +37,10 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A step: where it stands, and how far it is (empty: it has not come to it). ``x`` and ``y`` are its corner."""
+    """A step of the drawing, with its position and its state.
+
+    ``x`` and ``y`` are its upper left corner. ``state`` is empty if the run has not reached the step.
+    """
 
     number: int
     title: str
@@ -41,7 +50,7 @@ class Box:
 
     @property
     def short_title(self) -> str:
-        """What fits into it."""
+        """The title, cut to what fits into the box."""
         return self.title if len(self.title) <= _MAX_TITLE_LENGTH else self.title[: _MAX_TITLE_LENGTH - 1] + "…"
 
     @property
@@ -51,7 +60,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An arrow as it is drawn: a path in SVG's words, and where its label stands."""
+    """An arrow as it is drawn: a path in the syntax of SVG, and the position of its label."""
 
     path: str
     label: str
@@ -63,7 +72,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All of it. ``left_out`` steps are not drawn."""
+    """The whole drawing.
+
+    ``left_out`` is the number of steps that are not drawn.
+    """
 
     width: float
     height: float
@@ -74,7 +86,7 @@ class Picture:
 
 @dataclass(slots=True)
 class _Node:
-    """A step, or where a long arrow passes a layer."""
+    """A step, or the place where a long arrow passes a layer."""
 
     layer: int
     step: int | None
@@ -88,7 +100,10 @@ class _Node:
 
 
 def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping[int, str]) -> Picture:
-    """Of steps that are numbered in topological order, with the states of those that have one."""
+    """Draw steps that are numbered in topological order.
+
+    ``states`` has the states of the steps that the run has reached, by their numbers.
+    """
     step_count = min(len(titles), MAX_STEPS)
     visible_arrows = [arrow for arrow in arrows if arrow.source < step_count and arrow.target < step_count]
     layers = _assign_layers(step_count, visible_arrows)
@@ -119,17 +134,22 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
 
 
 def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
-    """Of each step: one below the lowest of those that lead to it."""
+    """Return the layer of each step: one below the lowest step that leads to it."""
     layers = [0] * count
+    # Steps come in topological order, so the layer of a source is final before its arrows are followed.
     for arrow in sorted(arrows, key=lambda edge: edge.source):
         layers[arrow.target] = max(layers[arrow.target], layers[arrow.source] + 1)
     return layers
 
 
 def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
-    """The places that an arrow goes through; those between the layers of its ends are made."""
+    """Return the nodes that an arrow passes, by their indexes.
+
+    Nodes for the layers between its ends are appended to ``nodes``.
+    """
     route = [arrow.source]
     for layer in range(nodes[arrow.source].layer + 1, nodes[arrow.target].layer):
+        # A long arrow takes part in the ordering of every layer that it passes: otherwise it would run through boxes.
         nodes.append(_Node(layer, None))
         route.append(len(nodes) - 1)
     route.append(arrow.target)
@@ -140,7 +160,11 @@ def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
 
 
 def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
-    """Each layer in the order in which its neighbours stand, down and up again: so that few arrows cross."""
+    """Order the nodes of each layer like their neighbours, down and up again, so that few arrows cross.
+
+    ``rows`` is sorted in place.
+    """
+    # The barycenter heuristic of layered drawings: a few sweeps come close to the fewest crossings.
     positions = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
     for sweep in range(_SWEEPS):
         is_downward = sweep % 2 == 0
@@ -152,6 +176,7 @@ def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
                 barycenters[index] = (
                     sum(positions[neighbour] for neighbour in neighbours) / len(neighbours)
                     if neighbours
+                    # A node without neighbours keeps its place.
                     else positions[index]
                 )
             row.sort(key=barycenters.__getitem__)
@@ -159,7 +184,7 @@ def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
 
 
 def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> float:
-    """Each layer around the same middle; gives the width of all."""
+    """Centre each layer on the same middle, set ``x`` of its nodes, and return the width of the drawing."""
     widths = {layer: sum(nodes[index].width for index in row) + _GAP_X * (len(row) - 1) for layer, row in rows.items()}
     widest = max(widths.values(), default=WIDTH)
     for layer, row in rows.items():
@@ -184,6 +209,7 @@ def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], state
         parts.append(f"C{start_x:.0f} {middle_y:.0f} {end_x:.0f} {middle_y:.0f} {end_x:.0f} {end_y:.0f}")
         y = end_y
         if index != route[-1]:
+            # The arrow goes straight down beside the boxes of a layer that it only passes.
             y += HEIGHT
             parts.append(f"V{y:.0f}")
     return Line(
@@ -192,5 +218,6 @@ def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], state
         x=centers[0] + (centers[1] - centers[0]) * _LABEL_X,
         y=_layer_y(nodes[route[0]].layer) + HEIGHT + _GAP_Y * _LABEL_Y,
         dynamic=arrow.dynamic,
+        # An approximation from the states of both ends: the target may have begun through another arrow.
         is_taken=states.get(arrow.source) == "completed" and bool(states.get(arrow.target)),
     )

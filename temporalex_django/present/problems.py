@@ -1,4 +1,4 @@
-"""What is wrong with a run, and what becomes of it: failing, silent and untaken activities, stops, pauses."""
+"""Sentences about what is wrong with a run: failing, silent and unclaimed activities, blocks, switches and pauses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from django.utils.translation import ngettext
 from temporalex_django.present.formatting import capitalize, format_duration, format_time
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, ActivityView, BlockedView, PausedView, SwitchView
 
-#: The code of a run that was stopped because its class is off.
+#: Code of a run that is blocked because its class was switched off.
 _SWITCHED_OFF = "switched_off"
 
 ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "off"]
 
 
 def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
-    """Which of the sentences an activity gets."""
+    """Return the state of an activity, which selects the sentence about it."""
     task = activity_view.activity
     if task.owner is not None:
         heartbeat_timeout = task.heartbeat_timeout
         last_beat_at = task.beat_at or task.started_at
-        # before half of it nobody is worried: a worker beats for several at once
+        # Silent only after the whole timeout: a worker stores the heartbeats of several activities together.
         if (
             heartbeat_timeout is not None
             and last_beat_at is not None
@@ -33,13 +33,14 @@ def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
         return "running" if task.last_failure is None else "failing"
     if activity_view.switch is not None:
         return "off"
+    # An activity that has just become due is no problem yet: workers look at the tables every few seconds.
     if task.waits_for or (activity_view.has_worker is False and task.due_at <= now - DUE_GRACE_PERIOD):
         return "no_worker"
     return "queued" if task.last_failure is None else "failing"
 
 
 def error_text(activity_view: ActivityView) -> str:
-    """Its last failure in a few words."""
+    """Return the last failure of an activity in a few words, or an empty text."""
     failure = activity_view.activity.last_failure
     if failure is None:
         return ""
@@ -47,7 +48,10 @@ def error_text(activity_view: ActivityView) -> str:
 
 
 def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """How often it has failed, with what, and when it is tried again."""
+    """Say how often an activity has failed, with what, and when it is tried again.
+
+    The activity must have a ``last_failure``.
+    """
     task, failure = activity_view.activity, activity_view.activity.last_failure
     assert failure is not None
     words = {
@@ -64,6 +68,7 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
         text = _("%(activity)s has failed %(count)d times since %(since)s, last with %(error)s at %(at)s.") % words
     else:
         text = _("%(activity)s has failed with %(error)s at %(at)s.") % words
+    # A new attempt is running, so the due time of the row is not that of a retry.
     if task.owner is not None:
         return f"{text} {_('It is being tried again on %(worker)s.') % words}"
     if task.due_at <= now:
@@ -74,7 +79,7 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """It owes heartbeats."""
+    """Say that a running activity has missed its heartbeat timeout, and when another worker tries it."""
     task = activity_view.activity
     last_beat_at = task.beat_at or task.started_at or now
     words = {
@@ -93,7 +98,7 @@ def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Nobody can run it."""
+    """Say that no live worker can run a due activity, and what is missing."""
     task = activity_view.activity
     words = {
         "activity": capitalize(activity_view.title),
@@ -107,6 +112,7 @@ def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
         ready_text = _("%(activity)s is ready since %(since)s.") % words
         return f"{ready_text} {no_code_text(task.activity, queue=task.queue, pollers=activity_view.pollers)}."
     text = _("%(activity)s is ready since %(since)s, and no live worker takes it from the queue %(queue)s.") % words
+    # The machine of the last worker of the queue is the place to look at first.
     if activity_view.last_poller is None:
         return text
     worker, last_seen_at = activity_view.last_poller
@@ -115,12 +121,12 @@ def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def no_poller_text(queue: str) -> str:
-    """That no live worker polls a queue, as a part of a sentence."""
+    """Say, as a part of a sentence, that no live worker polls a queue."""
     return _("none that is alive takes the queue %(queue)s") % {"queue": repr(queue)}
 
 
 def no_code_text(code: str, *, queue: str, pollers: int) -> str:
-    """That live workers poll a queue and lack some code, as a part of a sentence."""
+    """Say, as a part of a sentence, that live workers poll a queue but lack some code."""
     text = ngettext(
         "%(count)d worker polls the queue %(queue)s; it lacks the code of %(code)s",
         "%(count)d workers poll the queue %(queue)s; none has the code of %(code)s",
@@ -130,7 +136,10 @@ def no_code_text(code: str, *, queue: str, pollers: int) -> str:
 
 
 def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, str]:
-    """Whether an activity is in trouble, and how it stands beside others."""
+    """Describe an activity in a few words, for a list.
+
+    Returns True first if a person should look at it, then the text.
+    """
     state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
     words = {"activity": activity_view.title, "count": count}
@@ -147,11 +156,11 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     return False, (_("%(activity)s (running)") if state == "running" else _("%(activity)s (queued)")) % words
 
 
-# -- runs that stand still --------------------------------------------------------------------------------------------
+# -- runs that do not continue ----------------------------------------------------------------------------------------
 
 
 def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
-    """Why a run is stopped, that nothing is lost, and what comes next."""
+    """Say why a run is blocked, that nothing is lost, and what comes next."""
     words: dict[str, object] = {
         "since": "?" if blocked.since is None else format_time(blocked.since, now),
         "error": _first_line(blocked.error),
@@ -162,8 +171,10 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
         "produced": blocked.produced,
     }
     sentences = [_cause_sentence(blocked, words)]
+    # The switch is on again here (``switched_off_sentence`` covers the time before): nothing needs to be corrected.
     if blocked.code == _SWITCHED_OFF:
         return sentences[0]
+    # It is not tried again by itself: its code ended several processes (see decision 22).
     if blocked.code == "crash":
         sentences.append(_("Try it again when the code is put right: on one worker, alone, once."))
     elif blocked.waits_for is None:
@@ -215,11 +226,15 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
 
 
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
-    """What is off, who did it, and what becomes of it. ``title``: of the class, or of the activity."""
+    """Say what is switched off, by whom and why, and that it continues when it is switched on.
+
+    ``title`` is the title of the workflow class or activity; a queue is called by its name.
+    """
     words = {
         "name": switch.name, "title": capitalize(title), "who": switch.actor or _("somebody"), "since": format_time(switch.since, now),
         "reason": _first_line(switch.reason),
     }  # fmt: skip
+    # Whole sentences for each combination, because parts cannot be translated on their own.
     if switch.kind == "queue" and switch.reason:
         text = _("The queue %(name)s is switched off by %(who)s since %(since)s (%(reason)s).")
     elif switch.kind == "queue":
@@ -232,7 +247,7 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
-    """Who paused it, and what waits."""
+    """Say who paused a run and why, and how many messages wait."""
     since = "?" if pause.since is None else format_time(pause.since, now)
     words = {"who": pause.actor or _("somebody"), "since": since, "reason": _first_line(pause.reason)}
     if pause.reason:
@@ -246,5 +261,5 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line that says something."""
+    """Return the first line that is not blank, without a period at its end."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")

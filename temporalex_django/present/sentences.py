@@ -1,6 +1,6 @@
-"""Where a run stands, in a sentence or two: what it does, since when, what it waits for, whether it is in trouble.
+"""The state of a run in a sentence or two: what it does or waits for, since when, and if it is in trouble.
 
-Each message is whole, so that it can be translated; where two belong together they are two sentences.
+Each message is a whole sentence, so that it can be translated. Two facts that belong together are two sentences.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from temporalex_django.present.formatting import (
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, LATE_PERIOD, ActivityView, RunView, WaitView
 
 _MAX_NAMES = 3
-#: Waits that somebody ends who decides.
+#: Kinds of waits that a person ends by a decision.
 _DECISION_KINDS = frozenset({"step", "human_task"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What is said of a run.
+    """The state of a run, for people and for programs.
 
-    ``state`` is a word for programs and styles. ``trouble``: somebody should look at it. ``text`` is whole,
-    ``short_text`` the same in at most 140 characters. ``since`` is when it came into that state, ``until`` when it
-    leaves it by itself, as far as that is known.
+    ``state`` is a word for programs and styles. ``trouble`` is True if a person should look at the run. ``text`` is the
+    whole text, ``short_text`` has at most 140 characters of it. ``since`` is the time at which the run came into this
+    state, and ``until`` the time at which it leaves it by itself; they are None if unknown.
     """
 
     state: str
@@ -49,7 +49,7 @@ class Summary:
 
 
 def build_summary(run: RunView, *, now: datetime) -> Summary:
-    """Where it stands at ``now``."""
+    """Build the summary of a run as it is at ``now``."""
     run_summary = _state_summary(run, now)
     if not run.failed_messages:
         return run_summary
@@ -58,6 +58,7 @@ def build_summary(run: RunView, *, now: datetime) -> Summary:
         "%(count)d signals failed in their handler and are kept: deliver them again, or discard them.",
         run.failed_messages,
     ) % {"count": run.failed_messages}
+    # A failed message does not stop its run (see decision 46), so it is easily overlooked: it comes first.
     return replace(run_summary, text=f"{failed_text} {run_summary.text}", trouble=True)
 
 
@@ -69,6 +70,7 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
             trouble=run.status in ("failed", "timed_out"),
             since=run.closed_at,
         )
+    # What keeps the run from continuing comes first: it hides what the run would wait for otherwise.
     if run.switch is not None:
         text = problems.switched_off_sentence(run.switch, run.title, now=now)
         return Summary(state="off", text=text, since=run.switch.since)
@@ -81,9 +83,10 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _open_summary(run: RunView, now: datetime) -> Summary:
-    """One that goes on, or waits for something."""
+    """Summarize a run that continues by itself or waits for something."""
     if run.due_since is not None and run.workers is not None and (due_summary := _due_summary(run, run.due_since, now)):
         return due_summary
+    # A wait of the kind other has no name that means something to people.
     waits = [wait for wait in run.waits if wait.kind != "other"]
     count = len(waits) + len(run.activities) + run.more_activities
     if count > 1:
@@ -101,12 +104,17 @@ def _open_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None:
-    """One that is due, and that no worker takes up; None where it is too early to say so."""
+    """Summarize a run that is due and that no worker takes.
+
+    Returns None while it is too early to say so.
+    """
     assert run.workers is not None
     words = {"since": format_time(since, now), "span": format_duration(now - since), "missing": run.workers.missing}
+    # A worker may need a moment for what has just become due.
     if run.workers.missing is not None and now - since >= DUE_GRACE_PERIOD:
         text = _("Due since %(since)s, and no live worker takes it up: it waits for %(missing)s.") % words
         return Summary(state="no_worker", text=text, trouble=True, since=since)
+    # Workers exist, so this is load or a stuck worker: wait longer before calling it trouble.
     if now - since >= LATE_PERIOD:
         text = _("Due for %(span)s, although a live worker could take it up.") % words
         return Summary(state="late", text=text, trouble=True, since=since)
@@ -135,7 +143,7 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
-    """How an activity stands."""
+    """Summarize a run that waits for one activity."""
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
@@ -182,6 +190,7 @@ def _failing_since(activity_view: ActivityView) -> datetime | None:
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:
+    # The summary of the child is quoted as it is, with its own times.
     if wait.kind == "child":
         text = _child_sentence(wait)
     else:
@@ -189,6 +198,7 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
         text = sentence_functions.get(wait.kind, _phase_sentence)(wait, now)
     if may_decide and wait.kind in _DECISION_KINDS:
         text = f"{text} {_('You can decide.')}"
+    # For programs and styles a step and a human task are the same: a person has to decide.
     state = "decision" if wait.kind in _DECISION_KINDS else wait.kind
     return Summary(state=state, text=text, since=wait.since, until=wait.until)
 
@@ -220,7 +230,7 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
 
 
 def _phase_sentence(wait: WaitView, now: datetime) -> str:
-    """A wait for messages, with what it is about where the code says so."""
+    """Describe a wait for messages, with the title of its phase if the code declares one."""
     since = wait.since or now
     words = {
         "title": capitalize(wait.title), "messages": _awaited_text(wait), "since": format_time(since, now), "span": format_duration(now - since),
@@ -248,6 +258,7 @@ def _awaited_text(wait: WaitView) -> str:
 
 def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datetime) -> Summary:
     texts = [*_short_texts(run, waits, now)]
+    # Troubled things come first, so the names that fit are the ones to look at.
     named_texts = [text for _trouble, text in texts[:_MAX_NAMES]]
     rest_count = count - len(named_texts)
     words = {"count": count, "things": join_with_and(named_texts), "more": rest_count}
@@ -261,9 +272,10 @@ def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datet
 
 
 def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator[tuple[bool, str]]:
-    """Each thing with whether it is in trouble, those first."""
+    """Yield each thing that a run waits for as a pair of its trouble flag and text, troubled ones first."""
     texts = [problems.short_activity(activity_view, now) for activity_view in run.activities]
     texts += [(False, _short_wait(wait, now)) for wait in waits]
+    # The sort is stable: within each group the things keep the order in which the code waits for them.
     yield from sorted(texts, key=lambda pair: not pair[0])
 
 

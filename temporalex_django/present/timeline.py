@@ -1,4 +1,4 @@
-"""A history as people read it: one row a thing, whatever events it took."""
+"""A history as people read it: one row for each thing, whatever events it took."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.core.history.events import CLOSING, SIGNAL_FAILED, Histor
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.formatting import capitalize, format_time, humanize_name
 
-#: Kinds that begin a thing which others with the same number end.
+#: Kinds of events that begin a thing, which a later event with the same command number ends.
 _START_KINDS = {
     "ActivityScheduled": "activity",
     "TimerStarted": "timer",
@@ -32,7 +32,7 @@ REPEATED_KINDS = frozenset(
     {kind for kind in (*_START_KINDS, *_END_STATES) if kind.startswith(("Activity", "Child"))} | {*CLOSING}
 )
 _UPDATE_END_STATES = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
-#: States of rows that another event may still end. A message to another run fails, or nothing more is heard of it.
+#: States of rows that another event may still end. A message to another run gets an event only if it fails.
 _UNFINISHED = frozenset({"open", "sent"})
 #: Kinds of rows that end with their run. Children may outlive it.
 _RUN_BOUND_KINDS = frozenset({"activity", "timer", "update"})
@@ -40,13 +40,20 @@ _RUN_BOUND_KINDS = frozenset({"activity", "timer", "update"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """A thing that happened, or is happening.
+    """A thing that happened in a run, or is happening.
 
-    ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, sent (a
-    message to another run), done, failed, timed_out, cancelled, dropped (the run ended first), fired, taken, unread (a
-    signal that nobody took before the run ended). ``number`` is that of its first event, ``last`` that of its last one;
-    ``activation`` the one that its first event belongs to, ``ended_in`` that of its end; ``seq`` the number of its
-    command. ``due`` is a timer's, ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
+    - ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch or end.
+    - ``state``: open, sent (a message to another run), done, failed, timed_out, cancelled, dropped (the run ended
+      first), fired, taken, or unread (a signal that no code consumed before the run ended). For an end it is the status
+      of the run.
+    - ``number`` and ``last``: the numbers of its first and last event.
+    - ``activation`` and ``ended_in``: the numbers of the activations of its first event and of its end.
+    - ``seq``: the number of its command.
+    - ``due``: the due time of a timer.
+    - ``who``: the person who sent the message, or ended the thing by hand.
+    - ``error``: the text of the error that failed it.
+    - ``key``: the id of a child or of another run, the version of a run, the step of a decision, or the unread signals
+      of an end.
     """
 
     kind: str
@@ -67,11 +74,14 @@ class TimelineRow:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no later event of the run changes it."""
+        """True if no later event of the run changes the row."""
         return self.state not in _UNFINISHED
 
     def text(self, *, now: datetime, titles: Mapping[str, str] | None = None) -> str:
-        """The row as a line; ``titles`` are those of activities and classes, by name."""
+        """Return the row as a line of text.
+
+        ``titles`` maps names of activities and classes to their titles.
+        """
         title = (titles or {}).get(self.name) or humanize_name(self.name)
         words: dict[str, Any] = {
             "title": capitalize(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
@@ -85,17 +95,17 @@ class TimelineRow:
 
 
 def is_first_event(event: HistoryEvent) -> bool:
-    """Whether it is the first event of a row."""
+    """Return True if the event is the first one of a row."""
     return event.kind not in _END_STATES and event.kind not in _UPDATE_END_STATES and event.kind != "ActivationStarted"
 
 
 def is_end_event(event: HistoryEvent) -> bool:
-    """Whether it ends what an earlier event began."""
+    """Return True if the event ends what an earlier event began."""
     return event.kind in _END_STATES or event.kind in _UPDATE_END_STATES
 
 
 def row_key(event: HistoryEvent) -> tuple[str, Any]:
-    """What tells the thing that it is about from the others of a run."""
+    """Return the key by which all events of one row are matched within a run."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
     if event.kind in _START_KINDS or event.kind in _END_STATES:
         return "seq", attributes.get("seq")
@@ -105,21 +115,21 @@ def row_key(event: HistoryEvent) -> tuple[str, Any]:
 
 
 def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
-    """Kinds of the events that end things like these."""
+    """Return the kinds of the events that can end such rows."""
     kinds = {row.kind for row in unfinished}
     return {kind for kind in (*_END_STATES, *_UPDATE_END_STATES) if _row_kind(kind) in kinds}
 
 
 def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
-    """Kinds of the events that begin what these end."""
+    """Return the kinds of the events that began what these events end."""
     kinds = {_row_kind(event.kind) for event in events if is_end_event(event)}
     return {kind for kind in (*_START_KINDS, "UpdateAccepted") if _row_kind(kind) in kinds}
 
 
 def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
-    """The rows of these events, in order of their first one.
+    """Build the rows of these events, in the order of their first events.
 
-    ``actions.timeline`` reads the events of a whole row: one whose beginning is not among them has no name.
+    A row whose first event is not among them has no name. ``actions.timeline`` reads all events of a row.
     """
     rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
@@ -136,6 +146,7 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
             _end_row(rows_by_key, ("update", attributes.get("id")), event, _UPDATE_END_STATES[event.kind], attributes)
         elif event.kind != "ActivationStarted":
             rows_by_key["event", event.number] = _single_event_row(event, attributes)
+        # The closing event has a row of its own, and ends the rows of what cannot outlive the run.
         if event.kind in CLOSING:
             _close_rows(rows_by_key, event, attributes)
     return sorted(rows_by_key.values(), key=lambda row: row.number)
@@ -144,10 +155,11 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
 def _close_rows(
     rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]
 ) -> None:
-    """End what does not outlive the run."""
+    """Set the state of the rows that end with their run."""
     for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "run":
             rows_by_key[key] = replace(row, state="done", ended=event.at)
+        # Nothing of it was cancelled by code, so its end is not in the history.
         elif row.state == "open" and row.kind in _RUN_BOUND_KINDS:
             rows_by_key[key] = replace(row, state="dropped", ended=event.at)
     for name in attributes.get("never_consumed") or ():
@@ -155,7 +167,10 @@ def _close_rows(
 
 
 def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> None:
-    """Nobody took one signal of that name: the last one of which that is not said yet, the first are taken first."""
+    """Mark one signal of that name as unread.
+
+    Code consumes signals in order, so this is the last one that is not marked yet.
+    """
     for key, row in reversed(rows_by_key.items()):
         if (row.kind, row.name, row.state) == ("signal", name, "taken"):
             rows_by_key[key] = replace(row, state="unread")
@@ -174,6 +189,7 @@ def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> Timeline
     kind = _START_KINDS[event.kind]
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
+        # A timer has no name: what follows it, or the step that waits, describes it better than its number.
         name = next((text for text in (attributes.get("then"), attributes.get("step")) if isinstance(text, str)), "")
     due = attributes.get("due")
     return _new_row(
@@ -191,7 +207,7 @@ def _end_row(
     attributes: Mapping[str, Any],
 ) -> None:
     earlier_row = rows_by_key.get(key)
-    if earlier_row is None:  # it began before these events
+    if earlier_row is None:  # its first event is not among these
         earlier_row = _new_row(event, _row_kind(event.kind), "", attributes, seq=attributes.get("seq"))
     attempts = attributes.get("attempts")
     rows_by_key[key] = replace(
@@ -214,8 +230,9 @@ def _row_kind(event_kind: str) -> str:
 
 
 def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    """Something that is one event."""
+    """Build the row of a thing that is a single event."""
     match event.kind:
+        # A resume or a decision of a human task is recorded as a signal that no code can send.
         case "SignalReceived" if attributes.get("name") == RECORDED_AS:
             payload = attributes.get("payload")
             decision = payload if isinstance(payload, Mapping) else {}
@@ -238,6 +255,7 @@ def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> Tim
             return _new_row(event, "run", str(attributes.get("workflow") or ""), attributes, state="open", key=key)
         case kind:
             state = kind.removeprefix("Workflow").lower()
+            # The event names each unread signal once for every message: people want each name once.
             unread_names = dict.fromkeys(map(str, attributes.get("never_consumed") or ()))
             return _new_row(
                 event, "end", state, attributes, state=state, error=_error_text(attributes), key=", ".join(unread_names)

@@ -1,4 +1,7 @@
-"""What is to be known of a run for a sentence about it. Titles are for people: see ``formatting.humanize_name``."""
+"""View models: the facts about a run that its sentence needs.
+
+Titles are for people, see ``formatting.display_title``. ``actions/summary.py`` fills these models.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Literal
 
 from temporalex_django.authoring.backend import OpenActivity
 
-#: How long something may be due before somebody asks why: a worker looks at the tables every few seconds.
+#: Time for which something may be due before that needs an explanation: workers look at the tables every few seconds.
 DUE_GRACE_PERIOD = timedelta(seconds=10)
-#: How long a run may be due before somebody should look at it, although live workers could take it.
+#: Time for which a run may be due before a person should look at it, although live workers could take it.
 LATE_PERIOD = timedelta(seconds=60)
 
 WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "human_task", "cancel", "other"]
@@ -19,11 +22,15 @@ WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "hu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitView:
-    """One thing that the code of a run waits for; activities apart.
+    """One thing that the code of a run waits for, apart from activities.
 
-    ``title``: of a phase what it is about, else what is waited for. ``messages`` are titles of what ends the wait, or
-    is taken during it; ``role`` is who decides. ``until`` is when a timer is due, or a wait gives up; ``followed_by``
-    what follows a timer, where the code says so. ``place`` is where a child stands, in words.
+    - ``title``: the subject of a phase, or else the name of what is waited for.
+    - ``messages``: titles of what ends the wait, or is consumed during it.
+    - ``role``: the role that may decide.
+    - ``until``: the time at which a timer is due, or the wait gives up.
+    - ``followed_by``: what follows a timer, if the code declares it.
+    - ``key``: the id of a child.
+    - ``place``: the state of a child, in words.
     """
 
     kind: WaitKind
@@ -39,7 +46,7 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchView:
-    """A switch that is off: of a queue, an activity or a workflow class; who did it, when and why."""
+    """A switch that is off, of a queue, an activity or a workflow class: who turned it off, when and why."""
 
     kind: str
     name: str
@@ -50,12 +57,13 @@ class SwitchView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityView:
-    """An activity without a result. ``worker`` is the name of who has it.
+    """An activity without a result.
 
-    ``switch``: the switch, its own or its queue's, that keeps it waiting.
-
-    ``has_worker`` says whether a live worker takes it from its queue; None: it was not asked. ``pollers`` live workers
-    poll that queue. ``last_poller`` is the worker that took that queue last, and when it was alive.
+    - ``worker``: the name of the worker that runs it.
+    - ``has_worker``: True if a live worker takes it from its queue; None if this was not looked up.
+    - ``pollers``: the number of live workers that poll its queue.
+    - ``last_poller``: the worker that polled the queue last, and when it was last alive.
+    - ``switch``: the switch that holds it back, its own or that of its queue.
     """
 
     activity: OpenActivity
@@ -69,7 +77,12 @@ class ActivityView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedView:
-    """Why a run is stopped. ``place`` is ``file:line``; ``others`` runs are stopped by the same, at least."""
+    """The reason for which a run is blocked.
+
+    ``place`` is ``file:line`` of the code, ``event`` the number of the history event, and ``recorded`` and ``produced``
+    are the commands that differ. ``others`` is the number of other runs that are blocked for the same reason, counted
+    up to a limit.
+    """
 
     code: str
     error: str
@@ -86,7 +99,10 @@ class BlockedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedView:
-    """Who paused a run, when and why; ``messages`` wait."""
+    """The pause of a run: who paused it, when and why.
+
+    ``messages`` is the number of messages that wait.
+    """
 
     actor: str = ""
     since: datetime | None = None
@@ -96,11 +112,14 @@ class PausedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndView:
-    """How a run ended.
+    """The end of a run.
 
-    ``actor`` and ``reason``: of a person. ``error`` says why it failed, ``failed_title`` the title of the activity or
-    step that did, after ``attempts``. ``summary`` are the fields of the result that the class names. ``limit`` is in
-    seconds. ``number`` is that of the run which goes on.
+    - ``actor`` and ``reason``: the person who ended it, and their reason.
+    - ``error``: the text of the error that failed it.
+    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and its attempts.
+    - ``summary``: the fields of the result that the class names.
+    - ``limit``: its timeout, in seconds.
+    - ``number``: the number of the run that continues it.
     """
 
     actor: str = ""
@@ -115,7 +134,10 @@ class EndView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersView:
-    """Workers that are alive. ``missing`` says why none of them can take the run; None when one can."""
+    """The workers that are alive.
+
+    ``missing`` says why none of them can take the run; it is None when one can.
+    """
 
     alive_count: int
     missing: str | None = None
@@ -123,12 +145,13 @@ class WorkersView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run as it stands. ``more_activities``: how many it has beside those that are listed.
+    """A run at one moment.
 
-    ``workers``, of a run that waits for one: of its first turn, or due since ``due_since``. ``switch``: the switch of
-    its class or its queue that it waits for. ``failed_messages``: how many signals failed in their handler.
-
-    ``may_decide``: whether whoever looks at it is one who can decide what it waits for.
+    - ``activities`` and ``more_activities``: the activities that are listed, and the number of the others.
+    - ``workers``: set for a run that waits for a worker, before its first turn or since ``due_since``.
+    - ``switch``: the switch of its class or its queue that it waits for.
+    - ``failed_messages``: the number of signals whose handler failed.
+    - ``may_decide``: True if the person who looks at it may decide what it waits for.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Runs over HTTP: ``path("api/", include("temporalex_django.rest.urls"))``."""
+"""The REST interface: ``path("api/", include("temporalex_django.rest.urls"))``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests leave in the audit beside what they do: attempts that were refused, and payloads that people read."""
+"""The audit of requests, beside that of operations: attempts that were refused, and payloads that people read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ else:
 
 
 class AuditedViewMixin(Base):
-    """Stands before DRF's class. Of reads those of one run count, by people who see payloads."""
+    """Mixin that audits requests; it comes before the view class of DRF.
+
+    Of reads, it records those of one run by people who see its payloads.
+    """
 
     checked_run: Instance | None = None
-    #: The run of which the answer shows payloads, whatever was asked for.
+    #: The run whose payloads the response shows, if there is one.
     disclosed_run: Instance | None = None
 
     @property
@@ -37,19 +40,21 @@ class AuditedViewMixin(Base):
     def _actor(self) -> Actor: ...
 
     def _redactor(self, run: Instance) -> Redactor:
-        """What the caller sees of the run that the answer is about."""
+        """Return the redactor for the run that the response is about, and mark its payloads as read."""
         redactor = redactor_for(self._actor().user, run)
         if redactor.shows_payloads:
             self.disclosed_run = run
         return redactor
 
     def check_object_permissions(self, request: Request, obj: Any) -> None:
+        # Kept for ``permission_denied``, which DRF calls without the object.
         self.checked_run = obj if isinstance(obj, Instance) else None
         super().check_object_permissions(request, obj)
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         if request.user is not None and self.contract is not None:
             details = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
+            # No run was found: the audit keeps the text that the caller asked for.
             if self.checked_run is None:
                 details["ref"] = self.kwargs.get("id", "")
             audit.record_denial(
@@ -58,6 +63,7 @@ class AuditedViewMixin(Base):
         super().permission_denied(request, message, code)
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        # A response with an error shows no payloads.
         if self.disclosed_run is not None and is_success(response.status_code):
             audit.record_read(self._actor(), self.disclosed_run)
         return super().finalize_response(request, response, *args, **kwargs)

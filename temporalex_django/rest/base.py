@@ -1,7 +1,7 @@
-"""What all our view sets have in common: JSON in and out, our errors, and nothing of the host's global settings.
+"""The common base of all view sets: JSON in and out, the errors of this package, and no global settings of the project.
 
-His authentication counts, and the rates that he gives our scopes. His throttles, filters, pages, versions, renderers
-and handler of errors are for his own views.
+Two settings of the project count: its authentication, and the throttle rates that it gives to the scopes of this
+package. Its own throttles, filters, pagination, versioning, renderers and exception handler are for its own views.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from temporalex_django.rest.throttling import ScopeThrottle
 
 try:
     from temporalex_django.rest.openapi import ContractSchema
-except ImportError:  # without the extra nobody describes them
+except ImportError:  # without the extra there is no description
     ContractSchema = None  # type: ignore[assignment,misc] # see above
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ MAX_WAIT_SECONDS = 60.0
 
 
 class PlainJSONRenderer(JSONRenderer):
-    """UTF-8, without blanks, and no NaN, whatever the host has chosen for his views."""
+    """Renderer of UTF-8 JSON without blanks and without NaN, whatever the project chose for its own views."""
 
     ensure_ascii = False
     compact = True
@@ -57,9 +57,10 @@ class PlainJSONRenderer(JSONRenderer):
 
 
 class JSONNegotiation(BaseContentNegotiation):
-    """There is one form, so that nothing is to be negotiated."""
+    """Content negotiation for a single media type: there is nothing to negotiate."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
+        # Parameters such as the charset are ignored: the parser reads UTF-8 in any case.
         media_type = (request.content_type or "").partition(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == media_type), None)
 
@@ -71,9 +72,9 @@ class JSONNegotiation(BaseContentNegotiation):
 
 
 class ContractViewSet(AuditedViewMixin, GenericViewSet):
-    """Each of its methods has a ``Contract``.
+    """Base of the view sets, each of whose methods has a ``Contract``.
 
-    The caller is judged first, then the parameters, then the run is looked up, and the body last.
+    A request is checked in this order: the caller, the parameters, the run, and the body last.
     """
 
     parser_classes = (BoundedJSONParser,)
@@ -84,41 +85,46 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
     pagination_class = NewestFirstPagination
     metadata_class = None  # OPTIONS: DRF's would describe forms that we do not have
     versioning_class = None
+    # None and () replace the defaults of the project's ``REST_FRAMEWORK`` settings, which DRF would use otherwise.
     filter_backends = ()
     queryset = Instance.objects.none()
-    #: Says where a route is, when it is not among ours.
+    #: Returns the address of a route if the routes are not those of ``urls.routes`` (see ``WorkflowViewMixin``).
     addresses: Callable[..., str] | None = None
     if ContractSchema is not None:
         schema = ContractSchema()
 
     @property
     def contract(self) -> Contract | None:
-        """Of the method that is asked for; None for one that the address does not have."""
+        """The contract of the requested method; None for a method that the address does not have."""
         return getattr(getattr(self, self.action or "", None), "contract", None)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """What a client says about the encoding is not asked for.
+        """Return the request, with UTF-8 as its encoding.
 
-        JSON and addresses are UTF-8, and some of Python's codecs are no texts.
+        JSON and addresses are UTF-8. The encoding that a client declares is ignored, because some codecs of Python do
+        not produce text.
         """
         request.encoding = "utf-8"
         return super().initialize_request(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # DRF authenticates, throttles and asks for permissions here: users learn nothing about parameters before that.
         super().initial(request, *args, **kwargs)
         if (contract := self.contract) is None:
             return
         reject_unknown(request.query_params, self.parameter_names())
         for header, is_accepted in ((IDEMPOTENCY_KEY, contract.keyed), ("If-Match", contract.matched)):
+            # A client that sends one of them relies on it: ignoring it would break its guarantee silently.
             if header in request.headers and not is_accepted:
                 raise ValidationError({header: ["this address does not take it"]})
+        # Keys are stored by user, so those of anonymous callers would collide.
         if IDEMPOTENCY_KEY in request.headers and not sender_key(self._user):
             raise ValidationError(
                 {IDEMPOTENCY_KEY: ["of users who are logged in: those of others could not be told apart"]}
             )
 
     def parameter_names(self) -> list[str]:
-        """Names of what the query string may have."""
+        """Return the names of the parameters that the query string may have."""
         assert self.contract is not None
         return [parameter.name for parameter in self.contract.query]
 
@@ -132,7 +138,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return cast("Person", self.request.user)
 
     def is_sent_by_program(self, request: Request) -> bool:
-        """Whether a program sends this and no person: all that is not authenticated by the session of a browser."""
+        """Return True if a program sent this request, and not a person.
+
+        Every authentication except the session of a browser counts as a program.
+        """
         return not isinstance(request.successful_authenticator, SessionAuthentication)
 
     def _actor(self) -> Actor:
@@ -145,10 +154,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
             program=self.is_sent_by_program(request),
         )
 
-    # -- what he says --------------------------------------------------------------------------------------------------
+    # -- the request ---------------------------------------------------------------------------------------------------
 
     def _body(self, serializer_class: type[serializers.Base] | None = None) -> dict[str, Any]:
-        """The body, as the contract has it. Raises ``ValidationError``."""
+        """Return the body, validated by the serializer of the contract. Raises ``ValidationError``."""
         if serializer_class is None:
             assert self.contract is not None
             assert self.contract.body is not None
@@ -169,8 +178,12 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return seconds
 
     def _text_parameter(self, name: str) -> str:
-        """A parameter that is compared with a column."""
+        """Return a parameter that is compared with a column.
+
+        Raises ``ValidationError`` for characters that are not printable.
+        """
         text: str = self.request.query_params.get(name, "")
+        # Databases refuse NUL in a text, and answer with an error that looks like a fault of the server.
         if not text.isprintable():
             raise ValidationError({name: ["printable characters"]})
         return text
@@ -179,18 +192,19 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         text = self.request.query_params.get(name)
         if text is None:
             return default
+        # ``int`` also reads other digits, signs and underscores, and takes long for thousands of digits.
         if not text.isascii() or not text.isdigit() or len(text) > len(str(maximum)) or int(text) > maximum:
             raise ValidationError({name: [f"a whole number from 0 to {maximum}"]})
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:
-        """Behind which row a page begins, and how many it may have."""
+        """Return the ``seq`` after which a page begins, and the largest number of its rows."""
         after_seq = self._number_parameter("after", default=0, maximum=2**31 - 1)
         return after_seq, self._number_parameter(
             "limit", default=DEFAULT_PAGE_ROWS, maximum=MAX_PAGE_ROWS
         ) or DEFAULT_PAGE_ROWS
 
-    # -- what he is told -----------------------------------------------------------------------------------------------
+    # -- the response --------------------------------------------------------------------------------------------------
 
     def _url_for(self, url_name: str, **arguments: str) -> str:
         if self.addresses is not None:
@@ -200,7 +214,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return reverse(f"{namespace}:{url_name}" if namespace else url_name, kwargs=arguments, request=self.request)
 
     def _next_url(self, url_name: str, query: Mapping[str, Any], **arguments: str) -> str:
-        """The address of the next page."""
+        """Return the address of the next page."""
         return f"{self._url_for(url_name, **arguments)}?{urlencode(query)}"
 
     def _page_response(self, rendered: Sequence[Any]) -> Response:

@@ -1,4 +1,7 @@
-"""Bulk jobs: one thing done to many runs, by workers; a job is started, looked at, stopped and resumed."""
+"""Bulk jobs: one operation on many runs, which workers process.
+
+You can start, read, stop and resume a job.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,16 @@ from temporalex_django.rest.views import InstanceViewSet
 _ACTION_NAMES = (SendSignal.name, *STEERING)
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
 OUTCOME_PARAMETER = Parameter(name="outcome", help="open, done or failed.")
-#: Words of ``StartBulk`` that are no inputs of an action.
+#: Parameters of ``StartBulk`` that are not inputs of an action.
 _START_PARAMETERS = {*inspect.signature(StartBulk).parameters} - {"inputs"}
 
 
 class BulkBody(serializers.ReasonBody):
-    """``runs`` (run ids), or ``filter``: what ``GET instances/`` takes. ``inputs`` are those of the action.
+    """A bulk job to start.
 
-    An action on activities or timers is done to those of the runs; ``activity`` and ``cause`` among the inputs choose.
+    Give ``runs`` (run ids), or ``filter`` (what ``GET instances/`` takes). ``inputs`` are those of the action. An
+    action on activities or timers applies to those of the runs; ``activity`` and ``cause`` among the inputs select
+    them.
     """
 
     action = fields.ChoiceField(choices=_ACTION_NAMES)
@@ -50,6 +55,7 @@ class BulkBody(serializers.ReasonBody):
     inputs = fields.DictField(child=fields.JSONField(allow_null=True), required=False, default=dict)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        # Exactly one of them: a body without either must not select every run.
         if ("runs" in attrs) == ("filter" in attrs):
             raise fields.ValidationError({"runs": ["either these, or `filter`"]})
         return attrs
@@ -64,16 +70,16 @@ def _job_contract(
 
 
 def _job_action_contract(operation: str, summary: str) -> Contract:
-    """The contract of what is done to a job."""
+    """Return the contract of an operation on a job."""
     answers = {200: serializers.JobOut}
     return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 
 
 class BulkViewSet(IdempotentViewSet):
-    """Jobs of whoever asks; superusers for whom there are all runs see all of them.
+    """The bulk jobs of the caller.
 
-    ``run_views``: what its ``get_queryset``, its ``filterset_class`` and its permission classes leave of runs, these
-    jobs are about. ``urls.routes`` sets it.
+    Superusers for whom all runs exist see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``,
+    its ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
     """
 
     run_views: type[InstanceViewSet] = InstanceViewSet
@@ -83,7 +89,7 @@ class BulkViewSet(IdempotentViewSet):
 
     @with_contract(_job_contract("view", "Bulk jobs, newest first", {200: serializers.JobOut}, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """One read."""
+        """Return the jobs, newest first. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*serializers.JobOut(page, many=True).data])
 
@@ -99,25 +105,29 @@ class BulkViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
+        """Start a job: status 201.
+
+        The request only stores the job. Workers process its runs.
+        """
         body = self._body()
         if (action_class := STEERING.get(body["action"])) is not None:
             body["inputs"] = {**action_class.selection_from(body.get("filter", {})), **body["inputs"]}
         runs_view = self._view_of_runs(body["action"], body["inputs"])
+        # A bulk job must allow nothing that the address of a single run would refuse.
         runs_view.check_permissions(request)
         start = self._build_start(body, runs_view)
         return self._created_response(self._run_once(start.execute, lambda job: (job.pk, True)))
 
     @with_contract(_job_contract("view", "A bulk job as it stands", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
-        """How many runs are done, failed and left."""
+        """Return a job, with the numbers of runs that are done, failed and left."""
         return self._job_response(self._find_job(job))
 
     @with_contract(
         _job_contract("view", "Its runs", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME_PARAMETER, several=True)
     )
     def items(self, request: Request, job: str) -> Response:
-        """What became of each run, in the order in which workers come to them; at most three reads."""
+        """Return the outcome for each run, in the order in which workers process them. At most three reads."""
         outcome = self._text_parameter("outcome")
         if outcome and outcome not in _OUTCOMES:
             raise ValidationError({"outcome": [OUTCOME_PARAMETER.help]})
@@ -125,6 +135,7 @@ class BulkViewSet(IdempotentViewSet):
         rows = BulkItem.objects.using(storage().alias).filter(job=self._find_job(job), pk__gt=after_seq).order_by("pk")
         if outcome:
             rows = rows.filter(outcome=_OUTCOMES[outcome])
+        # One row more than the page has shows if another page follows.
         fetched_items = [*rows[: limit + 1]]
         runs_view = self.run_views(request=request, headers={}, action="retrieve", kwargs={})
         visible_runs = runs_view.get_queryset()
@@ -144,27 +155,34 @@ class BulkViewSet(IdempotentViewSet):
     @with_contract(_job_action_contract(StopBulk.name, "Stop it"))
     @with_idempotency_key
     def stop(self, request: Request, job: str) -> Response:
-        """200: what was done stays, the other runs are left alone until it is resumed."""
+        """Stop a job: status 200.
+
+        What was done stays. The other runs are left as they are until the job is resumed.
+        """
         return self._job_response(self._run_action(StopBulk(job, by=self._actor(), **self._body())))
 
     @with_contract(_job_action_contract(ResumeBulk.name, "Go on with it"))
     @with_idempotency_key
     def resume(self, request: Request, job: str) -> Response:
-        """200: workers go on with the runs that are left."""
+        """Resume a stopped job: status 200; workers continue with the runs that are left."""
         return self._job_response(self._run_action(ResumeBulk(job, by=self._actor(), **self._body())))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
-        """The view set of the runs, as if it was asked to do that to one of them."""
+        """Return the view set of the runs, set up as for a request to do this action to one of them."""
         action_class = STEERING.get(action)
         url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
         method = action if action_class is None else "operate"
         return self.run_views(request=self.request, headers={}, action=method, kwargs=url_kwargs, steering=action_class)
 
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
-        """Raises ``ValidationError`` for inputs that the action does not take, or lacks."""
+        """Build the action that starts the job.
+
+        Raises ``ValidationError`` for an input that the action does not take, and for one that is missing.
+        """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
+        # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.
         if unknown := [name for name in inputs if name in _START_PARAMETERS]:
             raise ValidationError({"inputs": [f"{body['action']} takes no {quoted(unknown[0])}"]})
         try:
@@ -179,6 +197,7 @@ class BulkViewSet(IdempotentViewSet):
                 by=self._actor(),
                 **inputs,
             )
+        # ``StartBulk`` raises it for an input that the action does not take, or lacks, and names the input.
         except TypeError as exc:
             raise ValidationError({"inputs": [str(exc)]}) from None
 

@@ -1,4 +1,7 @@
-"""What each address takes and gives, said once: permissions, refusals and the OpenAPI description are made of it."""
+"""Contracts: what each method of an address takes and returns, declared once.
+
+Permissions, checks of parameters and the OpenAPI description are derived from them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 else:
     SerializerType = type
 
-#: The header by which a request that comes again is known.
+#: Header by which a request that is sent again is recognized.
 IDEMPOTENCY_KEY = "Idempotency-Key"
 F = TypeVar("F", bound=Callable[..., Any])
 Scope = Literal["read", "start", "message", "act"]
@@ -27,7 +30,7 @@ Scope = Literal["read", "start", "message", "act"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One of the query string."""
+    """A parameter of the query string."""
 
     name: str
     kind: Literal["string", "integer", "number", "boolean", "date-time"] = "string"
@@ -37,11 +40,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """One method of one address.
+    """The contract of one method of one address.
 
-    ``operation`` is what the access policy is asked about, ``permission`` the code name that it takes; none where
-    whoever is signed in may ask, and is shown what is his. ``keyed``: it takes an ``Idempotency-Key``; ``matched``: an
-    ``If-Match``. ``several``: the answer is a page of what ``answers`` has for 200.
+    - ``operation``: the operation about which the access policy is asked.
+    - ``permission``: the code name of the permission that it needs. It is empty if every user who is logged in may ask,
+      and gets only what belongs to them.
+    - ``scope``: the scope of its throttle.
+    - ``query`` and ``body``: the parameters and the body that it takes.
+    - ``answers``: the serializer of the response for each status.
+    - ``several``: the response for status 200 is a page of such objects.
+    - ``keyed``: it takes an ``Idempotency-Key``.
+    - ``matched``: it takes an ``If-Match``.
     """
 
     operation: str
@@ -61,17 +70,21 @@ class Contract:
 
 
 def with_contract(contract: Contract) -> Callable[[F], F]:
-    """Gives a method of a view set its contract."""
+    """Give a method of a view set its contract."""
 
     def decorate(method: F) -> F:
-        method.contract = contract  # type: ignore[attr-defined] # read by views and the description
+        method.contract = contract  # type: ignore[attr-defined] # read by views and by OpenAPI
         return method
 
     return decorate
 
 
 def reject_unknown(parameters: QueryDict, names: Iterable[str]) -> None:
-    """Raises ``ValidationError`` for what the address does not take, takes once, or is given without a value."""
+    """Refuse parameters that the address does not take.
+
+    Raises ``ValidationError`` for an unknown parameter, one that is given twice, and one without a value.
+    """
+    # A misspelt filter that is ignored would list, or change, more runs than the client meant.
     allowed = [*dict.fromkeys(names)]
     for name, values in parameters.lists():
         if name not in allowed:

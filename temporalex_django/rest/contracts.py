@@ -1,4 +1,4 @@
-"""The contracts of addresses that are about runs."""
+"""Contracts of the addresses that are about runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.rest.contract import Contract, Parameter, Scope, Serializ
 from temporalex_django.rest.operations import body_class_of
 from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 
-#: Of every address of one run.
+#: Parameter of every address of one run.
 WORKFLOW = Parameter(name="workflow", help="Name of the class, where several used that business id.")
 UPDATE_ID = Parameter(name="id", required=True, help="That it was sent with.")
 PAGES = (Parameter(name="cursor", help="As `next` and `previous` have it."), Parameter(name="limit", kind="integer"))
@@ -31,7 +31,7 @@ WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for it, at m
 
 
 def read_contract(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:
-    """The contract of what looks at runs."""
+    """Return the contract of a method that reads runs."""
     return Contract(
         operation="view",
         permission="view_instance",
@@ -52,9 +52,10 @@ def command_contract(
     scope: Scope = "message",
     keyed: bool = False,
 ) -> Contract:
-    """The contract of what does something to a run."""
+    """Return the contract of a method that sends something to a run, or starts one."""
     return Contract(
         operation=operation,
+        # The model permissions of ``Instance`` are named after the operations.
         permission=permission or f"{operation}_instance",
         summary=summary,
         scope=scope,
@@ -67,7 +68,7 @@ def command_contract(
 
 @cache
 def operator_contract(action: type[OperatorRunAction[Any]]) -> Contract:
-    """The contract of what an operator does to a run."""
+    """Return the contract of an operator action."""
     run_serializer = serializers.RunOut
     return Contract(
         operation=action.name,
@@ -76,6 +77,7 @@ def operator_contract(action: type[OperatorRunAction[Any]]) -> Contract:
         scope="act",
         query=(WORKFLOW,),
         body=body_class_of(action),
+        # 200: the run as it is then; 201: a new run; 204: the run was deleted.
         answers={200: run_serializer, 201: run_serializer, 204: None},
         keyed=True,
         matched=True,

@@ -1,4 +1,4 @@
-"""What a client says to narrow a list of runs, and how it is told what it got wrong."""
+"""Application of filters to a list of runs, with errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from temporalex_django.rest.filters import RunFilter
 def filter_runs(
     filterset_class: type[RunFilter], parameters: Mapping[str, str], runs: QuerySet[Instance]
 ) -> QuerySet[Instance]:
-    """The runs that a filter leaves. Raises DRF's ``ValidationError`` for what it does not take."""
+    """Return the runs that match the filters of a client.
+
+    Raises ``ValidationError`` of DRF for an unknown filter, and for a value that a filter does not take.
+    """
     if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
         allowed = ", ".join(filterset_class.base_filters)
         raise exceptions.ValidationError({"unknown": [f"no filter {quoted(unknown[0])}: there are {allowed}"]})
+    # Databases refuse some control characters in parameters.
     if unprintable := [name for name, text in parameters.items() if not text.isprintable()]:
         raise exceptions.ValidationError({unprintable[0]: ["printable characters"]})
     filterset = filterset_class(data=parameters, queryset=runs)

@@ -1,4 +1,4 @@
-"""What narrows a list of runs, over REST and in commands."""
+"""The filters of a list of runs, used by REST and by commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_INTEGER = 2**31 - 1
 
 
 class SubjectField(forms.CharField):
-    """``app.model:key`` as a content type and a key."""
+    """Form field for ``app.model:key``; its value is a content type and a key."""
 
     def clean(self, value: Any) -> tuple[ContentType, str] | None:
         text = super().clean(value)
@@ -42,7 +42,7 @@ class SubjectField(forms.CharField):
 
 
 class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
-    """Runs of one object."""
+    """Filter for the runs of one object."""
 
     field_class = SubjectField
 
@@ -51,46 +51,48 @@ class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no 
 
 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """Several, with commas."""
+    """Filter for one status, or several separated by commas."""
 
     def filter(self, runs: QuerySet[Instance], value: list[str] | None) -> QuerySet[Instance]:
         return narrowing.with_status(runs, value) if value else runs
 
 
 class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """No fractions."""
+    """Filter for a whole number."""
 
     field_class = forms.IntegerField
 
 
 class TrueFalseField(forms.Field):
-    """Nothing but these two words."""
+    """Form field that takes ``true`` and ``false`` and nothing else."""
 
     def to_python(self, value: Any) -> bool | None:
         if value in (None, ""):
             return None
+        # ``forms.BooleanField`` reads every unknown text as true.
         if value not in ("true", "false"):
             raise ValidationError(_("true or false"))
         return bool(value == "true")
 
 
 class FunctionFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """By a function of ``actions.narrowing``."""
+    """Filter that calls a function of ``actions.narrowing.FILTERS``."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
         return runs if value in (None, "") else narrowing.FILTERS[self.field_name](runs, value)
 
 
 class FlagFilter(FunctionFilter):
-    """Whether it has a mark."""
+    """Filter for a flag of a run: ``true`` or ``false``."""
 
     field_class = TrueFalseField
 
 
 class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
-    """A time that UTC has, too."""
+    """Form field for a time that also exists in UTC."""
 
     def clean(self, value: Any) -> Any:
+        # 9999-12-31T23:00-05:00 is a time, but its UTC time has a year of five digits.
         moment = super().clean(value)
         try:
             return None if moment is None else to_utc(moment)
@@ -99,42 +101,44 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
 
 
 class UTCDateTimeFilter(FunctionFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
-    """A time."""
+    """Filter for a time."""
 
     field_class = UTCDateTimeField
 
 
 class PrefixFilter(FunctionFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
-    """What a text begins with."""
+    """Filter for the beginning of a text."""
 
 
 class WaitKindFilter(FunctionFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """What open runs wait for."""
+    """Filter for what open runs wait for."""
 
 
 class AttributesField(forms.CharField):
-    """JSON, with numbers as they are written."""
+    """Form field for a JSON object, with numbers as they are written."""
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
         if not text:
             return None
         try:
+            # A float would change 0.1, and would not equal the stored decimal.
             return json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError, InvalidOperation):  # of a number with too many digits in its exponent
+        except (ValueError, RecursionError, InvalidOperation):  # the last: an exponent with too many digits
             raise ValidationError(_('Write an object of JSON, such as {"total__gt": 1000}.')) from None
 
 
 class AttributesFilter(FunctionFilter):
-    """By search attributes of a class."""
+    """Filter for search attributes of a class."""
 
     field_class = AttributesField
 
 
 class RunFilterForm(forms.Form):
-    """What search attributes there are depends on the class."""
+    """Form of the filters; it checks search attributes against the class that ``workflow`` names."""
 
     def clean(self) -> dict[str, Any]:
+        # Only here are both fields known: the types of the attributes depend on the class.
         cleaned = super().clean() or self.cleaned_data
         if (attributes := cleaned.get("attributes")) is None:
             return cleaned
@@ -142,6 +146,7 @@ class RunFilterForm(forms.Form):
             cleaned["attributes"] = parse_conditions(
                 workflows.find(cleaned.get("workflow") or ""), attributes, texts=True
             )
+        # Attributes belong to a class, so they need the filter ``workflow`` beside them.
         except UnknownWorkflow as exc:
             message = exc.message if cleaned.get("workflow") else _("Say which class has them, with workflow.")
             self.add_error("attributes", message)
@@ -151,7 +156,10 @@ class RunFilterForm(forms.Form):
 
 
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
-    """A subclass may have more of them: ``filterset_class`` of the view set names it."""
+    """The filters of a list of runs.
+
+    Subclass it to add more, and name your class as ``filterset_class`` of the view set.
+    """
 
     class Meta:
         form = RunFilterForm

@@ -1,4 +1,4 @@
-"""What can run: workers, and the classes of this process with what they take."""
+"""Workers, queues, and the workflow classes of this process."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
 
 
 class WorkerViewSet(IdempotentViewSet):
-    """Workers that there are, and those that were found dead and are kept for a while."""
+    """The workers that exist, and those that were declared dead and are kept for a while."""
 
     def get_queryset(self) -> QuerySet[Worker]:
+        # For display: workers are declared dead by watching their heartbeats (see decision 23).
         alive = When(expires_at__gt=Now(), buried_at=None, then=Value(True))
         return Worker.objects.using(storage().alias).annotate(alive=Case(alive, default=Value(False)))
 
@@ -59,26 +60,31 @@ class WorkerViewSet(IdempotentViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """One read."""
+        """Return the workers. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*serializers.WorkerOut(page, many=True).data])
 
     @with_contract(_drain_contract(DrainWorker, "Have it take nothing new"))
     @with_idempotency_key
     def drain(self, request: Request, worker: str) -> Response:
-        """200: it hears of it within a third of `LEASE_SECONDS`, finishes what it has in hand, and stays."""
+        """Drain a worker: status 200.
+
+        It notices this within a third of ``LEASE_SECONDS``. Then it takes nothing new, finishes the work that it has,
+        and stays.
+        """
         return self._run_action(DrainWorker(worker, by=self._actor(), **self._body()))
 
     @with_contract(_drain_contract(UndrainWorker, "Have it take work again"))
     @with_idempotency_key
     def undrain(self, request: Request, worker: str) -> Response:
-        """200: as above."""
+        """Let a drained worker take work again: status 200. It notices this within a third of ``LEASE_SECONDS``."""
         return self._run_action(UndrainWorker(worker, by=self._actor(), **self._body()))
 
     def _run_action(self, action: DrainWorker) -> Response:
         return self._worker_response(self._run_once(action.execute, lambda row: (row.pk, False)).pk)
 
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        # Draining creates nothing, so a repeated request gets the worker as it is now.
         del is_new, names
         return self._worker_response(object_id)
 
@@ -90,7 +96,16 @@ class WorkerViewSet(IdempotentViewSet):
 
 
 class QueueOut(serializers.Base):
-    """Figures of a queue. ``lag``: seconds for which the oldest is due; ``workers``: live ones that poll it."""
+    """The figures of a queue.
+
+    - ``due_runs`` and ``due_activities``: the number of those that wait for a worker.
+    - ``held_activities``: the number of the due activities that wait in partitions of their own.
+    - ``running``: the number of activities that workers run.
+    - ``workers``: the live workers that poll the queue and are not drained.
+    - ``lag``: the seconds for which the oldest has been due; ``oldest_due`` is that time.
+    - ``off``: true if the queue is switched off.
+    - ``concurrency`` and ``rate``: its limits.
+    """
 
     queue = fields.CharField()
     due_runs = fields.IntegerField()
@@ -106,7 +121,7 @@ class QueueOut(serializers.Base):
 
 
 class QueueViewSet(ContractViewSet):
-    """Queues that this process or a worker knows, and those in which something waits."""
+    """The queues that this process or a worker names, and those in which something waits."""
 
     @with_contract(
         Contract(
@@ -118,21 +133,22 @@ class QueueViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """By name; six reads, of indexes."""
+        """Return the queues by name. Six reads, all from indexes."""
         return Response({"next": None, "results": QueueOut(queue_figures(), many=True).data})
 
 
 class TypeViewSet(ContractViewSet):
-    """Workflow classes that this process has."""
+    """The workflow classes of this process."""
 
     @with_contract(read_contract("Classes of this process", serializers.TypeOut, several=True))
     def list(self, request: Request) -> Response:
-        """By name and version; no read."""
+        """Return the classes by name and version. No read."""
         type_rows = [type_row for name in sorted(workflows.registry) for type_row in type_rows_of(name, self._user)]
         return Response({"next": None, "results": serializers.TypeOut(type_rows, many=True).data})
 
     @with_contract(read_contract("The versions of one class", serializers.TypeOut, several=True))
     def retrieve(self, request: Request, name: str) -> Response:
-        """404 for a class that this process does not have."""
+        """Return the versions of one class; status 404 for a class that this process does not have."""
+        # Raises ``UnknownWorkflow``, where the list alone would be empty.
         workflows.find(name)
         return Response({"next": None, "results": serializers.TypeOut(type_rows_of(name, self._user), many=True).data})

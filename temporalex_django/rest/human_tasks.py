@@ -1,4 +1,4 @@
-"""Human tasks: the inbox of whoever asks, and what he does with what is in it."""
+"""Human tasks: the inbox of the caller, and the operations on its tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from temporalex_django.rest.pagination import DueFirstPages, NewestFirstPaginati
 from temporalex_django.rest.views import InstanceViewSet
 
 _MAX_COMMENT_LENGTH = 2000
-_ALL = Parameter(name="all", kind="boolean", help="true: of all runs that you may look at, whoever decides them.")
+_ALL = Parameter(
+    name="all", kind="boolean", help="true: the tasks of all runs that you may view, also those that others decide."
+)
 _MINE = Parameter(name="mine", kind="boolean", help="true: those that you have claimed.")
 _WORKFLOW = Parameter(name="workflow", help="Name of the class.")
 _INBOX = "inbox"
@@ -44,7 +46,11 @@ _RUN = Parameter(name="run", help="A run id.")
 
 
 class DecideBody(serializers.Body):
-    """``form``: the digest of the form which you have seen; a decision in another form is refused."""
+    """A decision.
+
+    ``form`` is the digest of the form that you filled in. The server refuses a decision if the form has changed since
+    then.
+    """
 
     outcome = fields.CharField(max_length=200)
     data = fields.JSONField(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as ResumeBody
@@ -53,13 +59,16 @@ class DecideBody(serializers.Body):
 
 
 class DelegateBody(serializers.ReasonBody):
-    """``to`` is the name with which that person signs in."""
+    """A delegation.
+
+    ``to`` is the login name of the other person.
+    """
 
     to = fields.CharField(max_length=150)
 
 
 class NoBody(serializers.Body):
-    """Nothing is said with it."""
+    """A body without fields."""
 
 
 def _task_contract(
@@ -70,7 +79,7 @@ def _task_contract(
     query: tuple[Parameter, ...] = (),
     **options: Any,
 ) -> Contract:
-    """Takes no permission: whose it is, the task itself says."""
+    """Return a contract without a permission: the task itself says who may do this."""
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(
         operation=operation, permission="", summary=summary, query=query, body=body, **{"answers": answers, **options}
@@ -78,9 +87,9 @@ def _task_contract(
 
 
 class HumanTaskViewSet(IdempotentViewSet):
-    """What is not for the caller is 404 for him.
+    """Human tasks; those that are not for the caller get status 404.
 
-    ``run_views``: about the runs that its ``get_queryset`` leaves. ``urls.routes`` sets it.
+    ``run_views`` is the view set of runs: its ``get_queryset`` restricts the tasks. ``urls.routes`` sets it.
     """
 
     run_views: type[InstanceViewSet] = InstanceViewSet
@@ -95,7 +104,10 @@ class HumanTaskViewSet(IdempotentViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """One read; with ``all`` what others may decide besides, which takes ``view_instance``."""
+        """Return the tasks that the caller may decide now, in the order of their due times. One read.
+
+        ``all`` adds those that others may decide, which needs ``view_instance``.
+        """
         limit = self._number_parameter(
             "limit", default=NewestFirstPagination.page_size, maximum=NewestFirstPagination.max_page_size
         )
@@ -116,6 +128,7 @@ class HumanTaskViewSet(IdempotentViewSet):
                 .open()
                 .order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
             )
+        # The subquery keeps this one read, and needs no order.
         if (host_runs := self._host_runs()) is not None:
             tasks = tasks.filter(run__in=host_runs.order_by().values("pk"))
         if self._boolean_parameter("mine"):
@@ -131,13 +144,14 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     def _boolean_parameter(self, name: str) -> bool:
         text = self.request.query_params.get(name, "false")
+        # A misspelt value must not silently list less, or more.
         if text not in ("true", "false"):
             raise ValidationError({name: ["true or false"]})
         return bool(text == "true")
 
     @with_contract(_task_contract(_INBOX, "What is asked, and the form in which it is decided"))
     def retrieve(self, request: Request, task: str) -> Response:
-        """Open or closed: what became of it stands there, too."""
+        """Return a human task, open or closed. A closed one says what became of it."""
         return self._task_response(self._find_task(task))
 
     @with_contract(
@@ -145,13 +159,19 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def claim(self, request: Request, task: str) -> Response:
-        """Again by the same person it prolongs his claim."""
+        """Claim a task, so that nobody else decides it for a while.
+
+        Claiming again extends the caller's own claim.
+        """
         return self._run_action(task, lambda human_task: Claim(human_task, by=self._actor(), **self._body()))
 
     @with_contract(_task_contract(Release.name, "Let others decide it", body=NoBody, scope="act", keyed=True))
     @with_idempotency_key
     def release(self, request: Request, task: str) -> Response:
-        """Of whoever has claimed it."""
+        """Release a claim, so that others may decide the task again.
+
+        To release the claim of another person you need the permission ``release_humantask``.
+        """
         return self._run_action(task, lambda human_task: Release(human_task, by=self._actor(), **self._body()))
 
     @with_contract(
@@ -159,18 +179,26 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def delegate(self, request: Request, task: str) -> Response:
-        """A claim ends with it."""
+        """Delegate a task to another person, who may then decide it as well.
+
+        A claim of the task ends.
+        """
         return self._run_action(
             task, lambda human_task: Delegate(human_task, by=self._actor(), **self._delegate_arguments())
         )
 
     @with_contract(_task_contract(Decide.name, "Decide it", body=DecideBody, scope="message", keyed=True))
     def decide(self, request: Request, task: str) -> Response:
-        """200: it is decided, and the run goes on. 409 says who was quicker, or what happened instead."""
+        """Decide a task: status 200; the run continues with the decision.
+
+        Status 409 says who decided first, or what happened instead.
+        """
         human_task = self._find_task(task)
         decision = Decide(human_task, id=request.headers.get(IDEMPOTENCY_KEY), by=self._actor(), **self._body())
+        # A decision is a message with its own id, so the key needs no row (see decision 25).
         with translate_key_reuse(request):
             decision.execute()
+        # Read again: the turn of the decision has changed the row.
         return self._task_response(self._find_task(task))
 
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
@@ -190,18 +218,20 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     def _find_task(self, ref: str) -> HumanTask:
         task = find_task(ref, self._user)
-        task.subject_type, task.subject_id = task.run.subject_type_id, task.run.subject_id  # type: ignore[attr-defined] # as with_subjects
+        # The same attributes as of rows from a page.
+        task.subject_type, task.subject_id = task.run.subject_type_id, task.run.subject_id  # type: ignore[attr-defined] # as annotate_subjects
         if (host_runs := self._host_runs()) is not None and not host_runs.filter(pk=task.run_id).exists():
             raise HumanTaskNotFound
         return task
 
     def _host_runs(self) -> QuerySet[Instance] | None:
-        """The runs that a view set of the host's own leaves; None: ours leaves all that the access policy does."""
+        """Return the runs of a project's own view set, or None: that of this package adds no restriction."""
         if self.run_views is InstanceViewSet:
             return None
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
 
     def _task_response(self, task: HumanTask) -> Response:
+        # Titles, comments and shown values are payloads of the run.
         (redacted_task,) = redact_tasks(deciding.mark_nobody_left(task), self._user)
         fields_of_task = {
             **self._task_fields(redacted_task),
@@ -215,7 +245,7 @@ class HumanTaskViewSet(IdempotentViewSet):
         subject = getattr(task, "subject_type", None)
         if subject is not None:
             content_type = ContentType.objects.db_manager(storage().alias).get_for_id(subject)
-            subject = {"type": f"{content_type.app_label}.{content_type.model}", "id": str(task.subject_id)}  # type: ignore[attr-defined] # with_subjects
+            subject = {"type": f"{content_type.app_label}.{content_type.model}", "id": str(task.subject_id)}  # type: ignore[attr-defined] # annotate_subjects
         return {
             **{
                 name: getattr(task, name) for name in map(str, serializers.HumanTaskOut().fields) if hasattr(task, name)
@@ -233,7 +263,7 @@ class HumanTaskViewSet(IdempotentViewSet):
 
 
 def annotate_subjects(tasks: QuerySet[HumanTask]) -> QuerySet[HumanTask]:
-    """With what their runs are about, read for the rows of the page alone."""
+    """Annotate the subjects of the runs, with subqueries that are evaluated for the rows of the page alone."""
     run = Instance.objects.filter(pk=OuterRef("run_id")).order_by()
     return tasks.annotate(
         subject_type=Subquery(run.values("subject_type_id")[:1]), subject_id=Subquery(run.values("subject_id")[:1])
@@ -247,6 +277,7 @@ def _person(key: str, name: str) -> dict[str, str] | None:
 def _form_fields(task: HumanTask) -> dict[str, Any] | None:
     try:
         task_form = form_spec_of(task)
+    # This process does not have the class of the task: show it without its form.
     except TemporalexError:
         return None
     schema = task.form["schema"] if task.form and task_form.kind == "schema" else None

@@ -1,4 +1,7 @@
-"""``Idempotency-Key`` of what starts runs and steers them: the same request again is done once, and answered alike."""
+"""The header ``Idempotency-Key``, for requests that start runs or operate them.
+
+A request that is sent again with its key is executed once, and gets an equal response.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,27 @@ Method = Callable[..., Response]
 
 
 class IdempotentViewSet(ContractViewSet):
-    """Has methods that are ``with_idempotency_key``."""
+    """Base of view sets with methods that are decorated by ``with_idempotency_key``."""
 
     idempotent_request: IdempotentRequest | None = None
 
     @abstractmethod
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
-        """The answer to a request that was done before; ``names`` are those of its address."""
+        """Return the response to a request that was executed before.
+
+        ``object_id`` is the id of the object that the first response showed, and ``is_new`` is True if the request
+        created it. ``names`` are the names in the address.
+        """
 
     def _run_once(self, execute: Callable[[], T], key_of_result: Callable[[T], tuple[UUID, bool]]) -> T:
-        """What ``execute`` gives, which executes an action.
+        """Execute an action, and store its key with it if the request has one.
 
-        ``key_of_result`` says of it what is noted (see ``KeptAnswer``).
+        Returns the result of ``execute``. ``key_of_result`` takes that result, and returns the id of the object that
+        the response shows and True if the action created it (see ``KeptAnswer``).
         """
         if self.idempotent_request is None:
             return execute()
+        # One transaction for the key and the action: a crash leaves both or neither.
         with self.idempotent_request.run_once() as kept_answer:
             result = execute()
             kept_answer.made, kept_answer.new = key_of_result(result)
@@ -47,7 +56,10 @@ class IdempotentViewSet(ContractViewSet):
 
 
 def with_idempotency_key(method: Method) -> Method:
-    """Give a method of a view set the header. A request that was refused leaves no key."""
+    """Let a method of a view set accept an ``Idempotency-Key``.
+
+    A request that was refused does not use up its key.
+    """
 
     @wraps(method)
     def wrapper(self: IdempotentViewSet, request: Request, **names: Any) -> Response:
@@ -58,6 +70,8 @@ def with_idempotency_key(method: Method) -> Method:
             by=self._actor(), key=check_message_id(key, label=IDEMPOTENCY_KEY), request=_request_bytes(request)
         )
         try:
+            # First without a lock, for the usual repetition; ``run_once`` raises the same for one that runs at the same
+            # time.
             self.idempotent_request.check_duplicate()
             return method(self, request, **names)
         except DuplicateRequest as before:
@@ -68,9 +82,13 @@ def with_idempotency_key(method: Method) -> Method:
 
 @contextmanager
 def translate_key_reuse(request: Request) -> Iterator[None]:
-    """Around a message of which the key is the id. Raises ``IdempotencyKeyReused`` for one that another has."""
+    """Translate errors of a message that has the key of the request as its message id.
+
+    Raises ``IdempotencyKeyReused`` if another message has that id.
+    """
     try:
         yield
+    # A message stores its own id with its effect, so it needs no row for the key (see decision 25).
     except MessageIdTaken as exc:
         if IDEMPOTENCY_KEY not in request.headers:
             raise
@@ -78,7 +96,7 @@ def translate_key_reuse(request: Request) -> Iterator[None]:
 
 
 def _request_bytes(request: Request) -> bytes:
-    """All that it says, however it is written."""
+    """Return everything that the request says, in a form that does not depend on how its JSON is written."""
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Runs among the routes of a host's own view set: what is about an object is asked and sent under its address."""
+"""Routes of runs inside your own view set: a run is read and operated under the address of its object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ else:
     Base = object
 
 _MESSAGE_PATTERN = "(?P<message>[^/]+)"
-#: Of our routes alone: the host's other ones are as he has them.
+#: Options of these routes alone: the other routes of the view set keep those of the project.
 _ROUTE_OPTIONS: dict[str, Any] = {
     "detail": True,
     "parser_classes": (BoundedJSONParser,),
@@ -35,23 +35,26 @@ _ROUTE_OPTIONS: dict[str, Any] = {
 
 
 class WorkflowViewMixin(Base):
-    """``class OrderViewSet(WorkflowViewMixin, viewsets.ModelViewSet)``: routes for the run about an order.
+    """Mixin that adds the routes of runs to a view set of your own.
 
-    ``GET <order>/state/``, ``POST <order>/signal/<name>/``, ``POST <order>/update/<name>/`` (and GET, for its outcome),
-    each as the addresses of runs have it: bodies, answers, headers, errors. The view set decides first, by its
-    ``get_queryset`` and its permissions about the object; then ours are asked. Its other routes stay as they are.
+    Write ``class OrderViewSet(WorkflowViewMixin, viewsets.ModelViewSet)``. The routes are ``GET <order>/state/``,
+    ``POST <order>/signal/<name>/``, and ``POST <order>/update/<name>/`` (GET for its outcome). Bodies, responses,
+    headers and errors are those of the addresses of runs. Your view set decides first, by its ``get_queryset`` and its
+    object permissions. Then the permissions of this package are checked. The other routes of your view set stay as they
+    are.
 
-    ``workflow``: the class whose runs are meant, where several are about an object. ``run_views``: our view set, or the
-    host's subclass of it.
+    ``workflow`` is the class whose runs are meant, if an object has runs of several classes. ``run_views`` is the view
+    set of runs: that of this package, or your subclass of it.
     """
 
     workflow: type[Workflow] | None = None
     run_views: type[InstanceViewSet] = InstanceViewSet
 
     def workflow_ref(self, obj: Any, runs: QuerySet[Instance]) -> str:
-        """Which run is meant: its run id or its business id. Unless overridden the newest that has ``obj`` as subject.
+        """Return the run id or business id of the run that is meant.
 
-        ``runs`` are those that there are for the user. Raises ``WorkflowNotFound``.
+        By default it is the newest run that has ``obj`` as its subject. ``runs`` are the runs that exist for the user.
+        Raises ``WorkflowNotFound`` if there is none.
         """
         subject_run_ids = Instance.objects.using(runs.db).for_subject(obj).values("pk")
         subject_runs = runs.filter(pk__in=subject_run_ids)
@@ -64,7 +67,7 @@ class WorkflowViewMixin(Base):
 
     @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)
     def workflow_state(self, request: Request, **names: Any) -> Response:
-        """The run as it stands."""
+        """Return the state of the run."""
         return self._run_view_response("retrieve", request)
 
     @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)
@@ -76,25 +79,31 @@ class WorkflowViewMixin(Base):
         methods=["get", "post"], url_path=f"update/{_MESSAGE_PATTERN}", url_name="workflow-update", **_ROUTE_OPTIONS
     )
     def workflow_update(self, request: Request, message: str, **names: Any) -> Response:
-        """Send an update to the run and wait for its response, or ask for that of one that was sent before."""
+        """Send an update to the run and wait for its response.
+
+        GET returns the response to an update that was sent before.
+        """
         return self._run_view_response("outcome" if request.method == "GET" else "send_update", request, name=message)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        # Problem+json for these routes alone: the clients of the other routes expect the project's own errors.
         is_workflow_route = any(name.startswith("workflow_") for name in self.action_map.values())
         return problem_handler if is_workflow_route else super().get_exception_handler()
 
     def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
-        """What our view set answers to this request about the run of the object."""
+        """Return the response of the view set of runs to this request, for the run of the object."""
+        # Raises 404 or 403 by the rules of the project, before anything of the run is read.
         obj = self.get_object()
         run_view = self.run_views(request=request, headers={}, action=method, addresses=self._url_for)
         run_view.kwargs = {"id": self.workflow_ref(obj, run_view.get_queryset()), **url_kwargs}
+        # The request is authenticated already: the inner view set checks its contract and permissions again.
         run_view.initial(request, **run_view.kwargs)
         response: Response = getattr(run_view, method)(request, **run_view.kwargs)
         finalized: Response = run_view.finalize_response(request, response)
         return finalized
 
     def _url_for(self, url_name: str, **arguments: str) -> str:
-        """Where a route of ours is under the host's."""
+        """Return the address of a route of this package below the address of the object."""
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
         if url_name == "update":
             return self.reverse_action("workflow-update", kwargs={**names, "message": arguments["name"]})

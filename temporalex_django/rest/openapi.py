@@ -1,4 +1,7 @@
-"""The REST face as OpenAPI 3.1, made of the contracts of its addresses. Takes the extra ``openapi``."""
+"""The REST interface as OpenAPI 3.1, made from the contracts of its addresses.
+
+It needs the extra ``openapi``.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,20 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
 def document(patterns: list[Any]) -> dict[str, Any]:
-    """The description of these addresses; the project's ``SPECTACULAR_SETTINGS`` do not count in it."""
+    """Return the description of these addresses.
+
+    The ``SPECTACULAR_SETTINGS`` of the project do not apply to it.
+    """
     with patched_settings(_SETTINGS):
         schema: dict[str, Any] = SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)  # type: ignore[no-untyped-call] # it is not typed
     return schema
 
 
 class ContractSchema(AutoSchema):
-    """Says of an operation what its contract says, in a project's own description, too."""
+    """Schema of an operation that is made from its contract.
+
+    The project's own OpenAPI description uses it, too.
+    """
 
     view: Any
 
@@ -40,6 +49,7 @@ class ContractSchema(AutoSchema):
     def get_operation_id(self) -> str:
         view = self.view
         action_class = getattr(view, "steering", None) if view.action == "operate" else None
+        # Many addresses share the method ``operate``, so their ids come from their actions.
         prefix_parts = self.path.strip("/").partition("instances")
         resource = "runs" if prefix_parts[1] else self.path.strip("/").partition("/{")[0].rpartition("/")[2]
         return f"{resource}_{action_class.name if action_class else view.action}"
@@ -48,6 +58,7 @@ class ContractSchema(AutoSchema):
         return self.contract.summary
 
     def get_description(self) -> str:  # type: ignore[override] # as its base has it
+        # The docstrings of the methods are for developers; the summary of the contract is for clients.
         return ""
 
     def get_tags(self) -> list[str]:
@@ -55,6 +66,7 @@ class ContractSchema(AutoSchema):
 
     def get_override_parameters(self) -> Any:
         query, declared = [], {parameter.name: parameter for parameter in self.contract.query}
+        # A subclass of the view set may have filters that the contract does not know.
         for name in self.view.parameter_names():
             parameter = declared.get(name)
             query.append(
@@ -78,6 +90,7 @@ class ContractSchema(AutoSchema):
     def get_response_serializers(self) -> Any:
         answers: dict[Any, Any] = {}
         for code, serializer_class in self.contract.answers.items():
+            # A cached class for each page: drf-spectacular warns of two classes with one name.
             answers[code] = (
                 page_serializer(serializer_class)
                 if serializer_class is not None and self.contract.several
@@ -86,9 +99,11 @@ class ContractSchema(AutoSchema):
         return {**answers, ("default", MEDIA_TYPE): ProblemOut}
 
     def _is_list_view(self, serializer: Any = None) -> bool:
+        # The contract says which responses are pages: drf-spectacular must not guess by the name of the method.
         return False
 
     def _resolve_path_parameters(self, variables: list[str]) -> list[dict[str, Any]]:
+        # Drf-spectacular would look the names up on the model, where most of them do not exist.
         return [
             {
                 "in": "path",
@@ -101,7 +116,10 @@ class ContractSchema(AutoSchema):
 
 
 class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
-    """The whole run, or its names: whatever is whole has the names, too, so that it is not exactly one of them."""
+    """Schema of ``RunOut``: the run, or its names.
+
+    It is ``anyOf`` and not ``oneOf``, because the run has the fields of the names as well.
+    """
 
     target_class = RunOut
 
@@ -112,7 +130,7 @@ class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
 
 @cache
 def page_serializer(serializer_class: SerializerType) -> SerializerType:
-    """A page of what ``serializer_class`` shows."""
+    """Return the serializer of a page of such objects."""
     members = {
         "next": fields.CharField(allow_null=True),
         "previous": fields.CharField(allow_null=True, required=False),

@@ -1,4 +1,4 @@
-"""What operators do to runs: bodies of requests, and what can be done now, from what each action says of itself."""
+"""Operator actions over REST: the bodies of their requests, and what can be done to a run now."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _FIELD_CLASSES: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {
 
 
 def body_class_of(action: type[OperatorRunAction[Any]]) -> type[ReasonBody]:
-    """``reason``, and the inputs of the action; named after it."""
+    """Return the serializer for the body of an action: ``reason`` and its inputs. It is named after the action."""
     class_name = "".join(word.capitalize() for word in action.name.split("_"))
+    # A class for each action, so that OpenAPI has a schema with a name of its own.
     return type(
         f"{class_name}Body",
         (ReasonBody,),
@@ -38,6 +39,7 @@ def _build_field(action_input: Input) -> fields.Field[Any, Any, Any, Any]:
     if action_input.choices:
         return fields.ChoiceField(choices=action_input.choices, **options)
     if action_input.kind is str:
+        # Inputs may be ids and payload texts, which must stay as they are.
         return fields.CharField(trim_whitespace=False, allow_blank=True, **options)
     if action_input.kind is object:
         return fields.JSONField(allow_null=True, **options)
@@ -45,7 +47,7 @@ def _build_field(action_input: Input) -> fields.Field[Any, Any, Any, Any]:
 
 
 def describe_operation(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> dict[str, Any]:
-    """As ``OperationOut`` has it."""
+    """Return the fields of ``OperationOut`` for an action on a run."""
     return {
         "name": action.name,
         "of": action.target_kind,
@@ -59,6 +61,7 @@ def _refusal_text(action: type[OperatorRunAction[Any]], run: Instance, user: Per
     refused_operation = action.refused_operation(user, run)
     if refused_operation is None:
         return None
+    # The class cannot be started over REST at all, so there is no permission to name.
     if refused_operation.permission is None:
         return f"{refused_operation.workflow} is not started from here: it is internal, or an old version."
     return f"That takes the permission {refused_operation.permission}."

@@ -1,4 +1,4 @@
-"""What comes in: JSON in UTF-8, of a bounded size, whatever a client says about its encoding."""
+"""Parsing of request bodies: JSON in UTF-8 of a bounded size, whatever encoding the client declares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rest_framework.parsers import BaseParser
 
 from temporalex_django.conf import get_settings
 
-#: A payload of so many bytes may take more in a client's JSON: blanks, escapes, the other fields.
+#: Largest size of a body as a multiple of that of a payload: JSON also has blanks, escapes and other fields.
 _JSON_OVERHEAD = 4
 
 
@@ -24,9 +24,10 @@ class BodyTooLarge(APIException):
 
 
 class BoundedJSONParser(BaseParser):
-    """Raises ``ParseError`` for what is no JSON or is nested too deep, ``BodyTooLarge`` for too much.
+    """JSON parser with a limit on the size of the body.
 
-    NaN is no JSON.
+    Raises ``ParseError`` for malformed JSON, for NaN and infinities, and for JSON that is nested too deep. Raises
+    ``BodyTooLarge`` for a body above four times ``MAX_PAYLOAD_BYTES``.
     """
 
     media_type = "application/json"
@@ -35,11 +36,13 @@ class BoundedJSONParser(BaseParser):
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         max_bytes = _JSON_OVERHEAD * get_settings().MAX_PAYLOAD_BYTES
+        # One byte more than allowed shows that the body is too large, without reading the rest of it.
         content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise BodyTooLarge(f"A body may have {max_bytes:,} bytes.")
         try:
             return json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
+        # Hostile nesting must be an error of the client, not of the server.
         except RecursionError:
             raise ParseError("Malformed JSON: it is nested too deep.") from None
         except ValueError as exc:

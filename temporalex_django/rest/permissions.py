@@ -1,4 +1,7 @@
-"""Who may do what: each method of an address needs the permission of its contract, and the access policy's consent."""
+"""Permissions of REST.
+
+Each method of an address needs the permission of its contract, and the consent of the access policy.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,21 @@ from temporalex_django.actions.resume import has_step_role
 
 
 class InstancePermission(BasePermission):
-    """Asks the access policy, before a run is looked up and about the run.
+    """Permission class that asks the access policy, first without a run and then with it.
 
-    Refuses everybody who is not logged in, whatever the host's default is.
+    It refuses everybody who is not logged in, whatever the default of the project is.
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         operation = _requested_operation(view)
-        user = request.user  # None where the host has turned UNAUTHENTICATED_USER off
-        if operation is None:  # a method that the address does not have: let DRF answer 405, but only to users
+        user = request.user  # None if the project has turned UNAUTHENTICATED_USER off
+        if operation is None:  # a method that the address does not have: DRF answers 405, but only to users
             return user is not None and user.is_authenticated
+        # Set before the decision, since DRF takes the message from the object after a refusal.
         self.message = f"That takes the permission {operation.permission}."
         if user is None or not user.is_authenticated:
             return False
+        # A user who may do this to no run is refused before the look-up, and so learns nothing about existing runs.
         return policy().allows(user, operation) or _is_step_approver(request, view, operation)
 
     def has_object_permission(self, request: Request, view: APIView, obj: Any) -> bool:
@@ -42,9 +47,9 @@ def _requested_operation(view: APIView) -> Operation | None:
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
-    """An approver needs the role of a step alone.
+    """Return True if the caller resumes a step whose role they have, which is enough without a permission.
 
-    Who lacks it hears the same of runs that there are and of runs that there are not.
+    Callers without the role get the same answer for runs that exist and for runs that do not.
     """
     if operation.action != "resume":
         return False

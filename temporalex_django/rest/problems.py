@@ -1,6 +1,7 @@
-"""Every error as ``application/problem+json`` (RFC 9457), with the error's stable ``code``.
+"""Errors as ``application/problem+json`` (RFC 9457), with their stable ``code``.
 
-Used by our views alone, through ``get_exception_handler``: the host's own handler is neither read nor changed.
+Only the views of this package use this handler, through ``get_exception_handler``. The handler of the project is
+neither read nor changed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from temporalex_django import errors
 
 MEDIA_TYPE = "application/problem+json"
 
-#: The first class that fits counts, so subclasses stand before their bases. What is not listed is the server's fault.
+#: The first class that matches counts, so subclasses come before their bases. An error that is not listed gets 500.
 STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.MessageIdTaken, HTTPStatus.CONFLICT),
     (errors.AmbiguousId, HTTPStatus.CONFLICT),
@@ -54,15 +55,18 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.UpdateTimeout, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.KeyMissing, HTTPStatus.SERVICE_UNAVAILABLE),  # another process may have it
 )
-#: Django's and DRF's errors that stand for one of ours.
+#: Codes for the errors of Django and DRF that mean the same as one of this package.
 _CODES = {HTTPStatus.FORBIDDEN: errors.ActionNotPermitted.code, HTTPStatus.NOT_FOUND: "not_found"}
-#: Seconds after which it makes sense to ask again.
+#: Seconds after which a client should ask again.
 RETRY_AFTER = "1"
 _MAX_DETAIL_LENGTH = 2000
 
 
 def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """None for what is no expected error: Django makes a 500 of it."""
+    """Return the response for an error.
+
+    Returns None for an error that is not expected: Django makes a response with status 500 of it.
+    """
     address = context["request"].get_full_path()
     if isinstance(exc, errors.TemporalexError):
         return _problem_response(exc, address)
@@ -94,11 +98,14 @@ def _problem_response(exc: errors.TemporalexError, address: str) -> Response:
         (status_of_class for cls, status_of_class in STATUS_OF_ERRORS if isinstance(exc, cls)),
         HTTPStatus.INTERNAL_SERVER_ERROR,
     )
-    if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # its validator failed: the sender is not to blame
+    if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # a fault of the validator's code, not of the sender
         status = HTTPStatus.INTERNAL_SERVER_ERROR
+    # The argument does not have the declared type: a malformed request, not a refusal by the validator.
     if isinstance(exc, errors.UpdateRejected) and exc.path is not None:
         status = HTTPStatus.BAD_REQUEST
+    # A title is the same for every error of a class (RFC 9457); the details of this one are in ``detail``.
     title = type(exc)().message.replace("`", "")  # the first sentence of its class
+    # Members beside those of RFC 9457, from which a client can act without parsing texts.
     extensions: dict[str, Any] = {}
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
         extensions["update_id"] = exc.update_id
@@ -122,7 +129,7 @@ def _problem_response(exc: errors.TemporalexError, address: str) -> Response:
 
 
 def _escape_unencodable(value: Any) -> Any:
-    """What forms say may quote what no encoding can write."""
+    """Escape what no encoding can write: messages of forms may quote lone surrogates of a request."""
     if isinstance(value, Mapping):
         return {_escape_unencodable(str(name)): _escape_unencodable(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -133,12 +140,13 @@ def _escape_unencodable(value: Any) -> Any:
 def _problem_body(
     status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **extensions: Any
 ) -> dict[str, Any]:
+    # Texts may quote payloads of any size.
     detail = detail if len(detail) <= _MAX_DETAIL_LENGTH else f"{detail[:_MAX_DETAIL_LENGTH]}…"
     return {
         "type": f"urn:temporalex:{code}",
         "title": title,
         "status": int(status),
-        "detail": detail.encode("utf-8", "backslashreplace").decode(),  # it may quote what no encoding can write
+        "detail": detail.encode("utf-8", "backslashreplace").decode(),  # see _escape_unencodable
         "instance": address,
         "code": code,
         **extensions,

@@ -1,4 +1,4 @@
-"""What is read of runs: lists, one run, its history, result, children and activities. Nothing is written or locked."""
+"""Read access to runs: lists, one run, its history, result, children and activities. It writes and locks nothing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from temporalex_django.rest.wait_limit import wait_slot
 
 
 class RunReadViewSet(RunViewSet):
-    """Runs, to be looked at."""
+    """View set with the addresses that read runs."""
 
-    #: What narrows the list: a subclass of ``RunFilter`` may have more.
+    #: The filters of the list: ``RunFilter``, or your subclass of it.
     filterset_class = RunFilter
 
     def parameter_names(self) -> list[str]:
@@ -49,7 +49,7 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("Runs, newest first", serializers.InstanceOut, ORDER, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Three reads, at most four."""
+        """Return runs that match the filters, newest first unless ``order`` says otherwise. At most four reads."""
         filters = {
             name: self._text_parameter(name)
             for name in self.filterset_class.base_filters
@@ -64,19 +64,22 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("One run as it stands", serializers.InstanceDetail, WORKFLOW))
     def retrieve(self, request: Request, id: str) -> Response:
-        """With an ``ETag``, which ``If-Match`` of an action takes."""
+        """Return one run, with an ``ETag`` that you can send as ``If-Match`` of an operation."""
         return self._run_response(self._find_target(id))
 
     @with_contract(read_contract("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
     def children(self, request: Request, id: str) -> Response:
-        """Of that run alone, not of the chain; newest first."""
+        """Return the runs that this run started, newest first.
+
+        Runs that other runs of its chain started are not among them.
+        """
         return self._page_response(
             self._represent_page(self.get_queryset().filter(parent_run_id=self._find_target(id).selected_run_id))
         )
 
     @with_contract(read_contract("The history, in pages", serializers.EventOut, WORKFLOW, *BY_SEQ, several=True))
     def events(self, request: Request, id: str) -> Response:
-        """A page ends earlier when it would be larger than ``BYTES_A_PAGE``."""
+        """Return a page of the history, which ends earlier if it would exceed ``MAX_PAGE_BYTES``."""
         target = self._find_target(id)
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         return self._seq_page("events", target, events, Length("attributes"), serializers.EventOut)
@@ -87,7 +90,10 @@ class RunReadViewSet(RunViewSet):
         )
     )
     def timeline(self, request: Request, id: str) -> Response:
-        """What began behind the event ``after_seq``, with its end wherever that stands in the history."""
+        """Return a page of the timeline: what began after the event ``after``.
+
+        Each row is complete, wherever its end is in the history.
+        """
         target = self._find_target(id)
         after_seq, limit = self._page_bounds()
         redactor = self._redactor(target.row)
@@ -103,7 +109,10 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("What it takes now", serializers.AcceptedOut, WORKFLOW, several=True))
     def messages(self, request: Request, id: str) -> Response:
-        """Signals, updates and events of graphs: the schema of what goes with each, and why he may not send it."""
+        """Return the signals, updates and events of graphs that the run accepts now.
+
+        Each has the schema of its payload, and says why the caller may not send it.
+        """
         run = self._load_run(self._find_target(id))
         rows = [
             {
@@ -120,14 +129,17 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("What can be done to it", serializers.OperationOut, WORKFLOW, several=True))
     def operations(self, request: Request, id: str) -> Response:
-        """What operators do to a run, and why it cannot be done now."""
+        """Return the operations on a run, each with the reason why the caller cannot do it now."""
         run = self._load_run(self._find_target(id))
         rows = [describe_operation(action, run, self._user) for action in STEERING.values()]
         return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
 
     @with_contract(read_contract("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
     def activities(self, request: Request, id: str) -> Response:
-        """Attempts, the last failure, and when they are tried next; the first hundred."""
+        """Return the activities without a result: the first hundred.
+
+        Each has its attempts, its last failure, and the time of its next attempt.
+        """
         target = self._find_target(id)
         activities = describe(target, storage=storage(), redactor=self._redactor(target.row)).activities
         return Response({"next": None, "results": serializers.ActivityOut(activities, many=True).data})
@@ -141,9 +153,10 @@ class RunReadViewSet(RunViewSet):
         )
     )
     def result(self, request: Request, id: str) -> Response:
-        """200 for a closed run, with ``waiter`` or ``error``; 202 for an open one.
+        """Return the end of a run.
 
-        ``wait`` (seconds) waits for its end.
+        Status 200 for a closed run, with ``result`` or ``error``; status 202 for an open one. With ``wait`` (in
+        seconds) the request waits for the end.
         """
         target = self._find_target(id)
         redactor = self._redactor(target.row)
@@ -151,6 +164,7 @@ class RunReadViewSet(RunViewSet):
             target,
             timeout=self._wait_seconds(default=0.0),
             storage=storage(),
+            # Every wait holds a thread of the web server.
             wait_slot=partial(wait_slot, sender_key(self._user)),
             redactor=redactor,
         )
@@ -159,9 +173,10 @@ class RunReadViewSet(RunViewSet):
         except errors.ResultTimeout as exc:
             description = describe(target, storage=storage(), redactor=redactor)
             body = {"status": description.status, "blocked": description.blocked, "detail": str(exc)}
+            # An open run is no error: the client asks again.
             return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})
         except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
-            # the code without its prefix is the status: failed, terminated, timed_out, cancelled
+            # The code of the error without its prefix is the status: failed, terminated, timed_out, cancelled.
             error = {
                 "code": exc.code,
                 "detail": str(exc),
@@ -173,9 +188,10 @@ class RunReadViewSet(RunViewSet):
     def _seq_page(
         self, url_name: str, target: RunTarget, rows: QuerySet[Any], size: Any, serializer_class: Any
     ) -> Response:
-        """A page of rows of a run, in the order of ``seq``; two reads."""
+        """Return a page of rows of a run, in the order of ``seq``. Two reads."""
         after_seq, limit = self._page_bounds()
         rows = rows.filter(seq__gt=after_seq).order_by("seq")
+        # The first read gets sizes alone, so that a page of large payloads is never loaded and then dropped.
         sizes: list[tuple[int, int]] = [*rows.values_list(F("seq"), size)[: limit + 1]]
         count = min(limit, count_fitting([size for _, size in sizes]), len(sizes))
         page: Iterable[Any] = rows.filter(seq__lte=sizes[count - 1][0]) if sizes else ()

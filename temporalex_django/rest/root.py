@@ -1,4 +1,4 @@
-"""The root of the API: which resources there are, and the description of all addresses."""
+"""The root of the API: its resources, and the description of all addresses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rest_framework.response import Response
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 
-#: Names of the addresses that list something.
+#: Names of the addresses that list resources.
 RESOURCES = ("instances", "human-tasks", "bulk", "types", "workers", "queues", "switches")
-#: Whether the package that describes the addresses is installed.
+#: True if the package that describes the addresses is installed.
 HAS_OPENAPI = find_spec("drf_spectacular") is not None
 _VERBS = ("get", "post", "put", "patch", "delete")
 
 
 class RootOut(fields.Serializer[Any]):
-    """The addresses of the resources, by name; ``openapi`` is there where drf-spectacular is installed."""
+    """The addresses of the resources, by name; ``openapi`` exists if drf-spectacular is installed."""
 
     instances = fields.URLField()
     human_tasks = fields.URLField()
@@ -37,28 +37,30 @@ class RootOut(fields.Serializer[Any]):
 
 
 def _open_contract(summary: str, answer: Any) -> Contract:
-    """The contract of an address that everybody may read who is signed in."""
+    """Return the contract of an address that every user who is logged in may read."""
     return Contract(operation="view", permission="", summary=summary, answers={200: answer})
 
 
 class RootViewSet(ContractViewSet):
-    """Takes no permission: it names addresses, and each of them asks for its own."""
+    """The root needs no permission: it names addresses, and each of them checks its own."""
 
     @with_contract(_open_contract("The resources", RootOut))
     def list(self, request: Request) -> Response:
-        """No read."""
+        """Return the addresses of the resources. No read."""
         names = (*RESOURCES, "openapi") if HAS_OPENAPI else RESOURCES
         return Response({name.replace("-", "_"): self._url_for(name) for name in names})
 
     @with_contract(_open_contract("This description", None))
     def openapi(self, request: Request) -> HttpResponse:
-        """The description as OpenAPI 3.1, or as a page where a browser asks for one."""
+        """Return the description as OpenAPI 3.1, or as a page if a browser asks for one."""
+        # The page is rendered here, since the negotiation of this package offers JSON alone.
         if "text/html" in request.headers.get("Accept", ""):
             context = {"operations": [*_operation_rows(_openapi_document())], "address": self._url_for("openapi")}
             return SimpleTemplateResponse("temporalex_django/rest/openapi.html", context)
         return Response(_openapi_document())
 
 
+# Made once: the addresses do not change while the process lives.
 @cache
 def _openapi_document() -> dict[str, Any]:
     from temporalex_django.rest import urls  # noqa: PLC0415 - it routes this module

@@ -1,4 +1,4 @@
-"""Runs in a view set: which of them there are for the caller, how one is looked up, and how it is shown."""
+"""Runs in view sets: which runs exist for the caller, how one is found, and how it is rendered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_TASKS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRepresentation:
-    """What ``InstanceOut`` shows."""
+    """The object that ``InstanceOut`` renders."""
 
     description: Description
     run: Instance
@@ -50,25 +50,36 @@ class RunRepresentation:
 
     @property
     def search_attributes(self) -> dict[str, Any]:
-        """Numbers with a fraction are texts: a number of JSON would change them."""
+        """Search attributes for JSON: decimals are strings, because a JSON number would change them."""
         return to_readable(self.run.search_attributes or {})
 
 
 class RunViewSet(IdempotentViewSet):
-    """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it)."""
+    """Base of the view sets of runs.
+
+    ``<id>`` is a run id, or a business id, which means its newest run. ``?workflow=`` selects a class if several have
+    that id.
+    """
 
     def get_queryset(self) -> QuerySet[Instance]:
-        """The runs that there are for the user: the others are 404. A subclass may narrow them further."""
+        """Return the runs that exist for the user; every other run gets status 404.
+
+        A subclass may restrict them further.
+        """
         alias = storage().alias
         visible_runs = runs_for(self._user, alias=alias)
         return Instance.objects.using(alias) if visible_runs is None else visible_runs
 
     def can_access(self, run: Instance) -> bool:
-        """Whether the permission classes leave the user that run, for what is asked."""
+        """Return True if the permission classes allow the user the present method for that run."""
+        # Unlike ``check_object_permissions`` this raises nothing, and leaves no denial in the audit.
         return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
     def _find_target(self, ref: str) -> RunTarget:
-        """Among ``get_queryset``; then ``has_object_permission`` of the permission classes is asked."""
+        """Find a run among ``get_queryset``.
+
+        Then ``has_object_permission`` of the permission classes is called for it.
+        """
         target = find_run(
             ref, storage=storage(), workflow=self._text_parameter("workflow") or None, visible_runs=self.get_queryset()
         )
@@ -85,13 +96,17 @@ class RunViewSet(IdempotentViewSet):
             .filter(pk=target.selected_run_id)
             .first()
         )
-        if run is None:  # deleted since it was found
+        if run is None:  # it was deleted after it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """With ``parent_there``: the id of a parent that is not there for the caller is not told."""
+        """Annotate ``parent_there``: True if the parent of the run exists for the caller.
+
+        The id of a parent that does not exist for the caller is not shown.
+        """
         visible_runs = self.get_queryset()
+        # Without a restriction every parent exists, which saves a subquery for each row.
         if is_unfiltered(visible_runs):
             return runs
         return runs.annotate(parent_there=Exists(visible_runs.order_by().filter(pk=OuterRef("parent_run_id"))))
@@ -99,13 +114,16 @@ class RunViewSet(IdempotentViewSet):
     def _run_response(
         self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """One run as it stands, with its ``ETag``. Only how it is found again, for whoever may not look at it."""
+        """Return the response for one run, with its ``ETag``.
+
+        A caller who may not look at the run gets only its names.
+        """
         run = self._load_run(target)
         if not policy().allows(self._user, VIEW.of(run)):
             names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._url_for("instance", id=str(run.pk))}
             return Response(names, status=status, headers=headers)
         redactor = self._redactor(run)
-        if RunStateLoader.is_untouched(run):  # it has nothing open yet, and whether a worker could take it is known
+        if RunStateLoader.is_untouched(run):  # it has nothing open yet, and the loader knows if a worker could take it
             loader = RunStateLoader([run], with_details=True)
             description = build_description(run, waiting_for=loader.waiting_for(run), redactor=redactor)
         else:
@@ -117,7 +135,7 @@ class RunViewSet(IdempotentViewSet):
             human_tasks=seen_by(awaited_tasks(run, limit=_MAX_TASKS), self._user),
         )
         body = serializers.InstanceDetail(representation).data
-        # the sentence counts the seconds: a tag of it would change while nothing happens
+        # The summary counts seconds: a tag that covers it would change while nothing happens.
         tag = etag_of(
             version_of(run),
             {field_name: representation for field_name, representation in body.items() if field_name != "summary"},
@@ -125,15 +143,19 @@ class RunViewSet(IdempotentViewSet):
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
     def _if_match_versions(self, request: Request) -> list[RunVersion] | None:
-        """As what the caller saw the run, by his ``If-Match``; None: he does not say, or does not mind."""
+        """Return the versions of the run that the caller accepts, by ``If-Match``.
+
+        Returns None if there is no such header, or if it matches any state.
+        """
         header = request.headers.get("If-Match")
         return None if header is None else parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
-        """A page of them, rendered. Two reads, and those of their sentences: at most two."""
+        """Render a page of runs: two reads, and at most two for their summaries."""
         pager = self.paginator
         assert isinstance(pager, NewestFirstPagination)
         pager.order = order
+        # The page is found by ids along the index of the order; the wide rows are read for these ids alone.
         nearby_runs: Any = IndexOrderedQuerySet(pager.limit_to_page(order_runs(runs, order), self.request), order)
         positions: Sequence[Any] = self.paginate_queryset(nearby_runs) or ()
         loaded_runs = {
@@ -142,6 +164,7 @@ class RunViewSet(IdempotentViewSet):
                 pk__in=[position["pk"] for position in positions]
             )
         }
+        # The rows were read without an order, and some may have been deleted since the page was found.
         page = pager.order_rows(loaded_runs)
         loader = RunStateLoader(page)
         representations = []
@@ -163,6 +186,7 @@ class RunViewSet(IdempotentViewSet):
             description=description,
             run=run,
             subject=subject,
+            # A missing annotation means that the caller's runs are not restricted.
             parent_run_id=run.parent_run_id if getattr(run, "parent_there", True) else None,
             url=self._url_for("instance", id=description.run_id),
             summary={"state": summary.state, "text": text, "trouble": summary.trouble},

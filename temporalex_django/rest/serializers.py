@@ -1,4 +1,8 @@
-"""What comes in and what goes out. Payloads are any JSON value; a missing one is null."""
+"""Bodies of requests and responses.
+
+A payload is any JSON value; one that is missing is null. The docstrings of these classes are the descriptions of the
+schemas in OpenAPI.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,15 @@ else:
     Base = serializers.Serializer  # generic in the stubs only
 
 _MAX_NAME_LENGTH = 200
-#: So many unknown fields are named.
+#: Largest number of unknown fields that an error names.
 _MAX_UNKNOWN_NAMES = 5
 
 
 class Body(Base):
-    """What somebody sends. A field that it does not have is refused: it would be a word that nobody hears."""
+    """Base of the bodies of requests.
+
+    It refuses fields that it does not have, because the server would ignore them silently.
+    """
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and (unknown := [name for name in data if name not in self.fields]):
@@ -39,14 +46,16 @@ def _payload_field() -> serializers.JSONField:
 
 
 def _message_id_field() -> serializers.CharField:
+    # Ids are compared byte by byte, so blanks are kept; ``check_message_id`` refuses bad ids with a clear error.
     return serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
 
 
 class StartBody(Body):
-    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up.
+    """A run to start.
 
-    ``version``: of a dispatcher. ``search_attributes``: of those that the class declares, numbers with a fraction and
-    times as texts; ``tags`` come beside those of the class.
+    Give ``id``, or ``value`` for a class with ``unique``. Without either, an id is generated. ``version`` selects the
+    version of a versioned class. ``search_attributes`` are those that the class declares; write decimals and times as
+    strings. ``tags`` are added to those of the class.
     """
 
     workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
@@ -63,62 +72,78 @@ class StartBody(Body):
 
 
 class SignalBody(Body):
-    """``id``: the client's own, which makes it safe to send the same again."""
+    """A signal.
+
+    ``id`` is a message id of your own. With it you can send the same signal again safely: it counts once.
+    """
 
     payload = _payload_field()
     id = _message_id_field()
 
 
 class UpdateBody(Body):
-    """``id``: the client's own, which makes it safe to send the same again."""
+    """An update.
+
+    ``id`` is a message id of your own. With it you can send the same update again safely: it counts once.
+    """
 
     args = _payload_field()
     id = _message_id_field()
 
 
 class QueryBody(Body):
-    """One value as arguments."""
+    """A query.
+
+    ``args`` is one value, the argument of the query.
+    """
 
     args = _payload_field()
 
 
 class ResumeBody(Body):
-    """``event``, for the step with the key ``step`` where several wait for it; ``data`` goes into the context."""
+    """An event for a waiting step of a graph.
+
+    ``step`` is the key of the step; give it if several steps wait for ``event``. ``data`` goes into the context of the
+    graph.
+    """
 
     event = serializers.CharField(max_length=_MAX_NAME_LENGTH)
     step = serializers.CharField(required=False, allow_null=True, default=None, max_length=_MAX_NAME_LENGTH)
-    data = _payload_field()  # type: ignore[assignment] # the name of a property of the base class that nobody reads here
+    data = _payload_field()  # type: ignore[assignment] # a property of the base class that is not used here
 
 
 class ReasonBody(Body):
-    """Why, for the audit."""
+    """The reason of an operation, for the audit."""
 
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
 
 def _time_field(**options: Any) -> serializers.DateTimeField:
-    """In ISO 8601 and UTC, whatever the host shows to his own clients."""
+    """Return a field for a time in ISO 8601 and UTC, whatever format the project uses in its own views."""
     return serializers.DateTimeField(format=ISO_8601, default_timezone=UTC, **options)
 
 
 class AcceptsOut(Base):
-    """Names of the messages that the run takes now."""
+    """The names of the messages that the run accepts now."""
 
     signals = serializers.ListField(child=serializers.CharField())
     updates = serializers.ListField(child=serializers.CharField())
 
 
 class SubjectOut(Base):
-    """What the run was started for: ``type`` is ``app.model``."""
+    """The object that the run was started for.
+
+    ``type`` is ``app.model``.
+    """
 
     type = serializers.CharField()
     id = serializers.CharField()
 
 
 class SummaryOut(Base):
-    """Where the run stands, in words for people, in lists at most 140 characters; ``state`` is for programs.
+    """The state of the run in words, for people; in lists at most 140 characters.
 
-    ``trouble``: somebody should look at it.
+    ``state`` is for programs. ``trouble`` is true if a person should look at the run.
     """
 
     state = serializers.CharField()
@@ -127,14 +152,17 @@ class SummaryOut(Base):
 
 
 class SenderOut(Base):
-    """A person: ``key`` is that of the user, ``name`` how he was called then."""
+    """A person.
+
+    ``key`` is the key of the user, and ``name`` is the name that they had at that time.
+    """
 
     key = serializers.CharField(allow_blank=True)
     name = serializers.CharField(allow_blank=True)
 
 
 class PausedOut(Base):
-    """When a run was paused, why and by whom; ``by`` null: by code."""
+    """The pause of a run: when it was paused, why and by whom (``by`` is null if code did it)."""
 
     since = _time_field()
     reason = serializers.CharField(allow_blank=True)
@@ -142,7 +170,7 @@ class PausedOut(Base):
 
 
 class InstanceOut(Base):
-    """A run in lists and alone: the fields of ``describe()`` and what the row says beside."""
+    """A run."""
 
     id = serializers.CharField(source="description.id")
     run_id = serializers.CharField(source="description.run_id")
@@ -166,7 +194,10 @@ class InstanceOut(Base):
 
 
 class FailureOut(Base):
-    """Why the last attempt of an activity failed; the words need the permission to see payloads."""
+    """The failure of the last attempt of an activity.
+
+    You need the permission to see payloads to see its texts.
+    """
 
     type = serializers.CharField()
     message = serializers.CharField()
@@ -177,7 +208,10 @@ class FailureOut(Base):
 
 
 class ActivityOut(Base):
-    """An activity that has no result yet. ``max_attempts`` 0: without limit; ``next_try`` only while it is retrying."""
+    """An activity that has no result yet.
+
+    ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
+    """
 
     seq = serializers.IntegerField()
     activity = serializers.CharField()
@@ -193,7 +227,10 @@ class ActivityOut(Base):
 
 
 class AskedOut(Base):
-    """A human task that is open in a run; ``human-tasks/<id>/`` has the rest for who may see it himself."""
+    """An open human task of a run.
+
+    ``human-tasks/<id>/`` has the rest of it, if you may see it.
+    """
 
     id = serializers.UUIDField()
     key = serializers.CharField()
@@ -204,9 +241,10 @@ class AskedOut(Base):
 
 
 class FailedMessageOut(Base):
-    """A signal whose handler failed: ``messages/<id>/redeliver/`` and ``…/discard/`` take it by its id.
+    """A signal whose handler failed.
 
-    The words of ``message`` need the permission to see payloads.
+    ``messages/<id>/redeliver/`` and ``messages/<id>/discard/`` take its id. You need the permission to see payloads to
+    see the text of ``message``.
     """
 
     id = serializers.CharField()
@@ -217,9 +255,10 @@ class FailedMessageOut(Base):
 
 
 class InstanceDetail(InstanceOut):
-    """A run alone: what it has open, too. ``human_tasks``: the first fifty.
+    """One run, with its open activities, its failed messages and its first fifty open human tasks.
 
-    ``notice`` is in the answer of an operation: what to know of the run, such as that no worker has its code.
+    ``notice`` is in the response to an operation. It says what you should know about the run, such as that no worker
+    has its code.
     """
 
     notice = serializers.CharField(required=False)
@@ -229,7 +268,7 @@ class InstanceDetail(InstanceOut):
 
 
 class RunNamesOut(Base):
-    """How a run is found again: all that is told of what he did to whoever may not look at it (``view_instance``)."""
+    """The names of a run: the response to an operation if you may not look at the run (``view_instance``)."""
 
     id = serializers.CharField()
     run_id = serializers.CharField()
@@ -237,15 +276,16 @@ class RunNamesOut(Base):
 
 
 class RunOut(Base):
-    """What is answered to whoever has done something to a run: one of ``variants``. It is described, and never made."""
+    """The response to an operation on a run: the run, or only its names if you may not look at it."""
 
+    # Only described, in OpenAPI: ``RunViewSet`` chooses one of them when it responds.
     variants = (InstanceDetail, RunNamesOut)
 
 
 class EventOut(Base):
     """An event of the history.
 
-    What the codec cannot read is shown as such: the others of the page are not hurt by it.
+    If the codec cannot read its attributes, they are an object with ``unreadable``, and the other events are complete.
     """
 
     seq = serializers.IntegerField()
@@ -257,13 +297,18 @@ class EventOut(Base):
     def get_attributes(self, event: HistoryEvent) -> Any:
         redactor: Redactor = self.context["view"]
         attributes = event.data
+        # One event under a lost key must not make the whole page of the history fail.
         if isinstance(attributes, UnreadablePayload):
             return _unreadable_payload(attributes, redactor)
         return redactor.redact_attributes(attributes, kind=event.kind)
 
 
 class JobOut(Base):
-    """A bulk job; ``left`` are runs that it has not come to. ``by`` is who started it, as he was called then."""
+    """A bulk job.
+
+    ``left`` is the number of runs that it has not reached yet. ``by`` is the person who started it, under the name that
+    they had at that time.
+    """
 
     id = serializers.UUIDField()
     action = serializers.CharField()
@@ -279,10 +324,10 @@ class JobOut(Base):
 
 
 class ItemOut(Base):
-    """A run of a bulk job: ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed.
+    """A run of a bulk job.
 
-    ``part`` is the number of the activity or timer of the run, where the action is about one. ``tries``: how often the
-    run was busy.
+    ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed. If the action is about activities
+    or timers, ``part`` is the command number of one of them. ``tries`` counts how often the run was busy.
     """
 
     seq = serializers.IntegerField(source="pk")
@@ -298,13 +343,12 @@ class ItemOut(Base):
 
 
 class HumanTaskOut(Base):
-    """What a person is asked to decide; ``text`` says it in a sentence or two.
+    """A human task; ``text`` describes it in a sentence or two.
 
-    ``asked``: who may decide, as words (``user:ann``, ``group:managers``, ``perm:shop.approve``), those among them to
-    whom it was handed on.
-    ``ending`` is what became of a closed one: decided (``outcome``), overdue, cancelled or run_closed.
-    ``four_eyes`` is the scope in which somebody else has to decide: chain or run. ``nobody_left``: it shuts out
-    everybody whom the task asks.
+    ``asked`` lists who may decide, as words: ``user:ann``, ``group:managers``, ``perm:shop.approve``. It includes the
+    people to whom the task was delegated. ``ending`` says what became of a closed task: decided (with ``outcome``),
+    overdue, cancelled or run_closed. ``four_eyes`` is the scope in which a different person must decide: chain or run.
+    ``nobody_left`` is true if this excludes everybody whom the task asks.
     """
 
     id = serializers.UUIDField()
@@ -335,10 +379,10 @@ class HumanTaskOut(Base):
 
 
 class FormOut(Base):
-    """What ``data`` of a decision is to be, by ``kind``.
+    """The form of a decision: what its ``data`` must be, by ``kind``.
 
-    none: nothing is asked; schema: what ``schema`` says; django: an object with these ``names``. ``digest`` goes with
-    the decision as ``form``.
+    none: no data; schema: a value that matches the JSON Schema ``schema``; django: an object with these ``names``. Send
+    ``digest`` with the decision as ``form``.
     """
 
     kind = serializers.ChoiceField(choices=("none", "schema", "django"))
@@ -348,9 +392,10 @@ class FormOut(Base):
 
 
 class HumanTaskDetail(HumanTaskOut):
-    """One alone. ``shows``: what people decide about, beside the title. ``form`` null: its code is not in this process.
+    """One human task, with its form.
 
-    ``why_not``: why you may not decide it now.
+    ``shows`` is the value that people decide about, besides the title. ``form`` is null if this process does not have
+    the code of the task. ``why_not`` says why you may not decide it now, and is null if you may.
     """
 
     shows = serializers.JSONField(allow_null=True)
@@ -359,11 +404,12 @@ class HumanTaskDetail(HumanTaskOut):
 
 
 class TimelineOut(Base):
-    """A thing that happened, or is happening: ``text`` is the row in words for people.
+    """A thing that happened in the run, or is happening.
 
-    ``first`` and ``last`` are the seqs of its events, ``activation`` is that of the first one; ``seq`` is the number of
-    its command, by which operations name an activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended
-    it by hand; ``key`` is the id of a child, the version of a run or the step of a decision.
+    ``text`` is the row in words. ``first`` and ``last`` are the ``seq`` of its first and last event, and ``activation``
+    is the number of the activation of its first event. ``seq`` is its command number, by which operations name an
+    activity or a timer. ``due`` is the due time of a timer. ``who`` is the person who sent the message, or ended the
+    thing by hand. ``key`` is the id of a child, the version of a run, or the step of a decision.
     """
 
     kind = serializers.CharField()
@@ -384,9 +430,10 @@ class TimelineOut(Base):
 
 
 class WorkerOut(Base):
-    """A process that advances runs and does activities. ``alive``: its lease has not run out.
+    """A process that advances runs and runs activities.
 
-    ``drained_at``: since when it takes nothing new; null: it takes work.
+    ``alive`` is true if its lease has not expired. ``drained_at`` is the time since which it takes nothing new, and
+    null if it takes work.
     """
 
     id = serializers.UUIDField()
@@ -408,7 +455,10 @@ class WorkerOut(Base):
 
 
 class MessageOut(Base):
-    """A signal, update or query that a class has. ``schema``: JSON Schema of its argument; null: any JSON."""
+    """A signal, update or query that a class declares.
+
+    ``schema`` is the JSON Schema of its argument; null allows any JSON.
+    """
 
     name = serializers.CharField()
     schema = serializers.JSONField(allow_null=True)
@@ -417,7 +467,10 @@ class MessageOut(Base):
 
 
 class AcceptedOut(Base):
-    """A message that a run takes now. ``why_not``: why whoever asks may not send it; null: he may."""
+    """A message that a run accepts now.
+
+    ``why_not`` says why you may not send it, and is null if you may.
+    """
 
     kind = serializers.ChoiceField(choices=("signal", "update", "resume"))
     name = serializers.CharField()
@@ -428,7 +481,10 @@ class AcceptedOut(Base):
 
 
 class OperationOut(Base):
-    """What an operator does to a run, an activity or a timer of it. ``why_not``: why it cannot be done now."""
+    """An operation on a run, or on one of its activities or timers.
+
+    ``why_not`` says why you cannot do it now, and is null if you can.
+    """
 
     name = serializers.CharField()
     of = serializers.ChoiceField(choices=("run", "activity", "timer"))
@@ -438,7 +494,10 @@ class OperationOut(Base):
 
 
 class TypeOut(Base):
-    """A class of this process, in one of its versions. ``startable``: by whoever asks, from here."""
+    """One version of a workflow class that this process has.
+
+    ``startable`` is true if you may start it over REST.
+    """
 
     workflow = serializers.CharField()
     version = serializers.IntegerField()
@@ -454,7 +513,11 @@ class TypeOut(Base):
 
 
 class EndOut(Base):
-    """How a run ended that did not complete. ``code``: ours; ``type`` of the exception, ``reason`` of the failure."""
+    """The end of a run that did not complete.
+
+    ``code`` is the stable code of the error, ``type`` the type of the exception, and ``reason`` the reason of the
+    failure.
+    """
 
     code = serializers.CharField()
     detail = serializers.CharField()
@@ -463,7 +526,7 @@ class EndOut(Base):
 
 
 class ResultOut(Base):
-    """Of a closed run: ``result``, or ``error``."""
+    """The end of a closed run: its ``result``, or an ``error``."""
 
     status = serializers.CharField()
     result = serializers.JSONField(required=False, allow_null=True)
@@ -471,7 +534,7 @@ class ResultOut(Base):
 
 
 class NoResultOut(Base):
-    """Of an open run."""
+    """The state of a run that is still open."""
 
     status = serializers.CharField()
     blocked = serializers.JSONField(allow_null=True)
@@ -479,21 +542,27 @@ class NoResultOut(Base):
 
 
 class SignalOut(Base):
-    """It is in the inbox of the run with that business id."""
+    """The signal was stored in the inbox of the run with this business id."""
 
     id = serializers.CharField()
     signal = serializers.CharField()
 
 
 class UpdateOut(Base):
-    """The response to the update of that id."""
+    """The response to an update.
+
+    ``id`` is its message id.
+    """
 
     id = serializers.CharField()
     result = serializers.JSONField(allow_null=True)
 
 
 class NoOutcomeOut(Base):
-    """``accepted``: it is in the history, and only its outcome is missing."""
+    """An update that has no outcome yet.
+
+    ``accepted`` is true if the update is in the history already.
+    """
 
     id = serializers.CharField()
     accepted = serializers.BooleanField()
@@ -501,13 +570,13 @@ class NoOutcomeOut(Base):
 
 
 class AnswerOut(Base):
-    """The answer to a query."""
+    """The response to a query."""
 
     result = serializers.JSONField(allow_null=True)
 
 
 class ProblemOut(Base):
-    """An error, after RFC 9457, with our code."""
+    """An error as defined by RFC 9457, with a stable ``code``."""
 
     type = serializers.CharField()
     title = serializers.CharField()

@@ -1,4 +1,4 @@
-"""Switches: what somebody has switched off for all workers."""
+"""Switches: what is switched off for all workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from temporalex_django.rest.contracts import PAGES
 
 
 class SwitchBody(serializers.ReasonBody):
-    """Which switch: the name of a queue, an activity or a workflow class."""
+    """A switch: the kind, and the name of a queue, an activity or a workflow class."""
 
     kind = fields.ChoiceField(choices=SwitchedOff.Switchable.values)
     name = fields.CharField(max_length=300)
 
 
 class SwitchOut(serializers.Base):
-    """A switch that is off, since when, and who did it."""
+    """A switch that is off, with the time, the person and the reason."""
 
     kind = fields.CharField()
     name = fields.CharField()
@@ -49,7 +49,7 @@ def _switch_contract(action: type[SwitchOff], summary: str) -> Contract:
 
 
 class SwitchViewSet(ContractViewSet):
-    """Of the whole fleet, whosever runs there are."""
+    """The switches of the whole fleet, whatever runs exist for the caller."""
 
     def get_queryset(self) -> QuerySet[SwitchedOff]:
         return SwitchedOff.objects.using(storage().alias).order_by("-id")
@@ -65,22 +65,29 @@ class SwitchViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """One read."""
+        """Return the switches that are off, the latest first. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*SwitchOut(page, many=True).data])
 
     @with_contract(_switch_contract(SwitchOff, "Switch a queue, an activity or a workflow class off"))
     def off(self, request: Request) -> Response:
-        """200: workers hear of it within a second, and take nothing of it. 409 when it is off already."""
+        """Switch a queue, an activity or a workflow class off: status 200.
+
+        Workers notice it within a second, and take nothing of it. Status 409 if it is off already.
+        """
         return self._run_action(SwitchOff)
 
     @with_contract(_switch_contract(SwitchOn, "Switch it on again"))
     def on(self, request: Request) -> Response:
-        """200: what waited goes on. 409 when it is not off."""
+        """Switch it on again: status 200.
+
+        What waited continues. Status 409 if it is not off.
+        """
         return self._run_action(SwitchOn)
 
     def _run_action(self, action: type[SwitchOff]) -> Response:
         body = self._body()
+        # ``kind`` and ``name`` are positional: the rest of the body is what every operation takes.
         name = body.pop("name")
         row = action(body.pop("kind"), name, by=self._actor(), **body).execute()
         return Response(SwitchOut(row).data)

@@ -1,4 +1,7 @@
-"""How often: off, unless the project names a rate for one of our scopes in its ``DEFAULT_THROTTLE_RATES``."""
+"""Throttling by scope.
+
+It is off unless the project names a rate for a scope of this package in its ``DEFAULT_THROTTLE_RATES``.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,26 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
-#: Of the scopes' names: ``temporalex-read``, ``temporalex-start``, ``temporalex-message``, ``temporalex-act``.
+#: Prefix of the scopes: ``temporalex-read``, ``temporalex-start``, ``temporalex-message``, ``temporalex-act``.
 SCOPE_PREFIX = "temporalex-"
 
 
 class ScopeThrottle(SimpleRateThrottle):
-    """Counts by user and scope; no rate, no limit. The project's own default throttles are for his own views."""
+    """Throttle that counts requests by user and scope; a scope without a rate has no limit.
+
+    The default throttles of the project apply to its own views only.
+    """
 
     def __init__(self) -> None:
-        """The rate is known once the view is."""
+        """Read no rate yet: the scope is known only when a view asks."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         contract = getattr(view, "contract", None)
         if contract is None:
             return True
         self.scope = f"{SCOPE_PREFIX}{contract.scope}"
+        # DRF reads the rate of a throttle when it is created, but the scope of this one depends on the requested
+        # method.
         self.rate = cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope))
         if self.rate is None:
             return True

@@ -1,4 +1,4 @@
-"""What a class takes, as JSON Schema: of its annotations, as far as they say it."""
+"""The arguments of a workflow class as JSON Schema, as far as its annotations say it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 
 def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
-    """The versions of one class, as ``TypeOut`` has them."""
+    """Return the versions of one class, with the fields of ``TypeOut``."""
     return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 
 
 def schema_of(annotation: Any) -> Any:
-    """JSON Schema of a type; None where it says nothing, or nothing that can be said in a schema."""
+    """Return the JSON Schema of a type, or None if the type allows anything or cannot be written as a schema."""
     if annotation is Any or annotation is inspect.Parameter.empty:
         return None
     try:
         return msgspec.json.schema(annotation)
+    # Types of the project without a schema still decode: clients just get no description of them.
     except TypeError:
         return None
 
@@ -66,13 +67,14 @@ def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
 
 
 def _query_argument_type(fn: Callable[..., Any]) -> Any:
-    """The annotation of what a query is asked with, behind the state."""
+    """Return the annotation of the argument of a query, which comes after the state."""
     parameters = [*inspect.signature(fn).parameters]
+    # A query without an argument takes null alone.
     return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else type(None)
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:
-    """Of a graph: what its waiting steps may be given."""
+    """Return the events that the waiting steps of a graph take; none for a class that is no graph."""
     if not issubclass(cls, GraphWorkflow):
         return set()
     return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

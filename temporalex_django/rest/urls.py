@@ -1,6 +1,6 @@
-"""``path("api/", include("temporalex_django.rest.urls"))``.
+"""The addresses of the REST interface: ``path("api/", include("temporalex_django.rest.urls"))``.
 
-With a view set of the host's own ``include((routes(OurRuns), "runs"))``: bulk jobs are routed with it.
+With a view set of your own, write ``include((routes(OurRuns), "runs"))``. That also routes bulk jobs and human tasks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
 
 
 def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkViewSet) -> list[URLPattern]:
-    """The addresses of a view set, which may be a subclass, and of bulk jobs and human tasks of the runs it leaves."""
+    """Return the addresses of a view set of runs, and of the bulk jobs and human tasks of its runs.
+
+    ``viewset`` may be a subclass of ``InstanceViewSet``; its ``get_queryset`` restricts the jobs and tasks too.
+    """
     return [
         *(path(route, _build_view(viewset, actions), name=name) for route, name, actions in _RUN_ROUTES),
         *(
@@ -86,6 +89,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
                 _build_view(viewset, {"post": "operate"}, steering=action),
                 name=name,
             )
+            # Every operator action has an address: a new action needs no code here.
             for name, action in STEERING.items()
         ),
         *(
@@ -94,6 +98,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
                 _build_view(viewset, {"post": "operate"}, steering=STEERING[name]),
                 name=f"{name}_message",
             )
+            # The same actions under the address of the message, whose id comes from the path instead of the body.
             for name in ("redeliver", "discard")
         ),
         *(
@@ -108,16 +113,20 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """The last part of its address: of what is done to a run in words, elsewhere the name of the operation."""
+    """Return the last part of an action's address; for runs, words are joined by hyphens."""
     return action.name.replace("_", "-") if action.target_kind == "run" else action.name
 
 
 def _build_view(
     viewset: type[ContractViewSet], actions: dict[str, str], **options: Any
 ) -> Callable[..., HttpResponseBase]:
-    """Outside of ATOMIC_REQUESTS: an update waits for its outcome with no transaction open."""
+    """Return the view of a route, outside of ``ATOMIC_REQUESTS``.
+
+    An update waits for its outcome with no transaction open.
+    """
+    # A waiting request inside a transaction would hold its locks, and could not see what others commit.
     view: Callable[..., HttpResponseBase] = viewset.as_view({**actions}, **options)
-    transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it marks the view itself
+    transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it sets an attribute of the view
     return view
 
 

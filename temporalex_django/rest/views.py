@@ -1,4 +1,7 @@
-"""Runs over HTTP. Every verb is one class of ``actions``; what is read are plain querysets."""
+"""The view set of runs: it starts them, sends messages and operates them.
+
+Each operation is one class of ``actions`` (see decision 36). Reads use plain querysets.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,15 @@ _UPDATE_RESPONSES = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
 
 class InstanceViewSet(RunReadViewSet):
-    """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it).
+    """The addresses of runs.
 
-    Subclass it, and route it with ``urls.routes``.
+    ``<id>`` is a run id, or a business id, which means its newest run. ``?workflow=`` selects a class if several have
+    that id. You can subclass it and route your subclass with ``urls.routes``.
 
-    The caller is judged before the run is looked up, and that before the body.
+    A request is checked in this order: the caller, the run, the body.
     """
 
-    #: What an address does that is made of ``actions.registry.STEERING``.
+    #: The operator action of an address that is made from ``actions.registry.STEERING``.
     steering: type[OperatorRunAction[Any]] | None = None
 
     @with_contract(
@@ -67,7 +71,10 @@ class InstanceViewSet(RunReadViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a run: 201."""
+        """Start a run: status 201.
+
+        The response is the run, with its address in ``Location``.
+        """
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
         search_attributes = parse_all(body["search_attributes"], cls.search_attributes, label=f"start of {cls.name}")
@@ -88,7 +95,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def signal(self, request: Request, id: str, name: str) -> Response:
-        """202: the run reads it in its next turn."""
+        """Send a signal: status 202. The run reads it in its next turn."""
         target = self._find_target(id)
         body = self._body()
         message_id = self._message_id(body)
@@ -110,9 +117,10 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def send_update(self, request: Request, id: str, name: str) -> Response:
-        """200 with the response.
+        """Send an update and return its response: status 200.
 
-        202 when there is none after ``wait`` seconds: ask at its Location, or send the same id again.
+        Status 202 if there is none after ``wait`` seconds. Then ask at the address in ``Location``, or send the same id
+        again.
         """
         target = self._find_target(id)
         body, wait = self._body(), self._wait_seconds(default=DEFAULT_WAIT)
@@ -136,8 +144,9 @@ class InstanceViewSet(RunReadViewSet):
         read_contract("The response to an update that was sent before", _UPDATE_RESPONSES, WORKFLOW, UPDATE_ID)
     )
     def outcome(self, request: Request, id: str, name: str) -> Response:
-        """Of an update that was sent before, by ``?id=``."""
+        """Return the response to an update that was sent before with the id ``?id=``."""
         target, update_id = self._find_target(id), request.query_params.get("id", "")
+        # Marks the response as showing payloads, so that the read is audited.
         self._redactor(target.row)
         try:
             return Response(
@@ -152,7 +161,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
-        """200 with the answer."""
+        """Return the answer to a query: status 200."""
         target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})
@@ -169,18 +178,26 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def resume(self, request: Request, id: str) -> Response:
-        """200: the step has its event. 409 when none or several steps wait for it."""
+        """Give a waiting step of a graph its event: status 200.
+
+        Status 409 if no step waits for the event, or several do.
+        """
         target = self._find_target(id)
         body = self._body()
         event_fields = {name: body[name] for name in ("event", "step", "data")}
         resume = Resume(target, **event_fields, id=request.headers.get(IDEMPOTENCY_KEY), exact=True, by=self._actor())
         with translate_key_reuse(request):
             resume.execute()
+        # The step may have ended the run or continued it as new: show the present run of the chain.
         return self._run_response(find_chain(target.chain_id, storage=storage()))
 
     @with_idempotency_key
     def operate(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
-        """200 and the run as it stands then, 201 and the new one where that is what it makes, 204 where it is gone."""
+        """Do the operation of this address to the run.
+
+        Status 200 with the run as it is then, 201 with a new run if the operation creates one, and 204 if the run was
+        deleted.
+        """
         assert self.steering is not None
         target = self._find_target(id)
         selector: dict[str, Any] = {} if seq is None else {"seq": seq}
@@ -188,10 +205,12 @@ class InstanceViewSet(RunReadViewSet):
         action = self.steering(target, by=self._actor(), **{**self._body(), **selector})
 
         def execute() -> tuple[RunTarget, bool]:
+            # The run is compared under the lock in which the action runs: no other change can come between them.
             with require_unchanged(target, self._if_match_versions(request)):
                 outcome = action.execute()
             return (outcome, True) if isinstance(outcome, RunTarget) else (self._current_target(target), False)
 
+        # A repeated request shows the run of the first response, so its id is stored with the key.
         selected_run_id, is_new = self._run_once(execute, lambda outcome: (outcome[0].selected_run_id, outcome[1]))
         response = self._operation_response(selected_run_id, is_new=is_new)
         if response.data is not None and (notice := str(action.notice)):
@@ -202,13 +221,18 @@ class InstanceViewSet(RunReadViewSet):
         try:
             target = self._find_target(str(object_id))
         except errors.WorkflowNotFound:
+            # A new run that is gone was deleted later; without a new run, the deletion may be what the request did.
             if is_new:
                 raise
             return Response(status=204)
+        # An address with an id operates a run, one without it starts one.
         return self._operation_response(target, is_new=is_new) if "id" in names else self._created_response(target)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
-        """What its business id means now, where that was asked for: a reset has made another run."""
+        """Return the run that a business id means now, if one was asked for: a reset creates another run.
+
+        A run that was asked for by its run id stays the same.
+        """
         if target.pinned is not None:
             return target
         try:
@@ -240,7 +264,10 @@ class InstanceViewSet(RunReadViewSet):
         )
 
     def _message_id(self, body: dict[str, Any]) -> str | None:
-        """What a client may send the same again by: ``id`` of the body, or ``Idempotency-Key``."""
+        """Return the message id that the client chose: ``id`` of the body, or the ``Idempotency-Key``.
+
+        Raises ``ValidationError`` if both are given.
+        """
         message_id: str | None = body["id"]
         key = self.request.headers.get(IDEMPOTENCY_KEY)
         if key is not None and message_id is not None:
@@ -248,6 +275,7 @@ class InstanceViewSet(RunReadViewSet):
         return message_id if key is None else key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
+        # With busy and unknown the update may not be stored, so there is no address to ask at.
         if exc.code != errors.UpdateTimeout.code:
             raise exc
         address = self._url_for("update", id=str(target.selected_run_id), name=name)

@@ -29,9 +29,10 @@ from temporalex_django.tasks.compat import (
 
 __all__ = ["DurableBackend", "DurableTask"]
 
-#: What raises has failed, as with Django's own backends; what a worker took with it when it died runs again.
+#: The default policy. A task that raises has failed, as with Django's own backends. The policy still retries a task
+#: that was lost with its worker.
 RETRY_LOST_ONLY = RetryPolicy(non_retryable=(BaseException, TimeoutError))
-#: How long the end of a task is kept.
+#: The default time for which the result of a task is kept.
 RETENTION = timedelta(days=7)
 _OPTIONS = ("retry", "retention")
 _POLICY_FIELDS = tuple(field.name for field in fields(RetryPolicy))
@@ -41,8 +42,9 @@ _POLICY_FIELDS = tuple(field.name for field in fields(RetryPolicy))
 class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
     """A task of this backend: ``@task(retry=RetryPolicy(max_attempts=5), start_to_close=60)``.
 
-    ``retry`` None is that of the backend. ``start_to_close``: an attempt may take so long, ``heartbeat``: it may be
-    silent for so long (``activity_context().heartbeat()``); timedeltas or seconds.
+    ``retry`` is the retry policy; None uses that of the backend. ``start_to_close`` is the longest time that an
+    attempt may take. ``heartbeat`` is the longest time between two calls of ``activity_context().heartbeat()``. Both
+    are timedeltas or seconds.
     """
 
     retry: RetryPolicy | None = None
@@ -51,13 +53,17 @@ class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
 
 
 class DurableBackend(BaseTaskBackend):
-    """Tasks in the tables of the workflows, run by the same workers.
+    """A task backend that stores tasks in the tables of the workflows; the same workers run them.
 
-    ``enqueue`` is one INSERT on the caller's connection: inside ``atomic()`` it commits or vanishes with it.
+    ``enqueue`` is one INSERT on the caller's connection. Inside ``atomic()`` it commits or rolls back with the
+    caller.
 
-    ``OPTIONS``: ``retry``, the policy of tasks that have none, as a ``RetryPolicy`` or a dict of its arguments (without
-    it one that raises has failed, and one whose worker died runs again); ``retention``, a timedelta or seconds for
-    which ends are kept, None for good (7 days).
+    ``OPTIONS`` has two keys:
+
+    - ``retry``: the policy of tasks that have none, as a ``RetryPolicy`` or a dict of its arguments. Without it, a task
+      that raises has failed, and a task whose worker died runs again.
+    - ``retention``: how long results are kept, as a timedelta or seconds. The default is 7 days; None keeps them for
+      ever.
     """
 
     task_class = DurableTask
@@ -65,11 +71,11 @@ class DurableBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-    #: By this workers know whose queues are theirs.
+    #: Workers read this attribute to find the backends whose queues they process.
     runs_on_temporalex = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Raises ``InvalidTaskBackend`` for options that cannot work."""
+        """Read the options of the backend. Raises ``InvalidTaskBackend`` for options that cannot work."""
         super().__init__(alias, dict(params))
         self.retry, self.retention = self._parse_options()
 
@@ -103,7 +109,7 @@ class DurableBackend(BaseTaskBackend):
         return retry, retention_seconds
 
     def validate_task(self, task: Task[Any, Any]) -> None:
-        """Raises ``InvalidTask``."""
+        """Check the task and its options. Raises ``InvalidTask``."""
         super().validate_task(task)
         try:
             ActivityOptions(**_timing_options(task))
@@ -111,20 +117,23 @@ class DurableBackend(BaseTaskBackend):
             raise InvalidTask(exc.message) from exc
 
     def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any, Any]:
-        """Raises ``InvalidTask``, and ``TypeError`` for arguments that are no JSON.
+        """Store a task with one INSERT and return its result, which is ``READY``.
 
-        ``NestingError`` inside workflow code, where ``await api.task(t, ...)`` is the way.
+        Raises ``InvalidTask``, and ``TypeError`` for arguments that are not JSON. Raises ``NestingError`` inside
+        workflow code: use ``await api.task(t, ...)`` there.
         """
-        from temporalex_django.actions.lone_tasks import enqueue  # noqa: PLC0415 - tasks are defined before models are
+        from temporalex_django.actions.lone_tasks import enqueue  # noqa: PLC0415 - tasks may be defined before models are loaded
         from temporalex_django.tasks.results import new_result  # noqa: PLC0415 - as above
 
         self.validate_task(task)
         try:
+            # The worker reads JSON. Normalize here, so that an argument that is not JSON fails in the caller.
             args, kwargs = normalize([*args], label=task.module_path), normalize(dict(kwargs), label=task.module_path)
         except PayloadError as exc:
             raise TypeError(exc.message) from exc
         timing_options = _timing_options(task)
         retry = timing_options.pop("retry") or self.retry
+        # Everything that a worker needs goes into the row: its code and settings may differ from those of this process.
         options = {
             **ActivityOptions(retry=retry, **timing_options).as_dict(),
             "backend": self.alias,
@@ -140,11 +149,12 @@ class DurableBackend(BaseTaskBackend):
             run_after=_make_aware(task.run_after),
         )
         result = new_result(task, id=number, at=at, args=args, kwargs=kwargs)
+        # Django's contract: the signal follows the enqueue at once, and does not wait for the commit.
         task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
-        """Raises ``TaskResultDoesNotExist``, also when it was kept long enough."""
+        """Return the stored result. Raises ``TaskResultDoesNotExist``, also after the retention has passed."""
         from temporalex_django.actions.lone_tasks import find_background_task  # noqa: PLC0415 - as above
         from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
 
@@ -154,7 +164,7 @@ class DurableBackend(BaseTaskBackend):
         return result_of(background_task)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """That there are tables, and workers for all queues."""
+        """Check that the app is installed, so that tables exist, and that the queues are named for the workers."""
         messages: list[checks.CheckMessage] = [*super().check(**kwargs)]
         if not apps.is_installed("temporalex_django"):
             messages.append(
@@ -176,10 +186,10 @@ class DurableBackend(BaseTaskBackend):
 
 
 def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """What a task says of its attempts; one of another class says nothing."""
+    """Return the retry policy and the timeouts of a task; each is None for a task of another class."""
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
 
 
 def _make_aware(moment: Any) -> Any:
-    """Without ``USE_TZ`` times are those of the default time zone."""
+    """Return an aware time. Without ``USE_TZ``, a naive time is in the default time zone."""
     return moment if moment is None or settings.USE_TZ or timezone.is_aware(moment) else timezone.make_aware(moment)

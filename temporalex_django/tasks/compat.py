@@ -1,4 +1,4 @@
-"""Django's classes of tasks: ``django.tasks`` where it is (6.0 and later), else the backport ``django-tasks``."""
+"""Django's classes of tasks: ``django.tasks`` in Django 6.0 and later, else the backport ``django-tasks``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ else:
         from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskError
+
+        # The backport kept the older names of two exceptions.
         from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
         from django_tasks.exceptions import InvalidTaskError as InvalidTask
         from django_tasks.exceptions import TaskResultDoesNotExist

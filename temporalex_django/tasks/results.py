@@ -1,4 +1,4 @@
-"""``TaskResult`` of Django, made of what the tables say; and its signals, which workers send."""
+"""Django's ``TaskResult`` objects, built from rows of the tables, and Django's task signals, which workers send."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def new_result(
     task: Task[Any, Any], *, id: UUID | str, at: datetime, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> TaskResult[Any, Any]:
-    """Of one that was enqueued just now."""
+    """Return the result of a task that was enqueued just now."""
     return TaskResult(
         task=task,
         id=str(id),
@@ -53,7 +53,10 @@ def new_result(
 
 
 def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
-    """Of one as it stands. Raises ``InvalidTask`` when its function is no task in this process."""
+    """Return the current result of a background task.
+
+    Raises ``InvalidTask`` when its function is not a task in this process.
+    """
     task_result: TaskResult[Any, Any] = TaskResult(
         task=task_of(background_task),
         id=str(background_task.id),
@@ -71,12 +74,13 @@ def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
         ],
         worker_ids=background_task.worker_ids,
     )
+    # TaskResult is frozen and does not take the value as an argument; Django's own backends set it like this.
     object.__setattr__(task_result, "_return_value", background_task.value)
     return task_result
 
 
 def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
-    """The task as it was enqueued. Raises ``InvalidTask``."""
+    """Return the task with the options it was enqueued with. Raises ``InvalidTask``."""
     task: Task[Any, Any] = _import_task(background_task.path)
     task_options = {
         "priority": background_task.priority,
@@ -84,10 +88,12 @@ def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
         "run_after": _to_django_time(background_task.run_after),
         "backend": background_task.backend,
     }
+    # Return the imported object itself where possible, so that it is identical to the task in the user's module.
     is_unchanged = all(getattr(task, name) == value for name, value in task_options.items())
     return task if is_unchanged else task.using(**task_options)
 
 
+# The same few paths are looked up again and again. Errors are not cached, so a later import may succeed.
 @lru_cache(maxsize=1024)
 def _import_task(path: str) -> Any:
     module, _, name = path.rpartition(".")
@@ -105,22 +111,30 @@ def _to_django_time(moment: datetime | None) -> Any:
 
 
 class DjangoTaskHost:
-    """``authoring.django_tasks.TaskHost``."""
+    """The implementation of ``authoring.django_tasks.TaskHost`` for Django's classes."""
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Of a lone one with its own result; in a workflow with one that is there for the attempt alone."""
+        """Return the ``TaskContext`` of an attempt.
+
+        The context of a background task has its stored result. In a workflow there is no such row, so the result
+        exists for the attempt alone.
+        """
         background_task = None if attempt.workflow_id else find_background_task(attempt.run_id)
         now = timezone.now()
         if background_task is not None:
             result = result_of(background_task)
         else:
             result = new_result(task, id=attempt.idempotency_key, at=now, args=args, kwargs=kwargs)
+            # TaskContext.attempt is the length of this list, so it needs one entry per attempt. Which ids they are has
+            # no meaning inside a workflow.
             result.worker_ids.extend([attempt.run_id] * attempt.attempt)
         running_fields = {
             "status": TaskResultStatus.RUNNING,
             "started_at": result.started_at or now,
             "last_attempted_at": now,
         }
+        # The dataclass is frozen. The row may not have the start of this attempt yet, because an attempt begins after
+        # its claim (see decision 35).
         for name, value in running_fields.items():
             object.__setattr__(result, name, value)
         return TaskContext(task_result=result)
@@ -128,17 +142,18 @@ class DjangoTaskHost:
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """The same for code of an event loop, in which Django asks no database."""
+        """Return ``context(...)`` in code of an event loop, where Django refuses database queries."""
         return await sync_to_async(self.context)(task, attempt, args, kwargs)
 
     def notify_started(self, state: Any) -> None:
-        """``task_started``, in the thread of the attempt."""
+        """Send ``task_started``, in the thread of the attempt."""
         self._send(task_started, started_task(state))
 
     def notify_finished(self, result: Any) -> None:
-        """``task_finished``, after the commit of the end."""
+        """Send ``task_finished``, after the result is committed."""
         self._send(task_finished, finished_task(result))
 
     def _send(self, signal: Any, background_task: BackgroundTask) -> None:
+        # Building the result imports the task's module: skip it when nobody listens.
         if signal.receivers:
             signal.send_robust(type(task_backends[background_task.backend]), task_result=result_of(background_task))

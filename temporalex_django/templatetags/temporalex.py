@@ -1,4 +1,4 @@
-"""``{% load temporalex %}``: what whoever looks at a page may decide now, on pages of the host's own."""
+"""Template tags for your own pages: the human tasks that the user may decide now (``{% load temporalex %}``)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ _MAX_COUNT = 100
 
 @register.inclusion_tag("temporalex_django/inbox.html", takes_context=True)
 def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: str = "") -> dict[str, Any]:
-    """A list of the first human tasks in the inbox of ``request.user``, each with a link to where it is decided.
+    """List the first human tasks in the inbox of ``request.user``, each with a link to the page that decides it.
 
-    ``workflow``: of that class alone. ``link``: the name of a page of your own that takes the id of a human task. One
-    query; nobody signed in: an empty list.
+    ``limit`` is the number of tasks, ``workflow`` the name of a class to which the list is restricted. ``link`` is the
+    URL name of a page of your own that takes the id of a human task. One query; without a signed-in user, none and an
+    empty list.
     """
     user = _user(context)
+    # One entry more than the list has shows that there are more, without a second query that counts them.
     entries = [] if user is None else asked_of(user, most=limit + 1, workflow=workflow, link=link)
     return {"tasks": entries[:limit], "more": len(entries) > limit}
 
 
 @register.simple_tag(takes_context=True)
 def temporalex_inbox_count(context: Any) -> int:
-    """How many there are, counted up to 100. One query."""
+    """Return the number of human tasks in the inbox of ``request.user``, counted up to 100. One query."""
     user = _user(context)
     return 0 if user is None else deciding.count_inbox(user, limit=_MAX_COUNT)
 
@@ -36,6 +38,7 @@ def temporalex_inbox_count(context: Any) -> int:
 def _user(context: Any) -> Any:
     request = context.get("request") or getattr(context, "request", None)
     user = getattr(request, "user", None)
-    if user is None:  # a page that shows somebody may call him so
+    # The request comes first: on a page about another user, "user" in the context may be that one.
+    if user is None:
         user = context.get("user")
     return user if user is not None and user.is_authenticated else None

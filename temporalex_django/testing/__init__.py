@@ -1,4 +1,4 @@
-"""Test kit: workflows in memory with a virtual clock, the same on the database, assertions, and ``drain``."""
+"""The test kit: environments with a virtual clock (in memory or on the database), assertions, and ``drain``."""
 
 from __future__ import annotations
 

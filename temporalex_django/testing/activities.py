@@ -1,4 +1,4 @@
-"""Activities of an environment: they, or stand-ins, run here and now, or are held until the test ends them."""
+"""Activities of an environment: they or their stand-ins run at once, or are held until the test ends them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from temporalex_django.graph.steps import Step, StepRef
 from temporalex_django.testing.environment_base import Crash, EnvironmentBase
 
 _ALL_TIMEOUTS = ("schedule_to_start", "start_to_close", "heartbeat", "schedule_to_close")
-#: Activities that are looked at together.
+#: The number of activities that one search for timeouts reads.
 _EXPIRY_LIMIT = 1000
 OWNER = 1
 
 
 class EnvironmentActivities(EnvironmentBase):
-    """How a test stands in for activities, and what becomes of their attempts."""
+    """The activities of an environment: stand-ins, held calls, attempts and their timeouts."""
 
     def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
-        """Run ``stand_in`` (plain or async, same arguments) instead of the activity, or of the steps of a class."""
+        """Run ``stand_in`` instead of an activity, or instead of the steps of a class.
+
+        The stand-in takes the same arguments and may be a plain or an async function.
+        """
         self._stand_ins[_activity_name(activity)] = stand_in
 
     def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
@@ -40,14 +43,17 @@ class EnvironmentActivities(EnvironmentBase):
         self._held_activities.add(_activity_name(activity))
 
     def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
-        """End the oldest held call with a value, for good (a step's ``Err`` is not tried again).
+        """End the oldest held call with a value.
 
-        Raises ``LookupError`` when none is held.
+        The result is final: a step's ``Err`` is not tried again. Raises ``LookupError`` when no call is held.
         """
         self._end_held_call(activity, lambda task: self._complete_task(task, value))
 
     def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
-        """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
+        """End the oldest held call with an error.
+
+        The failure is final: no retry follows. Raises ``LookupError`` when no call is held.
+        """
         self._end_held_call(activity, lambda task: activity_policy.failed_result(task, error, self.clock, final=True))
 
     def _complete_task(self, task: TaskState, value: Any) -> TaskResult:
@@ -65,13 +71,14 @@ class EnvironmentActivities(EnvironmentBase):
         for task in [task for task in self._held_tasks if task.activity == name]:
             task_result = make_result(task)
             self._held_tasks.remove(task)
+            # False means that the call is not open any more (for example, its run was closed): try the next one.
             if self.engine.tasks.finish_tasks([task_result]):
                 self._drive()
                 return
         raise LookupError(f"no call of {name} is held: call env.hold(...) before it is scheduled")
 
     def perform(self, task: TaskState) -> Any:
-        """Run an activity, or its stand-in, here and now."""
+        """Run an activity, or its stand-in, at once in this thread, and return the encoded result."""
         activity = activities_of.find(task.activity)
         own, args, kwargs = activity.decode_call(task.args, task.kwargs, EnvironmentSource(self, task))
         fn = self._stand_ins.get(task.activity, own)
@@ -80,6 +87,7 @@ class EnvironmentActivities(EnvironmentBase):
             self._heartbeats[task.id, task.attempt, OWNER] = details
 
         context = activity_policy.activity_context(task, send_heartbeat=heartbeat)
+        # An activity is no part of a workflow, so the guard must not refuse what it does.
         with current.outside_workflow(None), use_context(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
@@ -106,9 +114,11 @@ class EnvironmentActivities(EnvironmentBase):
                 except BaseException as exc:
                     if task.atomic or self._breaks_transaction(exc):
                         raise
-                    failure = exc  # an external activity is no transaction: what it did before it failed stays
+                    # An external activity has no transaction, so what it wrote before it failed stays.
+                    failure = exc
                 if task.atomic and self._maybe_crash("after_activity"):
-                    raise Crash  # its transaction is rolled back, with all that it wrote
+                    # Leave the savepoint by an error: that rolls back all that the atomic activity wrote.
+                    raise Crash
         except Crash:
             crashed = True
         except BaseException as exc:  # noqa: BLE001 - user code, as in a worker; its policy decides
@@ -122,30 +132,34 @@ class EnvironmentActivities(EnvironmentBase):
             )
             if task.chain_id is None:
                 result.error_entry = background_task.error_entry(failure)
+        # Store the last heartbeat before the result: a retry reads its details. A worker that died has sent none.
         if self._heartbeats and not crashed:
             self.engine.tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
+        # Announce only a result that counts: the attempt may have closed or cancelled its own run.
         if self.engine.tasks.finish_tasks([result]):
             self._announce_attempt(task, result)
         self._maybe_crash("after_result")
 
     def _lost_result(self, task: TaskState) -> TaskResult:
-        """The worker died.
+        """Return the result of an attempt whose worker died.
 
-        An atomic activity was a part of its transaction: nothing of it was, its attempt included.
+        An atomic activity was part of the transaction that was rolled back, so its attempt does not count.
         """
         if task.atomic:
             return TaskResult(task=task, retry_at=self.clock, count=False)
         return activity_policy.lost_result(task, self.clock)
 
     def _run_next_activity(self) -> bool:
-        """Run the activity that is due first; its result is an activation of its own."""
+        """Run the activity that is due first. Its result is an activation of its own. Return False if none is due."""
         claim = self.engine.tasks.claim_tasks
+        # One at a time, so that the order of attempts is the same in every run of the test.
         while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
             tasks[0].started_at = self.clock
             if tasks[0].activity not in self._held_activities:
                 self._commit_attempt(tasks[0])
                 return True
+            # A held call stays claimed, as if a worker were busy with it. The search continues with the next one.
             self._held_tasks.append(tasks[0])
         return False
 
@@ -156,6 +170,8 @@ class EnvironmentActivities(EnvironmentBase):
         return min(passes, default=None)
 
     def _expire(self) -> None:
+        # The test decides when a held call has heartbeats or a result, so all four timeouts are checked here. The
+        # database search covers the other tasks.
         for task in list(self._held_tasks):
             timeout = _first_timeout(task)
             if timeout is not None and timeout[0] <= self.clock:
@@ -169,13 +185,13 @@ class EnvironmentActivities(EnvironmentBase):
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
-    """When the first timeout of a held call passes, and which: it may be waiting to begin as well as under way."""
+    """Return the time and the name of the first timeout of a held call, which may not have started yet."""
     return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, heartbeat_at=task.beat_at)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSource:
-    """``authoring.activity.RunSource`` of an attempt in an environment."""
+    """The implementation of ``authoring.activity.RunSource`` for an attempt in an environment."""
 
     env: EnvironmentBase
     task: TaskState
@@ -189,7 +205,7 @@ class EnvironmentSource:
 
 
 def _activity_name(activity: Activity[Any, Any] | StepRef) -> str:
-    """An activity's, or that of the activity that runs a step."""
+    """Return the name of an activity, or of the activity that runs a step."""
     if is_task(activity):
         return task_activity(activity).name
     is_step = isinstance(activity, (Step, type))

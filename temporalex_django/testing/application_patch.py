@@ -1,7 +1,7 @@
-"""What stands under the application while a ``DjangoEnvironment`` is entered: its clock, its turns, its commit points.
+"""Patches under the application while a ``DjangoEnvironment`` is entered: its clock, its turns and its commit points.
 
-Views, signal receivers and activities then start and message runs of the environment by the ways that they always use.
-Nothing of it is there outside of ``with``.
+Views, signal receivers and activities then start and message runs of the environment through their usual calls.
+Outside of ``with`` nothing is patched.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from temporalex_django.testing.database import DjangoEnvironment
 
 _EPOCH = datetime.fromtimestamp(0, tz=timezone.get_fixed_timezone(0))
-#: Ids of one instant of the virtual clock keep their order: so many nanoseconds lie between two of them.
+#: Nanoseconds between two ids that are drawn at one time of the virtual clock, so that ids keep their order.
 _BETWEEN_IDS = 1_000
 _entered_environments: list[DjangoEnvironment] = []
 
 
 class EnvironmentWaitStrategy(waiting.WaitStrategy):
-    """Whoever waits lets the environment do what there is to do."""
+    """A wait strategy that lets the environment work instead of waiting for other processes."""
 
     def __init__(self, env: DjangoEnvironment) -> None:
         self.run_pending = env.work
 
     def in_transaction(self, alias: str) -> bool:
-        """The transaction of a ``TestCase`` is no transaction of the application's."""
+        """Return True if the application has a transaction open; the blocks of a ``TestCase`` do not count."""
         return has_open_transaction(alias)
 
 
 @contextmanager
 def patch_application(env: DjangoEnvironment) -> Iterator[None]:
-    """Put the environment under the application. Raises ``TemporalexError`` where another one is already."""
+    """Run the application on the environment. Raises ``TemporalexError`` where another environment is entered."""
     if _entered_environments:
         raise TemporalexError("a DjangoEnvironment is entered already: the application runs on one at a time")
     _entered_environments.append(env)
@@ -62,7 +62,7 @@ def patch_application(env: DjangoEnvironment) -> Iterator[None]:
 
 
 def is_entered(env: DjangoEnvironment) -> bool:
-    """Whether the application runs on this environment now."""
+    """Return True if the application runs on this environment now."""
     return env in _entered_environments
 
 
@@ -72,7 +72,7 @@ def _patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
         *_clock_patches(env),
         *_turn_patches(env),
         (waiting, "wait_strategy", EnvironmentWaitStrategy(env)),
-        # the environment takes all that is due
+        # The environment runs whatever is due, so the application must not report that no live worker can.
         (LiveWorkers, "missing_worker", lambda _self, **_options: None),
         (LiveWorkers, "can_run_activity", lambda _self, _activity, **_options: True),
         (LiveWorkers, "unpolled_tasks", lambda _self: Q(pk__in=[])),
@@ -88,15 +88,18 @@ def _storage_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
 
     def init(self: DjangoStorage, *args: Any, **options: Any) -> None:
         original_init(self, *args, **options)
+        # A storage of the application reads the virtual clock; one that has a clock keeps it.
         if self.clock is None and self.alias == env.storage.alias:
             self.clock = env.now
 
     @contextmanager
     def committing(self: DjangoStorage, *args: Any, **options: Any) -> Iterator[None]:
+        # The test's transaction never commits, so what waits for the commit is called when this block ends.
         with commit_point(self.alias), original_transaction(self, *args, **options):
             yield
 
     def after_commit(self: DjangoStorage, callback: Callable[[], None]) -> None:
+        # Inside the test's own blocks alone, Django would keep the callback until a commit that never comes.
         if has_open_transaction(self.alias):
             original_on_commit(self, callback)
         else:
@@ -110,9 +113,14 @@ def _storage_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
 
 
 def _clock_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
-    """``django.utils.timezone.now``, by whatever name somebody has it; ids of runs begin with the time."""
+    """Return the patches for the clock of ``django.utils.timezone.now`` and of run ids, which begin with the time.
+
+    The patch is inside the module ``timezone``, so it also works for code that imported ``now`` by name.
+    """
     id_counter = count(1)
 
+    # timezone.now() calls datetime.now(). The stand-in is a subclass, so real datetimes must still pass isinstance
+    # checks against it.
     class VirtualDatetimeType(type):
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, datetime)
@@ -123,6 +131,7 @@ def _clock_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
             local_time = env.clock.astimezone(tz)
             return local_time if tz is not None else local_time.replace(tzinfo=None)
 
+    # In integers: a float of seconds has too few digits for nanoseconds.
     def time_ns() -> int:
         elapsed = env.clock - _EPOCH
         micros = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
@@ -132,8 +141,8 @@ def _clock_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
 
 
 def _turn_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
-    """Turns in requests are those of the environment's engine, with its memory."""
-    original_engine, original_follow_up = inline.engine, inline._follow_up  # noqa: SLF001 - it is put back
+    """Return the patches that make turns inside requests use the environment's engine, with its cache."""
+    original_engine, original_follow_up = inline.engine, inline._follow_up  # noqa: SLF001 - the patch calls it
 
     def environment_engine(alias: str) -> WorkflowEngine:
         return env.engine if alias == env.storage.alias else original_engine(alias)

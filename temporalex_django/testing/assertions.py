@@ -1,4 +1,4 @@
-"""Assertions about runs that say, when they fail, what is the case instead. Any handle will do."""
+"""Assertions about runs that report, when they fail, the actual state of the run. They take any handle."""
 
 from __future__ import annotations
 
@@ -34,13 +34,17 @@ def assert_waiting_for(
     human_task: str | None = None,
     until: datetime | None = None,
 ) -> None:
-    """The run is open and waits for all that is named, among others.
+    """Assert that the run is open and waits for everything that is named; it may wait for other things as well.
 
-    ``timer`` is what ``api.sleep(…, then=…)`` says, or the label of a phase or the key of a step that gives up in time;
-    ``signal`` and ``update`` are messages that would be taken now; ``event`` and ``step`` are of a graph; ``activity``
-    has no result yet; ``child`` is a class, or the id of a run; ``human_task`` is the title or the key of what people
-    are asked. ``until`` is when one of these, or any wait, is over. Raises ``AssertionError`` with what it waits for
-    instead, ``TypeError`` when nothing is named.
+    - ``timer``: the ``then`` of ``api.sleep(…, then=…)``, the label of a phase, or the key of a step with a timeout.
+    - ``signal``, ``update``: a message that the run would take now.
+    - ``event``, ``step``: of a graph.
+    - ``activity``: an activity that has no result yet.
+    - ``child``: a class, or the id of a run.
+    - ``human_task``: the title or the key of a human task.
+    - ``until``: the time at which one of these, or any wait, ends.
+
+    Raises ``AssertionError`` with what the run waits for instead, and ``TypeError`` when nothing is named.
     """
     arguments = {
         "timer": timer,
@@ -56,6 +60,7 @@ def assert_waiting_for(
     criteria = {name: value for name, value in arguments.items() if value is not None}
     if not criteria:
         raise TypeError(f"assert_waiting_for: say for what, with one of {', '.join(arguments)}")
+    # The structured waits are not part of the description, so they are read beside it.
     description, waits = handle.describe(), _waits_of(handle)
     for name, value in criteria.items():
         if description.status in CLOSED_STATUSES or not _PREDICATES[name](value, waits, description):
@@ -65,14 +70,17 @@ def assert_waiting_for(
 
 
 def assert_completed(handle: WorkflowHandle[Any], result: Any = _UNSET) -> None:
-    """The run completed, with ``result`` where one is given."""
+    """Assert that the run completed, and with ``result`` if it is passed."""
     description = _require_status(handle, "completed")
     if result is not _UNSET and (actual_result := handle.result(timeout=0)) != result:
         raise AssertionError(f"{_run_name(description)} completed with {actual_result!r}, not with {result!r}")
 
 
 def assert_failed(handle: WorkflowHandle[Any], type: str | None = None, match: str | None = None) -> None:
-    """The run failed, with an error of that type whose message has a place that the regular expression matches."""
+    """Assert that the run failed with an error of that type.
+
+    ``match`` is a regular expression that is searched in the message of the error.
+    """
     description = _require_status(handle, "failed")
     try:
         handle.result(timeout=0)
@@ -87,12 +95,12 @@ def assert_failed(handle: WorkflowHandle[Any], type: str | None = None, match: s
 
 
 def assert_cancelled(handle: WorkflowHandle[Any]) -> None:
-    """The run ended cancelled."""
+    """Assert that the run ended as cancelled."""
     _require_status(handle, "cancelled")
 
 
 def assert_blocked(handle: WorkflowHandle[Any], code: str | None = None) -> None:
-    """The run cannot go on, for the reason of that code (``nondeterminism``, ``unknown_workflow`` …)."""
+    """Assert that the run is blocked, for the reason with that code (``nondeterminism``, ``unknown_workflow`` …)."""
     description = handle.describe()
     if description.blocked is None:
         raise AssertionError(
@@ -104,7 +112,7 @@ def assert_blocked(handle: WorkflowHandle[Any], code: str | None = None) -> None
         )
 
 
-# -- tests, by the name of the argument --------------------------------------------------------------------------------
+# -- predicates, by the name of the argument ---------------------------------------------------------------------------
 
 
 def _has_timer(value: str, waits: list[_Wait], description: Description) -> bool:
@@ -113,6 +121,7 @@ def _has_timer(value: str, waits: list[_Wait], description: Description) -> bool
 
 
 def _can_take_signal(value: str, waits: list[_Wait], description: Description) -> bool:
+    # Outside of phases, code takes a signal by waiting for it.
     return value in description.accepts["signals"] or any(
         w["kind"] == "signal" and w.get("name") == value for w in waits
     )
@@ -127,6 +136,7 @@ def _has_event(value: str, waits: list[_Wait], description: Description) -> bool
 
 
 def _has_step(value: str, waits: list[_Wait], description: Description) -> bool:
+    # A step that runs is "step KEY"; one that waits is "step KEY: EVENTS".
     prefix = f"step {value}"
     return any(text == prefix or text.startswith(f"{prefix}:") for text in description.waiting_for)
 
@@ -161,13 +171,13 @@ _PREDICATES: Mapping[str, Callable[[Any, list[_Wait], Description], bool]] = {
 }
 
 
-# -- what is the case --------------------------------------------------------------------------------------------------
+# -- the actual state --------------------------------------------------------------------------------------------------
 
 
 def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
     if isinstance(handle, EnvironmentHandle):
         return list(handle.selected_run.waits)
-    from temporalex_django.models import Instance  # noqa: PLC0415 - a handle of the tables: Django is there
+    from temporalex_django.models import Instance  # noqa: PLC0415 - only handles of the database get here
 
     return list(Instance.objects.values_list("waits", flat=True).get(pk=handle.run_id) or ())
 
@@ -191,6 +201,7 @@ def _actual_state(handle: WorkflowHandle[Any], description: Description, waits: 
     if description.status == "pending":
         return "no worker has taken it yet: let the environment work (env.advance())"
     parts = [*(_wait_text(wait) for wait in waits), *(_activity_text(activity) for activity in description.activities)]
+    # Two units may wait for the same thing: name it once.
     waits_text = "; ".join(dict.fromkeys(parts)) or ", ".join(description.waiting_for)
     return f"it waits for {waits_text}" if waits_text else f"it is {description.status}"
 
@@ -233,4 +244,4 @@ def _activity_name(activity: Activity[Any, Any] | StepRef | str) -> str:
     if isinstance(activity, str):
         return activity
     is_step = isinstance(activity, (Step, type))
-    return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by of_a_step
+    return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step

@@ -1,4 +1,4 @@
-"""What follows commits inside of a test's transaction, which never is committed: where a worker would have done it."""
+"""Commit hooks inside a test's transaction, which never commits: they run where a worker would have committed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from temporalex_django.core.error_text import error_line
 
 logger = logging.getLogger("temporalex_django.testing")
 
-#: Django marks its own with this.
+#: Django sets this attribute on the ``atomic`` blocks of a ``TestCase``.
 _TEST_MARK = "_from_testcase"
 
 
 def has_open_transaction(alias: str) -> bool:
-    """Whether a transaction is open besides those that a ``TestCase`` puts around a test and its class."""
+    """Return True if a transaction is open besides those that a ``TestCase`` opens around a test and its class."""
     return any(not _is_test_block(block) for block in connections[alias].atomic_blocks)
 
 
 def hide_savepoint(alias: str) -> None:
-    """What is done in the savepoint that was opened last is in no transaction, as far as it can tell."""
+    """Hide the innermost savepoint, so that code inside it sees no open transaction."""
     blocks = connections[alias].atomic_blocks
     if blocks:
         setattr(blocks[-1], _TEST_MARK, True)
@@ -31,10 +31,10 @@ def hide_savepoint(alias: str) -> None:
 
 @contextmanager
 def commit_point(alias: str) -> Iterator[None]:
-    """Behind it what was registered in it for after the commit is called, unless a transaction is open around it.
+    """Call the ``on_commit`` callbacks that were registered inside the block, unless a transaction is open around it.
 
-    What a callback raises goes through, unless it was registered as ``robust``. Whatever else waits for a commit is
-    left to wait: ``captureOnCommitCallbacks`` finds it.
+    An error of a callback is raised, unless the callback was registered with ``robust=True``. Callbacks that were
+    registered before the block stay registered: ``captureOnCommitCallbacks`` finds them.
     """
     connection = connections[alias]
     if has_open_transaction(alias):
@@ -43,7 +43,8 @@ def commit_point(alias: str) -> Iterator[None]:
     hook_count = len(connection.run_on_commit)
     yield
     while len(connection.run_on_commit) > hook_count:
-        hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)  # savepoints, callback, whether it is robust
+        # An entry is (savepoint ids, callback, robust). Read the list again each time: a callback may register others.
+        hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)
         if hook[2]:
             call_robustly(hook[1])
         else:
@@ -51,10 +52,10 @@ def commit_point(alias: str) -> Iterator[None]:
 
 
 def call_robustly(callback: Callable[[], object]) -> None:
-    """Call it; what it raises is logged."""
+    """Call the callback and log any error."""
     try:
         callback()
-    except Exception as exc:  # noqa: BLE001 - what is committed stays so
+    except Exception as exc:  # noqa: BLE001 - the data is committed already
         logger.error("what was to be done after a commit failed: %s", error_line(exc))
 
 

@@ -1,4 +1,4 @@
-"""``DjangoEnvironment``: the same runs, in the test's own database and transaction. ``drain``: on committed data."""
+"""``DjangoEnvironment``, which runs workflows in the test's own transaction, and ``drain``, for committed data."""
 
 from __future__ import annotations
 
@@ -76,9 +76,8 @@ _TIME_LOOKUPS = {
 def drain(timeout: float | None = 20.0) -> int:
     """Run turns, activities and due timers on committed data, in this thread, until nothing is due.
 
-    The number of turns of runs.
-
-    It commits. Raises ``TimeoutError`` when there is still work after ``timeout`` seconds.
+    Return the number of turns of runs. It commits. Raises ``TimeoutError`` when there is still work after ``timeout``
+    seconds.
     """
     return run_until_idle(timeout=timeout)
 
@@ -96,7 +95,7 @@ def _has_running_loop() -> bool:
 
 
 class StoredRun:
-    """``RunRow`` of the database: the row as it was, what is beside it when it is asked for."""
+    """The ``RunRow`` of the database: the row as it was read; the record and the events are read when asked for."""
 
     def __init__(self, run: Instance, storage: DjangoStorage) -> None:
         self._run = run
@@ -128,14 +127,14 @@ class StoredRun:
 
 
 class DjangoEnvironment(Environment):
-    """Workflows on the database of the test, inside its transaction (a plain ``TestCase``), with a virtual clock.
+    """Workflows on the test's database, inside its transaction (a plain ``TestCase``), with a virtual clock.
 
-    Everything else is as in ``WorkflowEnvironment``: activities run here and now, each outcome in an activation of its
-    own. What it commits it tells as a worker does: Django signals and ``on_commit`` callbacks follow.
+    Everything else is as in ``WorkflowEnvironment``: activities run at once, each result in an activation of its own.
+    After each commit of a worker, Django signals are sent and ``on_commit`` callbacks are called.
 
-    Entered (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``), it stands under the application:
-    runs that views and signal receivers start and message are its own, and ``django.utils.timezone.now`` is its clock,
-    which starts at ``clock`` (aware; 2026-01-01T00:00Z).
+    Enter the environment (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``) to run the
+    application on it. Runs that views and signal receivers start and message then belong to the environment.
+    ``django.utils.timezone.now`` returns its clock, which starts at ``clock`` (aware; 2026-01-01T00:00Z).
     """
 
     def __init__(self, *, evict: bool = False, clock: datetime | None = None) -> None:
@@ -145,7 +144,8 @@ class DjangoEnvironment(Environment):
         self._switches = Switches()
         self.clock = EPOCH if clock is None else clock
         self.storage = DjangoStorage(clock=lambda: self.clock)
-        self.storage.inbox_page = 1_000_000  # an activation takes everything that is there
+        # An activation takes the whole inbox, so that tests do not depend on the size of a page.
+        self.storage.inbox_page = 1_000_000
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -159,7 +159,7 @@ class DjangoEnvironment(Environment):
         )
 
     def __enter__(self) -> Self:
-        """From here on the application's own runs are those of the environment, too, and its clock is the virtual one.
+        """Run the application on this environment: its runs live here, and its clock is the virtual one.
 
         Raises ``TemporalexError`` where another environment is entered.
         """
@@ -171,9 +171,10 @@ class DjangoEnvironment(Environment):
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """While it is entered, a thread does what is due as it comes, on committed data: beside a live server.
+        """Run a worker in a thread inside the block, on committed data; for tests with a live server.
 
-        Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a transaction, and for SQLite in memory.
+        It does work as it becomes due. Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a
+        transaction, and for an SQLite database in memory.
         """
         with live_worker(self):
             self._has_worker = True
@@ -183,7 +184,8 @@ class DjangoEnvironment(Environment):
                 self._has_worker = False
 
     def _skip(self, duration: timedelta) -> None:
-        if self._has_worker and _has_running_loop():  # that of a browser's driver
+        # The driver of a browser may run an event loop in the thread of the test, where Django refuses queries.
+        if self._has_worker and _has_running_loop():
             call_in_thread(partial(super()._skip, duration))
         else:
             super()._skip(duration)
@@ -204,7 +206,7 @@ class DjangoEnvironment(Environment):
         access.require_access(by, access_operation, alias=self.storage.alias, run=row)
 
     def _access_operation(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
-        """What the access policy is asked about, as about the action of that name when code does it."""
+        """Return the operation for which the access policy is asked: the one of the action with that name."""
         for fixed_operation in (access.VIEW, access.VIEW_PAYLOAD, access.EDIT):
             if operation == fixed_operation.action:
                 return fixed_operation
@@ -228,12 +230,13 @@ class DjangoEnvironment(Environment):
 
     def _read_switches(self) -> None:
         old_switches, self._switches = self._switches, read_switches(self.storage.sql)
+        # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
         if self._switches != old_switches:
             self.storage.switched_off = self._switches.activities
             wake_switched_on(self.storage, self._switches.workflows)
 
     def _run_bulk_jobs(self) -> bool:
-        """Only where it is entered: the jobs are of the application."""
+        """Work on bulk jobs if the environment is entered, because the jobs belong to the application."""
         return (
             is_entered(self)
             and background_hooks.has_work(self.storage.alias)
@@ -249,7 +252,7 @@ class DjangoEnvironment(Environment):
         copy_subject(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
 
     def _judges(self) -> Judge:
-        """Whoever is no stored user is asked himself."""
+        """Return the judge of permissions: the database for stored users; any other user object is asked directly."""
         database_judge = DatabaseJudge(self.storage.alias)
 
         def judge(key: str, permission: str, message: str) -> bool:
@@ -280,7 +283,10 @@ class DjangoEnvironment(Environment):
             return None
 
     def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        """Times are those of the virtual clock, which the ids of runs know nothing of."""
+        """Return id and chain of the runs that match.
+
+        Times are compared with columns, which have the virtual clock; the ids of runs may have another one.
+        """
         times = {_TIME_LOOKUPS[name]: value for name, value in filters.items() if name in _TIME_LOOKUPS}
         other_filters = {
             name: value for name, value in filters.items() if name not in _TIME_LOOKUPS and name != "order"
@@ -347,7 +353,7 @@ class DjangoEnvironment(Environment):
         return await sync_to_async(call)(*args, **options)
 
     def _run_async(self, coroutine: Any) -> Any:
-        """In this thread, so that its ORM calls are on the test's own connection."""
+        """Run the coroutine so that its ORM calls use this thread, which has the test's own connection."""
         return async_to_sync(_await)(coroutine) if not _has_running_loop() else super()._run_async(coroutine)
 
     def _commit_point(self) -> AbstractContextManager[None]:
@@ -356,6 +362,8 @@ class DjangoEnvironment(Environment):
     @contextmanager
     def _attempt_savepoint(self, task: TaskState) -> Iterator[None]:
         with self.storage.savepoint():
+            # An external activity runs outside of a transaction in a worker: on_commit and nested blocks must act the
+            # same here.
             if not task.atomic:
                 hide_savepoint(self.storage.alias)
             yield
@@ -372,7 +380,7 @@ class DjangoEnvironment(Environment):
             self._after_commit(partial(announce_result, result))
 
     def _after_commit(self, callback: Callable[[], None]) -> None:
-        """Now, unless the test has a transaction of its own open."""
+        """Call the callback now, unless the test itself has a transaction open."""
         if has_open_transaction(self.storage.alias):
             self.storage.on_commit(callback)
         else:
@@ -382,11 +390,12 @@ class DjangoEnvironment(Environment):
         return isinstance(error, DatabaseError)
 
     def _set_clock(self, now: datetime) -> None:
-        """The storage reads ``clock``."""
+        """Do nothing: the storage reads ``clock``."""
 
     def _next_due(self) -> datetime | None:
         alias = self.storage.alias
         switches = self._switches
+        # Work that is switched off is not run, so ``advance`` must not stop at its due time for ever.
         active_chains = Chain.objects.using(alias).exclude(queue__in=switches.queues)
         chains = active_chains.filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
         tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held_tasks])
@@ -399,6 +408,7 @@ class DjangoEnvironment(Environment):
         Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)
 
     def _queues(self) -> Sequence[str]:
+        # An environment works on every queue: those of all classes and activities, and those of stored rows.
         queue_names = {cls.task_queue for cls in workflow.concrete_classes()}
         queue_names |= {queues.options_set.queue for queues in activity.registry.values() if queues.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()

@@ -1,4 +1,4 @@
-"""What the two test environments share: starts, messages, a virtual clock, driving runs until every unit is blocked."""
+"""The common part of the two environments: starts, messages, a virtual clock and the driving of runs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from temporalex_django.testing.environment_base import Crash
 from temporalex_django.testing.handles import EnvironmentHandle
 
 _TURN_LIMIT = 1000
-#: A test whose runs keep each other busy for ever is stopped here.
+#: The environment stops after this many turns: the runs of the test keep each other busy for ever.
 _MAX_TURNS = 100_000
 
 
 class Environment(EnvironmentActivities):
-    """Not used by itself: ``WorkflowEnvironment`` (memory) and ``DjangoEnvironment`` (database) say where runs live."""
+    """The base class of ``WorkflowEnvironment`` (memory) and ``DjangoEnvironment`` (database); not for direct use."""
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -98,8 +98,9 @@ class Environment(EnvironmentActivities):
     ) -> EnvironmentHandle:
         """Start a run and drive it until every unit is blocked.
 
-        ``subject`` is the saved model instance that it is about; runs in memory have none. Raises ``AlreadyRunning``,
-        ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
+        ``subject`` is the saved model instance that the run is about; runs in memory have none. Raises
+        ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``,
+        ``NotConfigured``.
         """
         workflow = cast("type[Startable]", workflow).choose(version, options)
         self._require_start_permitted(by, workflow)
@@ -144,11 +145,11 @@ class Environment(EnvironmentActivities):
         subject: Any = None,
         by: Person | None = None,
     ) -> EnvironmentHandle:
-        """Send a signal to the open run of that id and class; start it first when there is none.
+        """Send a signal to the open run of that id and class, and start the run first when there is none.
 
-        The run sees both at once.
+        A run that is started here sees its start and the signal in one activation.
 
-        Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
+        Raises ``AlreadyRunning`` when a run of another class has the id, and the errors of ``start``.
         """
         by = check_person(by)
         require_signal(workflow, signal)
@@ -159,6 +160,7 @@ class Environment(EnvironmentActivities):
             if row.status not in CLOSED_STATUSES and row.facts.workflow_id == id:
                 self.send(chain_id, "signal", signal, plain, by=by)
                 return EnvironmentHandle(self, id, chain_id)
+        # In a batch, so that the start and the signal arrive in one activation; batches cannot be nested.
         with nullcontext() if self._batch is not None else self.batch():
             handle = self.start(
                 workflow, args, id=id, search_attributes=search_attributes, tags=tags, subject=subject, by=by
@@ -167,9 +169,9 @@ class Environment(EnvironmentActivities):
         return handle
 
     def handle(self, id: str | UUID, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
-        """The handle of the run of that run id, else of the newest chain of that id.
+        """Return the handle of the run with that run id, else of the newest chain with that id.
 
-        ``workflow`` narrows it to one class.
+        ``workflow`` restricts the search to one class.
 
         Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that several workflows used.
         """
@@ -184,10 +186,11 @@ class Environment(EnvironmentActivities):
     def list(
         self, workflow: type[Startable], *, by: Person | None = None, **filters: Any
     ) -> Sequence[EnvironmentHandle]:
-        """What ``workflow.list(...)`` gives, of the runs of this environment: handles, those started last first.
+        """Return handles of the runs of this environment that match, as ``workflow.list(...)`` does, newest first.
 
-        The filters are the same; in memory there is no ``subject``. Raises ``TypeError`` for what is no filter,
-        ``ValueError`` for what one cannot be, ``ActionNotPermitted``, ``NotConfigured``.
+        The filters are those of ``workflow.list(...)``; in memory there is no ``subject``. Raises ``TypeError`` for
+        an unknown filter, ``ValueError`` for a value that a filter cannot have, ``ActionNotPermitted``,
+        ``NotConfigured``.
         """
         user = check_person(by)
         if user is not None:
@@ -205,7 +208,7 @@ class Environment(EnvironmentActivities):
         *,
         by: Person | None = None,
     ) -> int:
-        """Put a message into an inbox and drive. The id of the message."""
+        """Put a message into an inbox and drive. Return the id of the message."""
         plain = payloads.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
             record = self.row(self.run_ids(chain_id)[-1]).facts
@@ -218,14 +221,15 @@ class Environment(EnvironmentActivities):
         return message_id
 
     def close(self, chain_id: UUID, status: str, reason: str) -> None:
-        """End a run at once: ``terminated``, or (a graph) ``cancelled``."""
+        """Close a run at once as ``terminated``, or, for a graph, as ``cancelled``."""
         self._close(chain_id, status, reason)
         self._drive()
 
     def reset(self, handle: EnvironmentHandle, *, by: Person | None = None, **point: Any) -> UUID:
-        """Let the chain of a run go on with a new one, which takes it up; the id of that one. ``point``: see ``_plan``.
+        """Continue the chain of a run with a new run and return its run id.
 
-        Raises ``ActionNotPossible``, ``PayloadError``.
+        The new run starts from a point of the history. For ``point``, see ``_plan``. Raises ``ActionNotPossible``,
+        ``PayloadError``.
         """
         with self.engine.storage.transaction():
             run, plan, code = self._plan(handle, by, in_trouble=False, **point)
@@ -243,19 +247,22 @@ class Environment(EnvironmentActivities):
     def fork(
         self, handle: EnvironmentHandle, id: str | None, *, by: Person | None = None, **point: Any
     ) -> EnvironmentHandle:
-        """A new chain whose run takes up that of the handle, which stays as it is.
+        """Start a new chain from the history of a run and return its handle. The source run stays as it is.
 
         Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
         """
         with self.engine.storage.transaction():
             _, plan, code = self._plan(handle, by, in_trouble=True, **point)
             workflow_id = fork_id(handle.id, id, code.unique, suffix=self._random_suffix)
+            # A history that is kept was made with the old seed, and would not replay with another one. A fork from the
+            # start has none, so it draws its own numbers.
             seed = plan.record.seed if plan.prefix.activation else plan.seed
             snapshot = fork_snapshot(plan.record.snapshot, self._sender(by))
             labels = fork_options(code, tags=self.row(plan.record.run_id).tags)
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
             chain_id = self._insert(code, workflow_id, plan.record.args, seed, **labels)
             self._copy_subject(chain_id, plan.record.run_id)
+            # The row is written again below, with the history that the fork starts from: claim it as a turn would.
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             anew.fork(self.engine.storage, run, plan, source_chain=handle.chain_id, id=workflow_id, snapshot=snapshot)
         self._classes[chain_id] = code, last_definition_number()
@@ -272,7 +279,10 @@ class Environment(EnvironmentActivities):
         edited: Any,
         in_trouble: bool,
     ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """The locked chain of a run, where it is taken up, and the class that it goes on with."""
+        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
+
+        Raises ``ActionNotPermitted`` if the person may not edit the inputs of the activities in ``edited``.
+        """
         storage = self.engine.storage
         run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
         record = handle.selected_run.facts
@@ -305,20 +315,21 @@ class Environment(EnvironmentActivities):
         return run, plan, code
 
     def _evict_run(self, run_id: UUID) -> None:
-        """Nothing is known of a run any more but its history."""
+        """Forget a run except for its history, and drive."""
         entry = self.engine.cache.take(run_id)
         if entry is not None:
+            # No code of the run is run for this, see decision 29.
             entry.executor.evict()
         self.errors.pop(run_id, None)
         self._drive()
 
     def steer(self, handle: EnvironmentHandle, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        """Do what an operator does, and drive."""
+        """Apply an operation to a run, as an operator does, and drive."""
         self._operate(handle.chain_id, name, by, options)
         self._drive()
 
     def instance(self, handle: EnvironmentHandle) -> Any:
-        """The run of a graph that a handle shows as an instance of the pure engine, from its history."""
+        """Return the graph of a handle as an instance of the pure engine, computed from its history."""
         row = handle.selected_run
         cls = self.class_of(handle.chain_id, row.facts.workflow, row.facts.version)
         return self.projections.get(row.facts.run_id, cls).instance
@@ -334,11 +345,11 @@ class Environment(EnvironmentActivities):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Do what is due, then skip time.
+        """Do the work that is due, then let time pass.
 
-        Each due time on the way is set in turn, and what it fires runs until blocked. ``duration`` (a ``timedelta``, or
-        seconds) and the others are added up; without any of them no time passes. Raises ``ValueError`` for a negative
-        one.
+        The clock stops at each due time on the way, and runs work until they are blocked before it goes further.
+        ``duration`` (a ``timedelta``, or seconds) and the other units are added up; without any of them no time
+        passes. Raises ``ValueError`` for a negative amount.
         """
         other_units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         skipped_seconds = wait_seconds(duration, label="advance") + wait_seconds(other_units, label="advance")
@@ -355,17 +366,18 @@ class Environment(EnvironmentActivities):
         self._wake_blocked()
         self._drive()
         while (due := self._due_by(until)) is not None:
+            # A due time may lie in the past; the clock never goes back.
             self._set_time(max(due, self.clock))
             self._expire()
             self._drive()
         self._set_time(until)
 
     def now(self) -> datetime:
-        """What the virtual clock says."""
+        """Return the time of the virtual clock."""
         return self.clock
 
     def work(self) -> None:
-        """Do what is due, in one's own time: no time passes."""
+        """Do the work that is due; no time passes."""
         self._drive()
 
     def _due_by(self, until: datetime) -> datetime | None:
@@ -381,7 +393,7 @@ class Environment(EnvironmentActivities):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """What is done inside arrives in one activation, in that order, when the block ends."""
+        """Deliver everything that is sent inside the block in one activation, in that order, when the block ends."""
         if self._batch is not None:
             raise TemporalexError("env.batch() cannot be nested")
         self._batch = []
@@ -404,21 +416,24 @@ class Environment(EnvironmentActivities):
         for _ in range(_MAX_TURNS):
             report = self._run_turn()
             if report is None:
-                continue  # it crashed
+                continue  # the worker died, and the next one does the same turn
             self.note(report)
             self._announce(report)
             unexpected += report.unexpected_errors
+            # All turns come before the next activity, and each activity is followed by turns again: one fixed order, so
+            # that a test gives the same history every time.
             if report.run_count:
                 self._maybe_crash("after_turn")
                 continue
             if not self._run_next_activity() and not self._run_bulk_jobs():
                 if unexpected:
+                    # Only when all work is done, so that one failing run does not keep the others from being driven.
                     raise unexpected[0]
                 return
         raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
 
     def _run_turn(self) -> TurnReport | None:
-        """One turn; None when a crash point took it."""
+        """Run one turn. Return None when a crash point rolled it back."""
         storage = self.engine.storage
         try:
             with storage.transaction():
@@ -430,7 +445,7 @@ class Environment(EnvironmentActivities):
         return report
 
     def note(self, report: TurnReport) -> None:
-        """Remember what a turn did and was not allowed to do, and which runs it blocked."""
+        """Record the commands, the refused messages and the blocked runs of a turn."""
         for write in report.writes:
             self.refused += write.refused_signals
             self.not_taken += write.refused_redeliveries
@@ -443,18 +458,18 @@ class Environment(EnvironmentActivities):
     # -- async ---------------------------------------------------------------------------------------------------------
 
     async def astart(self, workflow: type[Startable], *args: Any, **options: Any) -> EnvironmentHandle:
-        """``start`` for async code."""
+        """Call ``start`` from async code."""
         return cast("EnvironmentHandle", await self.from_async(self.start, workflow, *args, **options))
 
     async def asignal_with_start(
         self, workflow: type[Workflow], signal: str, *args: Any, **options: Any
     ) -> EnvironmentHandle:
-        """``signal_with_start`` for async code."""
+        """Call ``signal_with_start`` from async code."""
         handle = await self.from_async(self.signal_with_start, workflow, signal, *args, **options)
         return cast("EnvironmentHandle", handle)
 
     async def aadvance(self, duration: timedelta | float = 0, **units: float) -> None:
-        """``advance`` for async code."""
+        """Call ``advance`` from async code."""
         await self.from_async(self.advance, duration, **units)
 
     # -- replay -------------------------------------------------------------------------------------------------------
@@ -462,7 +477,8 @@ class Environment(EnvironmentActivities):
     def replay(self, handle: EnvironmentHandle) -> None:
         """Rebuild every run of the handle from its history.
 
-        Raises ``NondeterminismError``, also for an input of an activity or a child that is another one now.
+        Raises ``NondeterminismError``, also for an input of an activity or a child that differs from the recorded
+        one.
         """
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
@@ -470,16 +486,16 @@ class Environment(EnvironmentActivities):
             replay(self.class_of(handle.chain_id, record.workflow, record.version).definition, row.events, strict=True)
 
     def replay_all(self) -> None:
-        """``replay`` of every run that lives here. Raises ``NondeterminismError`` for the first that does not fit."""
+        """Replay every run that lives here. Raises ``NondeterminismError`` for the first that does not match."""
         for chain_id in self.chain_ids():
             self.replay(EnvironmentHandle(self, "", chain_id))
 
     def replay_history(
         self, workflow: type[Workflow], history: Sequence[HistoryEvent], *, strict: bool = False
     ) -> Sequence[ReplayDifference]:
-        """Run ``workflow`` against a history.
+        """Run ``workflow`` against a history and return the differences that are allowed.
 
-        Gives what may change, and did: inputs of activities and children, and durations. With ``strict`` an input that
-        differs raises, too. Raises ``NondeterminismError``.
+        Inputs of activities and children, and durations, may differ. With ``strict``, an input that differs raises as
+        well. Raises ``NondeterminismError``.
         """
         return replay(workflow.definition, history, strict=strict)

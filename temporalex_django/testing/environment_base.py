@@ -1,4 +1,4 @@
-"""What an environment stands on: where runs live, which the two kinds say, and at which points a worker dies."""
+"""The base of the environments: where runs live, which memory and the database implement, and the crash points."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from temporalex_django.testing import plugin_hooks
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: Messages: who may send one the handler says, and the run judges.
+#: Operations that are messages. The handler declares who may send them, and the run checks it at dispatch.
 JUDGED_MESSAGES = frozenset({"signal", "update", "resume"})
-#: Where ``crash_at`` lets a worker die.
+#: The points at which ``crash_at`` can make a worker die.
 CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
 
 
 class Crash(BaseException):
-    """A worker dies in the middle of a transaction."""
+    """The death of a worker in the middle of a transaction; raising it rolls the transaction back."""
 
 
 class RunRow(Protocol):
@@ -66,7 +66,7 @@ class RunRow(Protocol):
 
 
 class EnvironmentBase(ABC):
-    """State of an environment, and what memory and the database do each in their way."""
+    """The state of an environment, and the methods that memory and the database implement differently."""
 
     engine: WorkflowEngine
     clock: datetime
@@ -77,17 +77,18 @@ class EnvironmentBase(ABC):
         self._people: dict[str, Person] = {}
         self._stand_ins: dict[str, Callable[..., Any]] = {}
         self._held_activities: set[str] = set()
-        self._heartbeats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
+        self._heartbeats: dict[tuple[int, int, int], Any] = {}  # by (task id, attempt, owner)
         self._held_tasks: list[TaskState] = []
         self._batch: list[Callable[[], None]] | None = None
-        self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
+        self._seeds = random.Random(0)  # noqa: S311 - a test draws the same numbers each time
         self._id_count = 0
         self.projections = Projections(lambda run, after: self.row(run).events[after:])
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
-        self.refused: list[RefusedSignal] = []  # signals that the permission of a handler kept out
+        self.refused: list[RefusedSignal] = []  # signals whose sender lacks the permission of the handler
         self.not_taken: list[RefusedRedelivery] = []  # redelivered messages that were refused
-        self._drive_lock = threading.RLock()  # a worker of its own and the test take turns
+        # The thread of ``worker()`` and the test must not drive at the same time.
+        self._drive_lock = threading.RLock()
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
         for listener in plugin_hooks.listeners:
@@ -105,23 +106,29 @@ class EnvironmentBase(ABC):
         snapshot: dict[str, Any] | None = None,
         **labels: Any,
     ) -> UUID:
-        """Store a new chain, due now; its id. ``labels``: as of ``start_options``. Raises ``AlreadyRunning``."""
+        """Store a new chain that is due now and return its id.
+
+        ``labels`` are the keyword arguments that ``start_options`` returns. Raises ``AlreadyRunning``.
+        """
 
     @abstractmethod
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
-        """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+        """Return the chain that an id names, of one workflow if it is given. Raises ``AmbiguousId``."""
 
     @abstractmethod
     def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        """Id and chain of the present runs of a class that checked filters leave, newest first; those for ``by``."""
+        """Return id and chain of the current runs of a class that match, newest first.
+
+        The filters are checked already. With ``by``, only the runs that this person may see are returned.
+        """
 
     @abstractmethod
     def run_ids(self, chain_id: UUID) -> list[UUID]:
-        """The runs of a chain, oldest first."""
+        """Return the ids of the runs of a chain, oldest first."""
 
     @abstractmethod
     def row(self, run_id: UUID) -> RunRow:
-        """A run as it is stored."""
+        """Return a run as it is stored."""
 
     @abstractmethod
     def _send(
@@ -130,57 +137,60 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None:
-        """What became of a message; None while it has no outcome."""
+        """Return the outcome of a message; None while it has none."""
 
     @abstractmethod
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
-        """The same by the id of an update."""
+        """Return the outcome of an update by its id; None while it has none."""
 
     @abstractmethod
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
-        """What a run asks people, those that are not open any more too, oldest first; of a person's what he sees."""
+        """Return the human tasks of a run, closed ones included, oldest first.
+
+        With ``by``, only the tasks that this person may see are returned.
+        """
 
     @abstractmethod
     def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
-        """The signals of a chain whose handler failed, oldest first."""
+        """Return the signals of a chain whose handler failed, oldest first."""
 
     @abstractmethod
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        """What a decision says of who decides, if he may. Raises ``ActionNotPermitted`` and its like."""
+        """Return what a decision records about the person who decides. Raises ``ActionNotPermitted`` and the like."""
 
     @abstractmethod
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        """What he may decide now, of all runs; what is due first comes first."""
+        """Return the human tasks of all runs that this person may decide now, the ones due first at the front."""
 
     @abstractmethod
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        """Make the id of a closed chain its own again; False when another open run keeps it out."""
+        """Give a closed chain its business id again. Return False when another open run has the id."""
 
     @abstractmethod
     def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
 
     @abstractmethod
     def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        """What an operator does to a run."""
+        """Apply an operation of that name to a run."""
 
     @abstractmethod
     def _set_clock(self, now: datetime) -> None: ...
 
     @abstractmethod
     def _next_due(self) -> datetime | None:
-        """The next time at which a run, a retry or a timeout is due."""
+        """Return the next time at which a run, a retry or a timeout is due."""
 
     @abstractmethod
     def _wake_blocked(self) -> None: ...
 
     @abstractmethod
     def chain_ids(self) -> list[UUID]:
-        """Of every chain that lives here, oldest first."""
+        """Return the ids of all chains that live here, oldest first."""
 
     def _queues(self) -> Sequence[str]:
         return ()
 
-    # -- who may do what, and what is told ---------------------------------------------------------------------------
+    # -- permissions and announcements ---------------------------------------------------------------------------------
 
     @abstractmethod
     def require_permitted(
@@ -193,26 +203,26 @@ class EnvironmentBase(ABC):
         message: str | None = None,
         activity: str | None = None,
     ) -> None:
-        """Raises ``ActionNotPermitted`` when he may not do that (with that run), ``WorkflowNotFound``."""
+        """Check that a person may do that (with that run). Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
 
     @abstractmethod
     def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
-        """Raises ``ActionNotPermitted``."""
+        """Check that a person may start runs of that class. Raises ``ActionNotPermitted``."""
 
     @abstractmethod
     def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
-        """What somebody sees of a run. Raises ``ActionNotPermitted`` for who may not look at it."""
+        """Return the redactor of a run for a person. Raises ``ActionNotPermitted`` if they may not look at the run."""
 
     @abstractmethod
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        """The object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
+        """Return the object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
 
     def _read_switches(self) -> None:
-        """Take note of what is switched off; nothing in memory is."""
+        """Read which queues, activities and workflows are switched off; in memory none is."""
         return
 
     def _run_bulk_jobs(self) -> bool:
-        """Go on with bulk jobs for a moment. Whether there was any; there are none in memory."""
+        """Work on bulk jobs for a moment. Return True if there were any; in memory there are none."""
         return False
 
     @abstractmethod
@@ -221,27 +231,33 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        """Raises ``HumanTaskClaimed`` where an event is the decision of what somebody else has claimed."""
+        """Raise ``HumanTaskClaimed`` if the event decides a human task that somebody else has claimed."""
 
     @abstractmethod
     def _announce(self, report: TurnReport) -> None:
-        """What listeners hear of a turn that is committed."""
+        """Notify listeners of a turn that is committed."""
 
     @abstractmethod
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
-        """What they hear of an attempt that begins, or, with its result, has ended."""
+        """Notify listeners of an attempt: of its start, or, with ``result``, of its end."""
 
     def _commit_point(self) -> AbstractContextManager[None]:
-        """Around what a worker would commit: what waits for that is called behind it."""
+        """Return a block around what a worker would commit; after it, callbacks that wait for the commit are called."""
         return nullcontext()
 
     def _attempt_savepoint(self, task: TaskState) -> AbstractContextManager[None]:
-        """Around an attempt: what it wrote can be undone. An external activity does not know of a transaction."""
+        """Return a savepoint around an attempt, so that its writes can be undone.
+
+        An external activity must not see it: for its code, no transaction is open.
+        """
         del task
         return self.engine.storage.savepoint()
 
     def _sender(self, by: Person | None) -> Sender | None:
-        """What travels with a message of that person, who is asked when the message is judged."""
+        """Return the sender that is stored with a message of that person.
+
+        The person is remembered, because permissions are checked when the message is dispatched (see decision 37).
+        """
         message_sender = sender_of(by)
         if message_sender is not None and by is not None:
             self._people[message_sender.key] = by
@@ -249,17 +265,20 @@ class EnvironmentBase(ABC):
 
     @property
     def batching(self) -> bool:
-        """Whether ``batch()`` is open, so that nothing is delivered yet."""
+        """True if ``batch()`` is open, so that nothing is delivered yet."""
         return self._batch is not None
 
     @abstractmethod
     def _drive(self) -> None:
-        """Go on until every unit is blocked."""
+        """Work until every unit is blocked."""
 
     # -- classes, and code of users ------------------------------------------------------------------------------------
 
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
-        """The class that was started, or one of its name that was defined since: tests define many of one name."""
+        """Return the class of a run: the class it was started with, or a later class of the same name and version.
+
+        Tests define many classes of one name, so the registry alone does not answer this.
+        """
         workflow_class, at = self._classes.get(chain_id, (None, 0))
         if (
             workflow_class is None
@@ -273,32 +292,38 @@ class EnvironmentBase(ABC):
         return _run_coroutine(coroutine)
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """``call(*args, **options)`` for async code."""
+        """Call ``call(*args, **options)`` for async code."""
         return call(*args, **options)
 
     def _breaks_transaction(self, error: BaseException) -> bool:
-        """Whether what an external activity wrote must be undone for the test's transaction to go on."""
+        """Return True if the writes of an external activity must be undone to keep the test's transaction usable."""
         del error
         return False
 
     # -- a worker dies -------------------------------------------------------------------------------------------------
 
     def crash_at(self, point: str, times: int = 1) -> None:
-        """Let the worker die at ``point``, the next ``times`` times it comes there, and another one take over.
+        """Make the worker die at ``point``, the next ``times`` times that it gets there; another worker takes over.
 
-        Points, in the order in which a worker passes them: ``before_turn`` (a turn is worked out and not committed: it
-        is lost and done again), ``after_turn`` (committed), ``before_activity`` (an activity is taken and not begun),
-        ``after_activity`` (it has run and its result is not committed: it runs again as the next attempt, or fails as
-        WorkerLost where none is left; what an atomic one wrote is rolled back, and its attempt does not count),
-        ``after_result`` (committed). Whatever lived in memory is gone each time. ``crashes`` lists those that happened.
-        Raises ``ValueError`` for another point.
+        The points, in the order in which a worker passes them:
+
+        - ``before_turn``: a turn is computed and not committed. It is lost and done again.
+        - ``after_turn``: the turn is committed.
+        - ``before_activity``: an activity is claimed and has not started.
+        - ``after_activity``: the activity has run and its result is not committed. It runs again as the next attempt,
+          or fails with ``WorkerLost`` if no attempt is left. The writes of an atomic activity are rolled back, and its
+          attempt does not count.
+        - ``after_result``: the result is committed.
+
+        Each crash empties the worker's memory. ``crashes`` lists the crashes that happened. Raises ``ValueError`` for
+        an unknown point.
         """
         if point not in CRASH_POINTS:
             raise ValueError(f"crash_at({point!r}): the points are {', '.join(CRASH_POINTS)}")
         self._crash_points[point] = times
 
     def _maybe_crash(self, point: str) -> bool:
-        """Whether the worker dies here; its memory is gone then."""
+        """Return True if the worker dies at this point; its executors are then gone from memory."""
         remaining = self._crash_points.get(point, 0)
         if not remaining:
             return False
@@ -307,22 +332,24 @@ class EnvironmentBase(ABC):
         else:
             del self._crash_points[point]
         self.crashes.append(point)
+        # Executors live in the memory of the worker: the next worker rebuilds them from their histories.
         self.engine.cache.clear()
         return True
 
 
 def _run_coroutine(coroutine: Any) -> Any:
-    """The value of an async activity, also where an event loop is running already."""
+    """Run an async activity and return its value, also where an event loop is already running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
+    # asyncio.run() refuses a thread whose event loop is running, so the coroutine gets a thread of its own.
     box: list[Any] = []
 
     def run() -> None:
         try:
             box.append((asyncio.run(coroutine), None))
-        except BaseException as exc:  # noqa: BLE001 - handed to the thread that waits
+        except BaseException as exc:  # noqa: BLE001 - raised in the calling thread
             box.append((None, exc))
 
     thread = threading.Thread(target=run)

@@ -1,6 +1,6 @@
 """Handles of the test environments: the methods of ``WorkflowHandle``, without waiting for anything.
 
-So ``timeout`` and ``mode`` are checked and change nothing: a run goes as far as it can before a method returns.
+A run works as far as it can before a method returns. So ``timeout`` and ``mode`` are checked and have no effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class EnvironmentUpdate:
-    """An update that nobody waits for. ``result()`` raises ``UpdateTimeout`` while there is none."""
+    """An update whose result is not awaited; ``result()`` raises ``UpdateTimeout`` while there is none."""
 
     def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, label: str) -> None:
         self._env = env
@@ -54,7 +54,7 @@ class EnvironmentUpdate:
     @property
     def _outcome(self) -> Outcome | None:
         outcome = self._env.outcome(self._message_id)
-        # a reset delivers it again: as another message, with its id
+        # After a reset the update is delivered again, as a new message with the same message id (see decision 43).
         return self._env.update_outcome(self._chain_id, self.id) if outcome is None else outcome
 
     @property
@@ -72,7 +72,10 @@ class EnvironmentUpdate:
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
-    """A chain of runs in an environment. ``pinned`` is the run that was asked for by its run id: that one is shown."""
+    """The handle of a chain of runs in an environment.
+
+    ``pinned`` is the run that was asked for by its run id; the handle then shows that run instead of the newest one.
+    """
 
     chain_id: UUID
 
@@ -87,7 +90,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def selected_run(self) -> RunRow:
-        """Return the row of the run that this handle shows: the pinned one, or the newest of its chain."""
+        """The row of the run that this handle shows: the pinned one, or the newest of its chain."""
         return self._row if self.pinned is None else self.env.row(self.pinned)
 
     @property
@@ -96,7 +99,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def run_ids(self) -> list[str]:
-        """Of all runs of the chain, oldest first."""
+        """The run ids of the chain, oldest first."""
         return [str(run_id) for run_id in self.env.run_ids(self.chain_id)]
 
     @property
@@ -105,20 +108,24 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def blocked(self) -> BaseException | None:
-        """Why the run cannot go on, or None."""
+        """The error for which the run cannot continue, or None."""
         return self.env.errors.get(UUID(self.run_id))
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
         """Send a signal.
 
-        With ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``.
+        Signals with the same ``id`` count once, however often they are sent. Raises ``WorkflowClosed``,
+        ``PayloadError``, ``InvalidId``.
         """
         by = self._require_permitted(by, "signal", name)
         label = f"signal {check_name(name, label='signal')!r}"
+        # A signal that was sent with this id before counts as sent, even if the run has closed since. So only a signal
+        # without an id is refused before it is sent.
         if id is None:
             self._require_open(label)
         request_id = None if id is None else check_message_id(id, label="signal")
         outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, request_id, by=by))
+        # The run may have closed in the activation that the signal caused.
         if outcome is not None and outcome.status == "undelivered":
             self._require_open(label)
 
@@ -132,7 +139,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        """Send an update and give its response.
+        """Send an update and return its response.
 
         Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``ActionNotPermitted``.
         """
@@ -158,10 +165,11 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | str | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
     ) -> None:
-        """Give a graph the event that one of its steps waits for. ``by`` decides: a user, or a name, which has no role.
+        """Give a graph the event that one of its steps waits for.
 
-        Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the
-        role of the step, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
+        ``by`` decides: a user, or a name, which has no role. Raises ``ResumeRefused`` when no step or several steps
+        wait for the event. Raises ``ActionNotPermitted`` when ``by`` lacks the role of the step, ``WorkflowClosed``
+        and ``PayloadError``. Nothing changes when it raises.
         """
         check_wait(timeout)
         user, name = split_decider(by)
@@ -172,14 +180,16 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         decidable_keys = decidable_steps(self.env.class_of(self.chain_id, record.workflow, record.version), event, user)
         sender_name = str(user) if user is not None else name
         request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
+        # The event may decide a human task: it is refused here if somebody else has claimed that task.
         if user is not None and decidable_keys:
             self.env.require_unclaimed(user, self.chain_id, event, step=request["step"])
         message_id = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
+        # In a batch nothing is delivered yet, so there is no outcome to raise.
         if not self.env.batching:
             update_result(self.env.outcome(message_id), update_id=update_id, label=f"resume({event!r}) of {self.id}")
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
-        """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
+        """Return the open human tasks of the run, oldest first. Raises ``ActionNotPermitted``."""
         return [task for task in self.env.human_tasks(UUID(self.run_id), by=check_person(by)) if not task.happened]
 
     def decide(
@@ -192,7 +202,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
     ) -> None:
-        """Decide a human task of the run in the name of a user, see ``WorkflowHandle.decide``."""
+        """Decide a human task of the run in the name of a user; see ``WorkflowHandle.decide``."""
         check_wait(timeout)
         user = check_person(by)
         human_task = select_task(
@@ -207,7 +217,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             "task": human_task.key,
             "run": self.run_id,
             "comment": check_text(comment, label="the comment"),
-            "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},  # as it was shown
+            # As the person saw it: a decision keeps the question that it answers (see decision 47).
+            "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},
             **self.env.admitted(human_task, user),
             **clean_form_data(human_task.form, data, title=human_task.title),
         }
@@ -218,19 +229,26 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             update_result(self.env.outcome(message_id), update_id=update_id, label=label)
 
     def instance(self, *, by: Person | None = None) -> Any:
-        """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
+        """Return a graph as an instance of the pure engine, computed from the history of the run.
+
+        The instance has the context and the execution history of the graph.
+        """
         redactor, instance = self._redactor(by).require_payloads(by), self.env.instance(self)
         return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
-        """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
+        """Return the answer of a query from the published state.
+
+        Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``.
+        """
         user = self._require_permitted(by, "query", name)
-        del fresh  # nothing is ever undelivered here
+        del fresh  # no message is ever unread here, so there is nothing to deliver first
         row = self.selected_run
         published = row.published
         if self.pinned is None and row.published is None and row.status == "pending" and len(self.run_ids) > 1:
             previous_row = self.env.row(self.env.run_ids(self.chain_id)[-2])
-            if previous_row.status == "continued_as_new":  # the gap after that
+            # In the gap after continue-as-new the new run has published nothing yet (see decision 26).
+            if previous_row.status == "continued_as_new":
                 published = previous_row.published
         record = row.facts
         answer = self.env.class_of(self.chain_id, record.workflow, record.version).answer(name, args, published)
@@ -243,9 +261,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         )
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
-        """The result.
+        """Return the result of the run.
 
-        Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself.
+        Raises ``WorkflowFailed`` and its subclasses, and ``WorkflowCancelled``. Raises ``ResultTimeout`` while the
+        run is open and cannot continue by itself.
         """
         redactor = self._redactor(by).require_payloads(by)
         check_wait(timeout)
@@ -288,7 +307,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> str:
-        """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
+        """Continue the chain with a new run that starts after activation ``to`` of this one. Return its run id.
+
+        Without ``to``, the new run starts after the last activation that succeeded.
+        """
         self._require_reset_permitted(by, "reset", edited)
         check_text(reason, label="the reason")
         return str(self.env.reset(self, by=by, to=to, messages=messages, edited=edited))
@@ -303,12 +325,15 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> EnvironmentHandle[Result_co]:
-        """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
+        """Start a run in a new chain, from the history of this one up to activation ``to``. Return its handle.
+
+        Without ``to``, the fork starts after the last activation that succeeded.
+        """
         self._require_reset_permitted(by, "fork", edited)
         check_text(reason, label="the reason")
         return self.env.fork(self, id, by=by, to=to, messages=messages, edited=edited)
 
-    # -- steering ------------------------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
         self._operate("pause", by, reason=reason)
@@ -343,11 +368,11 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         self._operate("delete", by, reason=reason)
 
     def _operate(self, name: str, by: Person | None, **options: Any) -> None:
-        """Raises ``ActionNotPermitted``, and what the action of that name raises."""
+        """Apply an operation. Raises ``ActionNotPermitted``, and the errors of the action of that name."""
         self.env.steer(self, name, check_person(by), options)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
-        """Of the newest run, or of the one that the handle was made for by run id."""
+        """Return the events of the newest run, or of the pinned one."""
         redactor = self._redactor(by)
         return [
             redactor.redact_event(replace(event, attributes=deep_copy(event.attributes)))
@@ -373,7 +398,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[
                 redactor.redact_failed_message(failed)
-                for failed in self.env._failed_messages(self.chain_id)  # noqa: SLF001 - its own
+                for failed in self.env._failed_messages(self.chain_id)  # noqa: SLF001 - of the same package
             ],
             search_attributes=decode_all(row.facts.search_attributes),
             tags=row.tags,
@@ -396,12 +421,12 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         return hash(self.chain_id)
 
     def _redactor(self, by: Person | None) -> Redactor:
-        """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
+        """Return the redactor for a person. Raises ``ActionNotPermitted`` if they may not look at runs."""
         user = check_person(by)
         return UNREDACTED if user is None else self.env.redactor_for(user, self.chain_id, UUID(self.run_id))
 
     def _require_permitted(self, by: Person | None, operation: str, message: str | None = None) -> Person | None:
-        """Who is named, if he may do that with this run. Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
+        """Return the person if they may do that with this run. Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
         user = check_person(by)
         if user is not None:
             self.env.require_permitted(
@@ -410,7 +435,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         return user
 
     def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
-        """The same for a reset or a fork, which take more where they edit inputs."""
+        """Check the permission for a reset or a fork, and two more permissions where inputs are edited."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
             self._require_permitted(by, name)
 

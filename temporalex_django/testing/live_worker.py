@@ -1,4 +1,4 @@
-"""A worker of an environment in a thread of its own, beside a live server, while a browser looks."""
+"""A worker of an environment in a thread of its own, for tests in which a browser uses a live server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("temporalex_django.testing")
 
-#: Seconds between two looks.
+#: Seconds between two polls.
 _POLL = 0.02
 
 
 @contextmanager
 def live_worker(env: DjangoEnvironment) -> Iterator[None]:
-    """Do what is due as it comes, on a connection of its own. What it raised is raised at the end."""
+    """Run a worker inside the block, on a connection of its own. Its error is raised at the end of the block."""
     _require_committed_data(env.storage.alias)
     worker = _LiveWorker(env)
     worker.start()
@@ -37,7 +37,10 @@ def live_worker(env: DjangoEnvironment) -> Iterator[None]:
 
 
 def call_in_thread(call: Callable[[], None]) -> None:
-    """Call it on a connection of its own, and wait: where an event loop runs, Django refuses the one that is there."""
+    """Call the function in a thread with its own connection, and wait for it.
+
+    Where an event loop runs, Django refuses the connection of the calling thread. An error of the call is raised.
+    """
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -75,6 +78,7 @@ class _LiveWorker(threading.Thread):
         try:
             self.env.work()
         except DatabaseError as exc:
+            # The live server writes at the same time: a lock that was not available (SQLite) is no failure of the test.
             if not self.env.storage.is_transient(exc):
                 raise
             logger.warning("the database is busy, trying again: %s", error_line(exc))
@@ -91,6 +95,7 @@ def _require_committed_data(alias: str) -> None:
             "a worker beside the test sees what is committed alone: use a TransactionTestCase, a StaticLiveServerTestCase "
             "or the fixtures transactional_db and live_server"
         )
+    # Only the SQLite backend has this method.
     in_memory = getattr(connection, "is_in_memory_db", None)
     if in_memory is not None and in_memory():
         raise TemporalexError(

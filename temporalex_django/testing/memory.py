@@ -1,4 +1,4 @@
-"""``WorkflowEnvironment``: runs in memory. No database, no Django."""
+"""``WorkflowEnvironment``, which runs workflows in memory: no database, no Django."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
 from temporalex_django.testing.memory_actions import MemoryOperator
 from temporalex_django.testing.memory_filters import list_runs
 
-#: Permissions that are not called as what is done with them.
+#: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 VIEW = f"{APP}.view_instance"
 
@@ -48,9 +48,11 @@ class WorkflowEnvironment(Environment):
     """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
 
     ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds)
-    blocks a run whose code does not come to a wait. ``admit_updates`` and ``max_pending`` let runs be driven as a
-    Temporal cluster would: an update behind a busy handler is answered at once and queued, calls beyond so many
-    unresolved ones are kept back.
+    blocks a run whose code does not reach a wait in time.
+
+    ``admit_updates`` and ``max_pending`` drive runs as a Temporal cluster would. With ``admit_updates``, an update
+    that arrives while a handler is busy is accepted at once and queued. With ``max_pending``, calls beyond that
+    number of unresolved calls are held back.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class WorkflowEnvironment(Environment):
         )
 
     def _judge(self, key: str, permission: str, message: str) -> bool:
-        """What the user says who was given as ``by``."""
+        """Return the answer of the user who was passed as ``by``."""
         del message
         return is_authorized(self._people[key], permission, permits=has_permission)
 
@@ -107,13 +109,13 @@ class WorkflowEnvironment(Environment):
         return Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
 
     def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        """Nobody claims anything: there is no face to do it with."""
+        """Do nothing: human tasks cannot be claimed in memory."""
 
     def _announce(self, report: TurnReport) -> None:
-        """There are no signals without Django."""
+        """Do nothing: without Django there are no signals."""
 
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
-        """There are no signals without Django."""
+        """Do nothing: without Django there are no signals."""
 
     def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         failed_messages = []
@@ -136,7 +138,7 @@ class WorkflowEnvironment(Environment):
         )
 
     def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
-        """Runs in memory have none."""
+        """Do nothing: runs in memory have no subject."""
 
     def _insert(
         self,
@@ -155,7 +157,7 @@ class WorkflowEnvironment(Environment):
         return self.storage.find_chain(ref, workflow=workflow)
 
     def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        del by  # he may see all of them, or none
+        del by  # without an access policy, a person may see all runs or none
         return list_runs(self.storage, workflow, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
@@ -178,6 +180,7 @@ class WorkflowEnvironment(Environment):
         return None if message_id is None else self.outcome(message_id)
 
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
+        # Who may view runs sees all tasks of the run; others see the tasks that ask them.
         may_view = by is None or has_permission(by, VIEW)
         rows = (
             task_row
@@ -189,7 +192,10 @@ class WorkflowEnvironment(Environment):
         return sorted(tasks, key=lambda task: (task.opened_at, task.key))
 
     def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
-        """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
+        """Return the human task as a person may see it.
+
+        Its title and what it shows are for the people it asks, and for those who may see payloads.
+        """
         task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
         if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
             return task
@@ -201,7 +207,8 @@ class WorkflowEnvironment(Environment):
         )
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        any(matches_candidate(user, word) for word in task.asked)  # raises where that cannot be known
+        # For its error alone: without Django the groups of a user may be unknown.
+        any(matches_candidate(user, word) for word in task.asked)
         return {"by": str(user), "by_key": sender_key(user)}
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
@@ -227,6 +234,7 @@ class WorkflowEnvironment(Environment):
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            # The run is closed without running any of its code, so its executor must not be activated again.
             self.engine.cache.take(run.run_id)
             record = self.storage.run_records([run.run_id])[run.run_id]
             self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
@@ -241,6 +249,7 @@ class WorkflowEnvironment(Environment):
     def _next_due(self) -> datetime | None:
         times = [run.due_at for run in self.storage.chains.values()]
         held_ids = {task.id for task in self._held_tasks}
+        # The test ends a held task; its timeouts are those of ``_next_held_timeout``.
         for task in self.storage.open_tasks.values():
             if task.id not in held_ids:
                 times += [self.storage.next_timeout(task), task.due_at if task.owner is None else None]

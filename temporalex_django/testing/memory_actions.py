@@ -1,4 +1,4 @@
-"""What operators do to runs in memory: ``actions`` without Django."""
+"""Operations on runs in memory: ``actions`` without Django."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.testing.activities import EnvironmentSource
 if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
 
-#: Permissions that are not called ``retry_activity``.
+#: Permissions by operation, where it is not ``retry_activity``.
 _PERMISSIONS = {
     **dict.fromkeys(("pause", "unpause", "try_again"), "pause_instance"),
     **dict.fromkeys(("redeliver", "discard"), "redeliver_message"),
@@ -26,12 +26,12 @@ _PERMISSIONS = {
     "delete": "delete_instance",
 }
 _PAYLOAD_ACTIONS = ("complete_activity", "fail_activity")
-#: Actions that are possible on a closed run.
+#: Operations that are possible on a closed run.
 _CLOSED_RUN_ACTIONS = ("delete", "discard")
 
 
 class MemoryOperator:
-    """One chain, and somebody who does something to it. ``execute`` raises what the action of that name raises."""
+    """A chain and the person who operates it; ``execute`` raises the errors of the action of that name."""
 
     def __init__(self, env: WorkflowEnvironment, chain_id: UUID, by: Person | None) -> None:
         self.env, self.storage = env, env.storage
@@ -40,7 +40,8 @@ class MemoryOperator:
         self.sender = sender_of(by)
 
     def execute(self, name: str, *, reason: str = "", **options: Any) -> None:
-        """One of the methods below, which are called as the actions are."""
+        """Check the permissions and call the method of that name, which is the name of the action."""
+        # These are the permissions that the actions of the database check, so a test finds one that is missing.
         permissions = [_PERMISSIONS.get(name, "retry_activity")]
         permissions += ["edit_activity_input"] if "input" in options else []
         permissions += ["view_payload"] if "input" in options or name in _PAYLOAD_ACTIONS else []
@@ -79,6 +80,7 @@ class MemoryOperator:
         task = self._find_task(run, seq, manual_only="input" in options)
         if task.owner is not None:
             self._refuse("it is being tried just now")
+        # The second part of the fence is the number of attempts.
         if not task.fence[1]:
             self._refuse("it has not been tried yet")
         if "input" in options:
@@ -122,7 +124,7 @@ class MemoryOperator:
             self.storage.discard(run.chain_id, failed)
 
     def _failed_message_ids(self, message: str | None) -> list[str]:
-        """The ids of the failed messages that are meant: one, or all."""
+        """Return the ids of the failed messages: the one that is named, or all."""
         ids = [str(stored_message.message.message_id) for stored_message in self.storage.failed_messages(self.chain_id)]
         if not ids:
             self._refuse("the run has no failed message")

@@ -46,7 +46,7 @@ def _refuse_subject(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, 
     raise NotConfigured(f"runs in memory have no subject, so none has {subject!r}: use DjangoEnvironment")
 
 
-#: By the names of ``authoring.listing.FILTERS``.
+#: One predicate for each name of ``authoring.listing.FILTERS``.
 PREDICATES: Mapping[str, RunPredicate] = {
     "id": lambda _storage, _chain, run, value: run.facts.workflow_id == value,
     "id_prefix": lambda _storage, _chain, run, value: run.facts.workflow_id.startswith(value),
@@ -71,7 +71,10 @@ PREDICATES: Mapping[str, RunPredicate] = {
 
 
 def list_runs(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, in that order."""
+    """Return id and chain of the current runs of a class that match ``filters``, in the order that these name.
+
+    The filters are those of ``authoring.listing``, checked already.
+    """
     chains = {chain.run_id: chain for chain in storage.chains.values()}
     order = filters.get("order", NEWEST_FIRST)
     criteria = {name: value for name, value in filters.items() if name != "order"}
@@ -80,10 +83,13 @@ def list_runs(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, An
         chain = chains.get(run_id)
         if chain is None or run.facts.workflow != workflow:
             continue
+        # Runs without the time that the order names (open runs, runs with nothing due) are not in the list, as in the
+        # database.
         order_time = {"started": position, "closed": run.closed_at, "due": chain.due_at}[order.lstrip("-")]
         if order_time is not None and all(
             PREDICATES[name](storage, chain, run, value) for name, value in criteria.items()
         ):
+            # The position decides between equal times, which are common with a virtual clock.
             entries.append(((order_time, position), run, chain))
     entries.sort(key=lambda entry: entry[0], reverse=order.startswith("-"))
     return iter([(run.facts.workflow_id, chain.chain_id) for _, run, chain in entries])

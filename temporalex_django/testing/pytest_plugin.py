@@ -1,8 +1,8 @@
-"""A pytest plugin: every run of every test environment is replayed when its test is over; and a fixture for each.
+"""A pytest plugin that replays every run of every test environment after its test, and a fixture for each environment.
 
-So code that is not deterministic fails the test that ran it. The plugin is there when the package is installed.
-``temporalex_replay = false`` in the ini file turns replays off, the marker ``temporalex_no_replay`` does for one test
-(which changes code under a run on purpose, say).
+So code that is not deterministic fails the test that ran it. The plugin is active when the package is installed.
+``temporalex_replay = false`` in the ini file turns replays off. The marker ``temporalex_no_replay`` does so for one
+test, for example a test that changes code under a run on purpose.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ def workflow_environment() -> Any:
 
 @pytest.fixture
 def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A ``DjangoEnvironment`` under the application.
+    """A ``DjangoEnvironment`` that is entered, so that the application runs on it.
 
-    In the transaction of ``db``, or on the committed data of ``transactional_db`` where the test, its marker or its
-    ``live_server`` asks for that.
+    It works in the transaction of ``db``. It works on the committed data of ``transactional_db`` where the test, its
+    marker or its ``live_server`` asks for that.
     """
     if not request.config.pluginmanager.hasplugin("django"):
         pytest.fail("the fixture django_environment takes the database from pytest-django: install it")
     marker = request.node.get_closest_marker("django_db")
+    # pytest-django's own rule: the two kinds of database access exclude each other.
     committed = {"transactional_db", "live_server"} & {*request.fixturenames}
     if committed or (marker is not None and marker.kwargs.get("transaction")):
         request.getfixturevalue("transactional_db")
@@ -48,25 +49,26 @@ def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one setting."""
+    """Register the setting ``temporalex_replay``."""
     parser.addini("temporalex_replay", "replay every run of a test when it is over", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The one marker."""
+    """Register the marker ``temporalex_no_replay``."""
     config.addinivalue_line("markers", "temporalex_no_replay: do not replay the runs of this test when it is over")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hear of the environments that the test and its fixtures make."""
+    """Collect the environments that the test and its fixtures create."""
     if not item.config.getini("temporalex_replay") or item.get_closest_marker("temporalex_no_replay"):
         return (yield)
     environments = item.stash[_ENVIRONMENTS] = []
 
     def add_environment(env: Any) -> None:
         clean_up = getattr(getattr(item, "instance", None), "addCleanup", None)
-        if clean_up is not None:  # a TestCase of Django rolls back before pytest tears down
+        # A TestCase of Django rolls back before pytest tears down. Cleanups of the instance run earlier.
+        if clean_up is not None:
             clean_up(env.replay_all)
         else:
             environments.append(env)
@@ -80,7 +82,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """A test that failed has said enough."""
+    """Note that a test failed: its runs are not replayed, because one failure is enough."""
     if call.excinfo is not None:
         item.stash[_FAILED] = True
     return (yield)
@@ -88,9 +90,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """While the fixtures are still there: what ran on the database is not rolled back yet.
+    """Replay before fixtures are torn down, while the data of the test is not rolled back yet.
 
-    They are torn down in any case.
+    The fixtures are torn down in any case.
     """
     error: Exception | None = None
     try:

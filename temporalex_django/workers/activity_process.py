@@ -1,7 +1,7 @@
 """The process in which activities of the lane ``process`` run.
 
-It reads lines of JSON from its standard input: a call, then perhaps that it is cancelled; and writes such lines:
-heartbeats, then the end. What an activity prints goes to the standard error. It ends when its worker does.
+It reads lines of JSON from its standard input: a call, then perhaps its cancellation. It writes such lines, too:
+heartbeats, then the result. What an activity prints goes to the standard error. The process ends when its worker does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 
 class CallReader:
-    """What the worker says, heard in a thread of its own: a call is cancelled while its code computes."""
+    """A thread that reads the worker's calls, so that one can be cancelled while its code computes."""
 
     def __init__(self, source: IO[str]) -> None:
         self._source = source
@@ -46,6 +46,8 @@ class CallReader:
 def main() -> None:
     """Serve one call after the other, for ever."""
     parent = os.getppid()
+    # The protocol keeps the original standard output for itself; whatever the activity prints goes to the standard
+    # error.
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     calls = CallReader(sys.stdin)
@@ -55,7 +57,8 @@ def main() -> None:
     django.setup()
     from temporalex_django.liveness.guardian import die_with_parent  # noqa: PLC0415 - as above
 
-    die_with_parent(parent)  # whatever runs here: C code may let nobody listen
+    # C code may keep the reading thread from running, so the system has to end this process with its worker.
+    die_with_parent(parent)
     writing = threading.Lock()
 
     def send(**fields: Any) -> None:
@@ -97,7 +100,10 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """What it returned, as plain data; here it is known whether that comes back as it was."""
+    """Return the value as plain data, or that it does not come back as it was.
+
+    Only this process can compare both, since it has the value itself.
+    """
     from temporalex_django.core.handing_over import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""What a worker may take now: limits of queues and activities, and what somebody has switched off.
+"""Admission: the work that a worker may take now, under the limits and switches of queues and activities.
 
-Who has neither pays for it with a look at two empty mappings a poll.
+A project without limits and switches pays for it with a look at two empty mappings in each poll.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
-    """Those of one worker. ``switches`` is what it heard last; the maintenance sets it."""
+    """The admission of one worker; ``switches`` are those that its maintenance has read last."""
 
     def __init__(self, storage: DjangoStorage, queues: Sequence[str]) -> None:
         self._storage = storage
         self._queues = list(queues)
         self._claims = LimitedClaims(storage)
-        self._next_look: dict[
-            str, float
-        ] = {}  # when it is worth looking again at a queue of which nothing was to be had
-        self._full_queues: set[str] = set()  # those that have no room for what is due
+        # When it is worth looking again at a queue from which nothing could be claimed.
+        self._next_look: dict[str, float] = {}
+        self._full_queues: set[str] = set()  # those whose limits leave nothing for what is due
         self._rate_limited_queues: set[str] = set()  # those of them in which a rate holds something back
-        self._skipped_queue = False  # the last claim did not look everywhere: it had looked a moment before
-        self.lacks_capacity = False  # something might begin, but for the room that others had
+        self._skipped_queue = False  # the last claim left out a queue that it had looked at a moment before
+        self.lacks_capacity = False  # something might start, but other activities had all the capacity
         self.switches = Switches()
 
     @property
     def is_active(self) -> bool:
-        """Whether there may be something that is limited, or off."""
+        """True if there may be something that is limited, or off."""
         return bool(queue_limits()) or self._storage.partitioned or self.switches != Switches()
 
     @property
     def queues(self) -> Sequence[str]:
-        """Queues whose runs it may take."""
+        """The queues whose runs the worker may take."""
         off = self.switches.queues
         return [queue for queue in self._queues if queue not in off] if off else self._queues
 
     @property
     def unlimited_queues(self) -> Sequence[str]:
-        """Those of them whose activities it may take without asking."""
+        """The queues whose activities the worker may claim without asking for limits."""
         limits = queue_limits()
         return (
             [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited] if limits else self.queues
@@ -60,35 +59,35 @@ class Admission:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something is due that a limit holds back, or may have come since somebody looked."""
+        """True if something due is held back by a limit, or may have come since the last look."""
         return bool(self._full_queues) or self._skipped_queue
 
     @property
     def is_rate_limited(self) -> bool:
-        """Whether some of it waits for a rate: that ends by itself, whatever others do."""
+        """True if some of it waits for a rate: that ends by itself, whatever other workers do."""
         return bool(self._rate_limited_queues)
 
     @property
     def wait_seconds(self) -> float | None:
-        """Seconds until the next of these may be had."""
+        """Seconds until something may be claimed from one of these queues, or None."""
         waits = [self._next_look[queue] for queue in self._full_queues if queue in self._next_look]
         return max(0.0, min(waits) - time.monotonic()) if waits else None
 
     def is_refused(self, task: NewTask) -> bool:
-        """Whether a new activity is to wait until it is judged."""
+        """Return True if a new activity has to wait until limits and switches are judged."""
         if task.activity in self.switches.activities:
             return True
         return not task.is_local and task.activity in activity.limits_by_name
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
-        """The class of a run. Raises ``WorkflowSwitchedOff``, and ``UnknownWorkflow``."""
+        """Return the class of a run. Raises ``WorkflowSwitchedOff`` and ``UnknownWorkflow``."""
         del chain
         if name in self.switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
         return workflow.class_for_run(name, version)
 
     def filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Of those that were claimed what may begin; the others are given back, to wait in lines of their own."""
+        """Return those of the claimed activities that may start; release the others into partitions of their own."""
         limited_names = self.switches.activities | activity.limits_by_name.keys()
         misplaced = [task for task in tasks if task.activity in limited_names]
         if not misplaced:
@@ -100,9 +99,10 @@ class Admission:
         return [task for task in tasks if task.activity not in limited_names]
 
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
-        """Take activities that are under limits, each queue in a transaction of its own; and how many were moved.
+        """Claim activities that are under limits, each queue in a transaction of its own.
 
-        With ``suspects`` only what a worker died of, whenever it was looked for last.
+        Returns them, and how many were moved to another partition. With ``suspects`` it claims only what a worker died
+        of, even in queues that it has looked at a moment before.
         """
         limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
         is_partitioned = self.switches.has_partitions or self._storage.partitioned
@@ -113,7 +113,7 @@ class Admission:
             self._skipped_queue = self._skipped_queue or self._next_look.get(queue, 0.0) > now
             if not capacity or (not suspects and self._next_look.get(queue, 0.0) > now):
                 lacks_capacity = lacks_capacity or not capacity or self.lacks_capacity
-                has_partitions = True  # who knows
+                has_partitions = True  # not known, so it may have some
                 continue
             common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
             try:
@@ -123,7 +123,7 @@ class Admission:
             except DatabaseError as exc:
                 if not self._storage.is_transient(exc):
                     raise
-                has_partitions = True  # another worker has the limit: the next time
+                has_partitions = True  # another worker holds the limit: try again next time
                 continue
             tasks += limited_claim.tasks
             moved += limited_claim.moved
@@ -138,7 +138,7 @@ class Admission:
         return tasks, moved
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
-        """When to look again: at once where something was to be had, or nothing waits."""
+        """Set when to look at a queue again: at once where something was claimed, or nothing waits."""
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)
@@ -149,9 +149,11 @@ class Admission:
         if limited_claim.retry_after is not None or (
             limited_claim.has_due and not limited_claim.tasks and not limited_claim.moved
         ):
+            # Another worker may have finished an activity of the queue, which nothing announces: look again after a
+            # moment.
             self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
-        """Activities of these have ended: there is room."""
+        """Look at these queues again at once: activities of them have ended."""
         for queue in queues:
             self._next_look.pop(queue, None)

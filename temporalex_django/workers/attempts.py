@@ -1,4 +1,4 @@
-"""One attempt of an activity: decode, call, and what its end means."""
+"""One attempt of an activity: decode the arguments, call the function, judge how it ended."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class UnfitResult(PayloadError):
-    """What an activity returned in another process cannot be stored: for good."""
+    """Raised for a value that an activity in another process returned and that can never be stored."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """An attempt in the hands of this process. ``cancelled`` is set when its result would come too late."""
+    """An attempt that this process owns. ``cancelled`` is set when its result would come too late."""
 
     task: TaskState
     now: Callable[[], datetime]
@@ -42,12 +42,12 @@ class Attempt:
     claimed_at: float = field(default_factory=time.monotonic)
     is_started: bool = False
     started_at: float = 0.0
-    is_start_recorded: bool = False  # its row says that it has begun
+    is_start_recorded: bool = False  # its row has the moment
     cancelled: bool = False
-    pending_details: list[Any] = field(default_factory=list)  # of a heartbeat that nobody has passed on yet
+    pending_details: list[Any] = field(default_factory=list)  # of a heartbeat that is not stored yet
     last_details: bytes | None = None
-    future: Any = None  # of an async one,
-    loop: Any = None  # in its loop
+    future: Any = None  # of an async attempt
+    loop: Any = None  # the event loop of the future
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -59,7 +59,10 @@ class Attempt:
         )
 
     def _heartbeat(self, details: Any) -> None:
-        """Only the last one counts. Encoded here: one that cannot be stored is the failure of whoever says it."""
+        """Keep the details of the latest heartbeat, which replaces those before it.
+
+        They are encoded here, so that details which cannot be stored fail the activity that sent them.
+        """
         if details is not None:
             label, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
             details = encode_payload(details, description=label)
@@ -69,14 +72,14 @@ class Attempt:
         self.pending_details[:] = [details]
 
     def run(self, *, call_in_process: Callable[[Attempt], Any] | None = None) -> TaskResult:
-        """Run it in this thread, an async one in a loop of its own, or by ``call_in_process``, which gives its value.
+        """Run the activity in this thread and return its result. Never raises.
 
-        Never raises.
+        An async activity gets an event loop of its own. ``call_in_process`` calls it instead, and returns its value.
         """
         return self._run_guarded(call_function if call_in_process is None else lambda *_: call_in_process(self))
 
     async def run_async(self) -> TaskResult:
-        """Run it in the loop of this thread.
+        """Run the activity in the event loop of this thread.
 
         Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``.
         """
@@ -134,14 +137,17 @@ class Attempt:
         return act, fn, args, kwargs
 
     def _completed_result(self, act: Activity[Any, Any], value: Any) -> TaskResult:
-        """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
+        """Return the result of an attempt that returned ``value``; one that cannot be stored fails it for good.
+
+        It is encoded here, where it is known whose value it is.
+        """
         try:
             return completed_result(self.task, value, act)
         except PayloadError as exc:
             return activity_policy.failed_result(self.task, exc, self.now(), final=True)
 
     def failure_result(self, exc: BaseException) -> TaskResult:
-        """Its end by that exception: due again by its policy, or over."""
+        """Return the result of an attempt that raised ``exc``: due again by its policy, or over."""
         task = self.task
         try:
             result = activity_policy.failed_result(task, exc, self.now())
@@ -161,7 +167,7 @@ class Attempt:
 def call_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
     value = fn(*args, **kwargs)
-    # not asyncio.run: its ORM calls are to be made by this thread, on its connection
+    # Not ``asyncio.run``: calls of the ORM inside have to be made by this thread, on its connection.
     return async_to_sync(_await_result)(value) if _is_awaitable(value) else value
 
 
@@ -177,7 +183,7 @@ async def _await_result(value: Any) -> Any:
 
 
 def notify_safely(callback: Callable[[], None]) -> None:
-    """What receivers and their TaskResult do is nobody's business here."""
+    """Call ``callback``, and log what it raises: receivers and their TaskResult must not affect the attempt."""
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
@@ -185,7 +191,7 @@ def notify_safely(callback: Callable[[], None]) -> None:
 
 
 def announce_result(result: TaskResult) -> None:
-    """After the commit of an attempt's end: only the last one is worth a signal."""
+    """Send the signals about a committed result; only that of the last attempt has any."""
     if result.outcome is None:
         return
     if result.task.chain_id is None:

@@ -1,4 +1,4 @@
-"""What a worker does beside turns that may take long: in a thread that is there only while there is something to do."""
+"""Background work of a worker that may take long, in a thread that exists only while there is some."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from temporalex_django.db.connections import worker_session
 
 log = logging.getLogger("temporalex_django.workers")
 
-#: Between two moments of work, for those who want to write as well.
+#: Seconds between two pieces of work, in which others can write.
 _PAUSE = 0.1
-#: How long a worker that ends waits for the item in hand.
+#: Seconds that a worker which ends waits for the present piece of work.
 _STOP_TIMEOUT = 10.0
 
 
 class BackgroundThread:
-    """They may run code of users: neither the beat of the worker nor its turns wait for them."""
+    """A thread for background hooks, which may run code of users: neither heartbeats nor turns wait for it."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -26,13 +26,13 @@ class BackgroundThread:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Go on with what there is, if that is not being done. One statement; raises what the database raises."""
+        """Start the thread if there is work and it is not running. One statement; raises what the database raises."""
         if (self._thread is None or not self._thread.is_alive()) and background_hooks.has_work(self.alias):
             self._thread = threading.Thread(target=self._run, name="temporalex-chores", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """After the item in hand."""
+        """Stop after the present piece of work."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT)
@@ -42,5 +42,5 @@ class BackgroundThread:
             try:
                 while not self._stop.is_set() and background_hooks.run_hooks(self.alias):
                     self._stop.wait(_PAUSE)
-            except Exception as exc:  # noqa: BLE001 - it is begun again
+            except Exception as exc:  # noqa: BLE001 - maintenance starts it again
                 log.warning("what a worker does beside turns goes on after an error: %s", error_line(exc))

@@ -1,4 +1,4 @@
-"""The runner for development: a worker loop in a thread of this process."""
+"""The worker for development, a worker loop in a thread of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DevelopmentWorker:
         self._loop: WorkerLoop | None = None
 
     def wake(self, after: float = 0.0) -> None:
-        del after  # the loop sleeps until what is due next
+        del after  # the loop itself sleeps until the next due time
         if self._loop is not None:
             self._loop.wake.set()
 
@@ -47,7 +47,7 @@ class DevelopmentWorker:
             self._stop.clear()
 
     def _run(self) -> None:
-        """A database without our tables yet (before the first ``migrate``) is waited for."""
+        """Run the loop; wait while the database has no tables of the package yet (before the first ``migrate``)."""
         delay = 1.0
         while not self._stop.is_set():
             try:

@@ -1,4 +1,4 @@
-"""Lines in which classes of workflows take turns: that of attempts that wait for a thread, and that of their ends."""
+"""Fair queues of attempts that wait for a thread, and of results: classes of workflows take turns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from temporalex_django.workers.attempts import Attempt
 
 
 class FairQueue:
-    """Classes of workflows take turns in it, each in its own order: a few of one do not wait for all of another.
+    """A queue in which classes of workflows take turns, each in its own order. Thread-safe.
 
-    Thread-safe.
+    So a few attempts of one class do not wait for all of another.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_class: dict[str, deque[Attempt]] = {}  # who comes next first; none is empty
+        self._by_class: dict[str, deque[Attempt]] = {}  # the next class first; none is empty
 
     def __bool__(self) -> bool:
         return bool(self._by_class)
@@ -31,7 +31,7 @@ class FairQueue:
                 self._by_class.setdefault(attempt.task.workflow, deque()).append(attempt)
 
     def pop(self) -> Attempt | None:
-        """Take out the one whose turn it is; None: nobody waits."""
+        """Remove and return the next attempt, or None if there is none."""
         with self._lock:
             for name in self._by_class:
                 attempts = self._by_class.pop(name)
@@ -42,13 +42,16 @@ class FairQueue:
             return None
 
     def waiting_since(self) -> float | None:
-        """When the one was taken that waits longest (``time.monotonic``); None: nobody waits."""
+        """Return when the attempt that waits longest was claimed (``time.monotonic``), or None if none waits."""
         with self._lock:
             return min((attempts[0].claimed_at for attempts in self._by_class.values()), default=None)
 
 
 def select_fairly(results: list[TaskResult], limit: int) -> list[TaskResult]:
-    """The ends of so many runs, of all classes; with each the others that it has. Those of lone activities besides."""
+    """Return the results of at most ``limit`` runs, of all classes in turn.
+
+    Other results of the same runs come with them, and so do those of background tasks.
+    """
     if len(results) <= limit:
         return results
     by_class: defaultdict[str, list[TaskResult]] = defaultdict(list)

@@ -1,8 +1,8 @@
-"""One hash seed for all processes of a project, so that a set of texts has one order in all of them.
+"""One hash seed for all processes of a project, so that a set of strings has one order in all of them.
 
-It is derived from ``SECRET_KEY``. Only the interpreter's start can take it up (``PYTHONHASHSEED``), so the entry point
-of ``manage.py temporalex worker`` starts its process again with it, once. No other process does: who starts those sets
-the variable, and ``manage.py check`` says to what.
+It is derived from ``SECRET_KEY``. A seed (``PYTHONHASHSEED``) takes effect only when the interpreter starts. So the
+entry point of ``manage.py temporalex worker`` starts its process again with the seed, once. No other process does:
+where you start those, set the variable yourself. ``manage.py check`` names the value.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from django.utils.crypto import salted_hmac
 VARIABLE = "PYTHONHASHSEED"
 #: Set in the process that was started again.
 MARK = "TEMPORALEX_HASH_SEED_SET"
+#: Largest value of ``PYTHONHASHSEED``.
 _LARGEST = 2**32 - 1
 
 
 def project_seed() -> int:
-    """From 1 to 4294967295: 0 would turn the randomization of hashes off."""
+    """Return the seed of the project, from 1 to 4294967295: 0 would turn the randomization of hashes off."""
     try:
         secret = settings.SECRET_KEY
     except ImproperlyConfigured:  # it has none: one seed is as good as another
@@ -34,23 +35,23 @@ def project_seed() -> int:
 
 
 def different_seed() -> int:
-    """Another seed than that of this process, as far as it is known, and than that of the project."""
+    """Return another seed than that of the project and, as far as it is known, that of this process."""
     current_seed = os.environ.get(VARIABLE, "")
     used_seeds = {project_seed(), int(current_seed) if current_seed.isdecimal() else 0}
     return next(seed for seed in (1, 2, 3) if seed not in used_seeds)
 
 
 def is_set() -> bool:
-    """Whether this process has a hash seed that somebody chose."""
+    """Return True if the hash seed of this process was chosen, and is not random."""
     return os.environ.get(VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
 def restart(ends_with: Sequence[str]) -> None:
-    """Replace this process by the same one with the hash seed of the project, where that can be done.
+    """Replace this process by the same one with the hash seed of the project, if possible.
 
-    ``ends_with``: what the command line ends with when the process was started for the command that asks. Before any
-    thread: the process keeps its id. Nothing happens where somebody has set a seed, under ``-E`` and ``-I``, and where
-    the command line cannot be run again.
+    ``ends_with`` is the end of the command line of a process that was started for the command that asks. Call it before
+    any thread starts; the process keeps its id. Nothing happens for another command line, where a seed is set already,
+    under ``-E`` and ``-I``, and where the command line cannot be run again.
     """
     if sys.orig_argv[-len(ends_with) :] != [*ends_with]:
         return
@@ -64,10 +65,10 @@ def restart(ends_with: Sequence[str]) -> None:
 
 
 def restart_command(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """The command line that starts this process again; None where it is not to be, or cannot be.
+    """Return the command line that starts this process again; None where it must not be started again, or cannot be.
 
-    A script on the standard input is read, an embedded interpreter has no command line, and a relative path leads
-    nowhere when the working directory was changed since.
+    A script on the standard input has been read, and an embedded interpreter has no command line. A relative path leads
+    nowhere when the working directory has changed.
     """
     if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
         return None
@@ -81,7 +82,7 @@ def restart_command(command_line: Sequence[str], environment: Mapping[str, str])
 
 
 def _script_path(rest: Sequence[str]) -> str | None:
-    """The path of what is run; empty for ``-m`` and ``-c``, None where there is nothing that could be run again."""
+    """Return the path of the script; empty for ``-m`` and ``-c``, None where nothing can be run again."""
     options = iter(rest)
     for option in options:
         if option in ("-m", "-c"):

@@ -1,4 +1,4 @@
-"""What a worker writes into its health file, and how many connections it takes."""
+"""The health file of a worker, and the number of its database connections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from temporalex_django.workers.turn_handover import MAX_HELPERS
 if TYPE_CHECKING:
     from temporalex_django.workers.loop import WorkerLoop
 
-#: Connections of a worker that are not those of its threads for activities: its turns, maintenance, LISTEN, chores, and
-#: the thread in which its ``async`` activities ask the database.
+#: Connections of a worker beside those of its threads for activities: its turns, maintenance, LISTEN, background work,
+#: and the thread in which its ``async`` activities use the database.
 EXTRA_CONNECTIONS = 5
 
 
 def activity_threads() -> int:
-    """Threads of a worker for activities: what ``WORKER_CONNECTIONS`` leaves of ``ACTIVITY_THREADS``."""
+    """Return the number of threads for activities: what ``WORKER_CONNECTIONS`` leaves of ``ACTIVITY_THREADS``."""
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return settings.ACTIVITY_THREADS
@@ -27,7 +27,10 @@ def activity_threads() -> int:
 
 
 def handover_threads() -> int:
-    """Threads that take turns where an atomic activity takes long: what ``WORKER_CONNECTIONS`` leaves beside others."""
+    """Return the number of threads that run turns while an atomic activity takes long.
+
+    ``WORKER_CONNECTIONS`` limits it to what other connections leave.
+    """
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return MAX_HELPERS
@@ -35,7 +38,10 @@ def handover_threads() -> int:
 
 
 class HealthReport:
-    """Of one worker loop. ``lease_until`` is kept by whoever beats, by the monotonic clock."""
+    """The health file of one worker loop.
+
+    ``lease_until`` is a moment of the monotonic clock, and set by the code that sends the heartbeats.
+    """
 
     def __init__(self, loop: WorkerLoop) -> None:
         self.loop = loop
@@ -43,12 +49,16 @@ class HealthReport:
         self._file = HealthFile(loop.storage.domain)
 
     def start(self) -> None:
-        """It starts. May be called again, as long as it waits for its database; what dead ones left goes."""
+        """Write that the worker starts, and delete the files of dead ones.
+
+        It may be called again as long as the worker waits for its database.
+        """
         delete_stale_files(self._file.domain)
         self.write("starting")
 
     def record_lease(self, started_at: float) -> None:
-        """The lease was prolonged by a statement that began then."""
+        """Record that a statement which began at ``started_at`` prolonged the lease."""
+        # Counted from the beginning of the statement, so that the worker never takes its lease for longer than it is.
         self.lease_until = started_at + get_settings().LEASE_SECONDS
 
     def write(self, state: State | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The second connection of a worker on PostgreSQL: it hears hints, and its session lock says that the worker lives."""
+"""The second connection of a worker on PostgreSQL: for notifications, and for a session lock that proves it alive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 def connect(alias: str) -> psycopg.Connection[Any]:
-    """A plain connection to the same database, in autocommit, known to nobody else."""
+    """Open a plain connection to the same database, in autocommit, which Django does not know."""
     parameters = {
         k: v for k, v in connections[alias].get_connection_params().items() if k not in {"pool", "cursor_factory"}
     }
@@ -32,10 +32,11 @@ def connect(alias: str) -> psycopg.Connection[Any]:
 
 
 class Listener:
-    """A thread that calls ``ring`` when a hint for one of ``queues`` comes.
+    """A thread that calls ``wake`` when a notification for one of ``queues`` comes.
 
-    ``epoch()`` is locked for the session (``pg_try_advisory_lock``); ``locked`` says whether it is now. When the
-    connection breaks it comes back by itself and takes the lock again: until the beat is late, nobody took the lease.
+    It locks ``epoch()`` for the session (``pg_try_advisory_lock``), and ``locked`` is True while it holds the lock.
+    When the connection breaks, it opens another one and takes the lock again: until the heartbeat is late, nobody took
+    the lease.
     """
 
     def __init__(
@@ -48,14 +49,15 @@ class Listener:
         self._wake = wake
         self._stop = threading.Event()
         self._ready = threading.Event()
-        self._wake_receiver, self._wake_sender = socket.socketpair()  # makes the thread look up from its connection
+        # A byte here interrupts the thread while it waits for its connection.
+        self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
         self._notifications: deque[tuple[str, str]] = deque(maxlen=1000)
         self._thread = threading.Thread(target=self._run, name="temporalex-listener", daemon=True)
 
     def start(self) -> None:
-        """Returns when the lock is held, or the first try failed."""
+        """Start the thread; return when the lock is held or the first try failed, after ten seconds at most."""
         self._thread.start()
         self._ready.wait(10)
 
@@ -67,13 +69,13 @@ class Listener:
         self._wake_receiver.close()
 
     def send_notifications(self, notifications: Iterable[tuple[str, str]]) -> None:
-        """Send these hints from the listening thread: a NOTIFY is a commit, which a turn need not wait for."""
+        """Send notifications in the listening thread: each NOTIFY is a commit, for which a turn need not wait."""
         self._notifications.extend(notifications)
         if self._notifications:
             self._interrupt_wait()
 
     def _interrupt_wait(self) -> None:
-        with suppress(BlockingIOError):  # it has been asked often enough
+        with suppress(BlockingIOError):  # enough bytes are waiting to wake it
             self._wake_sender.send(b"x")
 
     def _run(self) -> None:
@@ -101,7 +103,7 @@ class Listener:
                 row = connection.execute("select pg_try_advisory_lock(%s::int8)", [locked_epoch]).fetchone()
                 self.locked = bool(row and row[0])
                 self._ready.set()
-                self._wake()  # a hint may have been lost while nobody listened
+                self._wake()  # a notification may have come while nobody listened
             select.select([connection.fileno(), self._wake_receiver.fileno()], [], [], 0.5)
             with suppress(BlockingIOError):
                 self._wake_receiver.recv(4096)

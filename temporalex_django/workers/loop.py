@@ -1,4 +1,4 @@
-"""The worker loop, which every host of workflows turns: claim, activate, commit, until it is told to stop."""
+"""The worker loop, which every host of workflows runs: claim, activate, commit, until it is stopped."""
 
 from __future__ import annotations
 
@@ -54,36 +54,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("temporalex_django.workers")
 
-#: Between two turns where one lock of the database keeps all writers out: web requests want it too.
+#: Seconds between two turns where one lock of the database keeps all writers out: web requests need it, too.
 _WRITER_PAUSE = 0.003
-#: Something is due and could not be had: another worker has it locked, or is the one that has its class.
+#: Seconds until the next poll if due work could not be claimed: another worker has locked it, or has its class.
 _CONTENDED = 0.05
-#: A turn of few runs has begun activities: so long it waits for the end of one, before it looks for anything else.
+#: Seconds that a turn of few runs, which has started activities, waits for a result before it polls again.
 _RESULT_WAIT = 0.002
 _FRUITLESS_POLLS = 10
-#: While it listens to hints, an idle worker looks at the tables by itself this many times less often.
+#: An idle worker that listens to notifications polls this many times less often.
 _LISTENING_FACTOR = 5
-#: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
-#: locked.
+#: Seconds of phase 2 in one poll, and the longest pause of a run whose business rows others have locked.
 _ATOMIC_SECONDS = 0.1
 _LONGEST_PAUSE = 1.0
-#: How long a run is left alone that stands on the row of another worker.
+#: Seconds for which a run is left alone that another worker has announced on its row.
 _ANNOUNCED_ELSEWHERE = 0.25
-#: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
+#: Seconds that a run waits for its locked business rows, from the second try on; other runs wait for as long.
 _LOCK_TIMEOUT = 0.5
 
 
 def all_queues() -> list[str]:
-    """Every queue that the workflows and activities of this process name."""
+    """Return every queue that the workflows and activities of this process name."""
     names = {cls.task_queue for cls in workflow.concrete_classes()}
     names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
     return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
 
 
 def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
-    """Of these those that nothing in the project names, each with one that may be meant: only calls have work for them.
+    """Return the queues that nothing in the project names, each with a similar name or None; only calls can use them.
 
-    None of them where the project's tasks may go to any queue.
+    It is empty where the project's tasks may go to any queue.
     """
     known_queues = all_queues()
     if background_tasks.backend_queues() is None:
@@ -95,8 +94,8 @@ def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
 class WorkerLoop:
     """One worker: its row, its executors, its activities.
 
-    ``run`` belongs to one thread, which does the turns; a maintenance thread beats, a listener thread hears hints,
-    activities have threads of their own. Nothing is shared with other workers but the tables.
+    ``run`` belongs to one thread, which runs the turns. A maintenance thread sends heartbeats, a listener thread
+    receives notifications, and activities have threads of their own. Workers share nothing but the tables.
     """
 
     def __init__(
@@ -153,15 +152,15 @@ class WorkerLoop:
             storage=self.storage, engine=self.engine, admission=self.admission, row=self.row, quarantine=self.quarantine
         )
         self.turn_count = 0
-        self.poll_count = 0  # looks at the tables that are over
-        self.polled_at = time.monotonic()  # when the loop came by last
-        self.stop_deadline = 0.0  # when it is gone, once it was told to stop
-        # much was done or somebody rang; else a plain read says whether a turn is worth while, as it always does where
-        # there is a writer lock: that is for those who have something to write
+        self.poll_count = 0  # polls that are over
+        self.polled_at = time.monotonic()  # when the last poll began
+        self.stop_deadline = 0.0  # when the process has to be gone after a stop
+        # True if much was done or a wakeup came. Otherwise a plain read decides whether a turn is worthwhile. With a
+        # writer lock it always does, since only a turn that has something to write should take that.
         self.expects_work = not self.storage.sql.writer_lock
-        self._pause = float("inf")  # until the next look, where nobody rings
+        self._pause = float("inf")  # seconds until the next poll without a wakeup
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
-        self.listener: Listener | None = None  # maintenance's, where there is one
+        self.listener: Listener | None = None  # the one of maintenance, where there is one
         self._stop_event = threading.Event()  # to stop
         self.handover = TurnHandover(
             self.storage,
@@ -172,7 +171,7 @@ class WorkerLoop:
         )
 
     def _wake(self) -> None:
-        """An activity has ended. Who is to wake up already will see it: he looks after he has cleared ``wake``."""
+        """Wake the loop since an activity has ended. A loop that is awake polls after it has cleared ``wake``."""
         if not self.wake.is_set():
             self.wake.set()
 
@@ -181,7 +180,7 @@ class WorkerLoop:
     def poll(self) -> PollResult:
         """Poll the tables once; see ``_poll_once``. Afterwards the pool has all that was claimed."""
         try:
-            # first where the last turn left no room: a crowd without limits would have all of it, time and again
+            # First where the last turn left no capacity: activities without limits would use all of it, each time.
             limited_count = (
                 self._claim_limited() if self.admission.lacks_capacity and not self.quarantine.has_suspects else None
             )
@@ -192,24 +191,22 @@ class WorkerLoop:
             self.poll_count += 1
 
     def _claim_limited(self) -> int:
-        """Take activities that are under limits: not in the turn, so that nobody waits for its locks."""
+        """Claim activities that are under limits, outside of the turn, so that nobody waits for its locks."""
         if not self.admission.is_active or self.quarantine.is_on_trial or self.row.drained_at is not None:
             return 0
         suspects = self.quarantine.is_ready
         capacity = Capacity(threads=1) if suspects else self._cautious_capacity() if self.caution else self._capacity()
-        capacity.prefetch.clear()  # what waits in a pool would keep others out that another worker could begin
+        capacity.prefetch.clear()  # what waits in a pool would use up a limit that another worker could use
         capacity.prefetch_limit = 0
         tasks, moved = self.admission.claim(capacity, owner=self.row.epoch, suspects=suspects)
         self._start_tasks(tasks, all_seen=suspects)
         return len(tasks) + moved
 
     def _poll_once(self) -> PollResult:
-        """Commit ends of activities, advance due runs, take due activities.
+        """Commit results, advance due runs and claim due activities in one transaction, then one each for atomic work.
 
-        One transaction, then one each for atomic work.
-
-        Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of
-        activities leave the memory after the commit, not before.
+        Before that comes a slice of a rebuild, outside of transactions. Raises when the database is gone. Results leave
+        the memory after the commit, not before.
         """
         if self.quarantine.is_on_trial or self.row.drained_at is not None:
             return self._store_results_only()
@@ -239,16 +236,16 @@ class WorkerLoop:
         return Capacity() if self.quarantine.has_suspects else self.pool.capacity()
 
     def _cautious_capacity(self) -> Capacity:
-        """The same while somebody died of nobody knows what."""
+        """Return a smaller capacity, while a worker has died for a reason that is not known."""
         threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
         return Capacity(threads=threads or (0 if self.pool.busy else 1))
 
     def _next_due(self) -> float | None:
-        """Seconds until something is due that this worker may take."""
+        """Return the seconds until something is due that this worker may claim."""
         return self.storage.next_due(queues=self.admission.queues, activity_queues=self.admission.unlimited_queues)
 
     def _apply_turn(self, results: list[TaskResult], valid_ids: list[int], tasks: list[TaskState]) -> None:
-        """After the commit: ends are off our hands, what was taken begins."""
+        """Remove committed results and start claimed activities; call it after the commit."""
         self.pool.discard_results(results)
         if results and self.admission.has_waiting:
             self.admission.reset_waits([result.task.queue for result in results])
@@ -256,7 +253,7 @@ class WorkerLoop:
         self._announce_results(results, valid_ids)
 
     def _start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
-        """What was taken begins, but for suspects that have to wait. ``all_seen``: nothing else is to be looked at."""
+        """Start claimed activities, except suspects that have to wait. ``all_seen``: there is nothing else to claim."""
         tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
         release_unstarted(self.storage, released_keys)
@@ -277,22 +274,22 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
-        """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
+        """Run atomic work for a moment, run after run, and return how many runs were advanced; the rest stays due."""
         if self.handover.is_last_helper:
             return 0
         deadline, advanced = time.monotonic() + _ATOMIC_SECONDS, 0
-        # those whose pause is over stand in line, one a poll: a claim would not find them while their callers take
-        # turns
+        # A run whose pause is over waits for its locks, one a poll: a claim would not find it while its callers take
+        # turns.
         retry_chains = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
         for chain in dict.fromkeys([*retry_chains, *chains]):
-            if self.handover.is_running(chain):  # the server has ended its session, and its code goes on
+            if self.handover.is_running(chain):  # the server has ended its session, and its code still runs
                 self.storage.defer([chain], seconds=_LONGEST_PAUSE)
             elif self._advance_atomic(chain, lock_timeout=_LOCK_TIMEOUT if chain in retry_chains else 0.0):
                 self._pauses.pop(chain, None)
                 advanced += 1
             elif chain not in chains and self._pauses.get(chain, _LONGEST_PAUSE) >= _LONGEST_PAUSE:
-                self._pauses.pop(chain, None)  # somebody else has done it, or it is found again
-            else:  # somebody has its rows locked: others first, and it a little later each time
+                self._pauses.pop(chain, None)  # another worker has done it, or a claim finds it again
+            else:  # its rows are locked: other runs first, and this one a little later each time
                 pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
                 self.storage.defer([chain], seconds=pause)
             if time.monotonic() > deadline:
@@ -300,7 +297,7 @@ class WorkerLoop:
         return advanced
 
     def _advance_atomic(self, chain: UUID, *, lock_timeout: float) -> bool:
-        """Whether the run was advanced, or blocked."""
+        """Run phase 2 of one run; return True if it was advanced, or blocked."""
         try:
             report = self.engine.advance_atomic(chain, queues=self.queues, lock_timeout=lock_timeout)
         except Exception as exc:
@@ -311,7 +308,7 @@ class WorkerLoop:
         return bool(report.run_count)
 
     def _retry_separately(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> PollResult:
-        """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
+        """Do each part alone after a turn of many was rolled back, so that one bad run does not hold up the others."""
         if not self.storage.is_transient(cause):
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), error_line(cause))
         results, valid = self._store_each(results)
@@ -323,7 +320,7 @@ class WorkerLoop:
         return poll_result
 
     def _store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
-        """Store ends one by one: those that are off our hands, and which of them were still valid."""
+        """Store results one by one; return those that are done with, and the ids of those that were still valid."""
         stored = [end for result in results if (end := self._store_result(result)) is not None]
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
@@ -350,7 +347,7 @@ class WorkerLoop:
             return None
 
     def _turn_alone(self, chain: UUID) -> int:
-        """A turn of one run: the number of runs that it advanced, or blocked."""
+        """Run a turn of one run, and return the number of runs that it advanced, or blocked."""
         try:
             report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
         except Exception as exc:
@@ -366,9 +363,9 @@ class WorkerLoop:
         return report.run_count
 
     def _turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
-        """Each alone, and on the row of this worker before its code runs: one may be what ended a process.
+        """Run each chain alone, after announcing it on the row of this worker: its code may be what ended a process.
 
-        One that stands on the row of another worker is left alone for a while: that one runs it, or died of it.
+        A run that another worker has announced is left alone for a while: that worker runs it, or died of it.
         """
         advanced = 0
         self._trying_suspects = True
@@ -386,7 +383,7 @@ class WorkerLoop:
         return advanced
 
     def _store_results_only(self) -> PollResult:
-        """While an activity runs that is to be alone, while somebody drains this worker, and when it leaves."""
+        """Store results and nothing else: during a trial, while the worker is drained, and when it leaves."""
         results = self.pool.results()
         if results:
             try:
@@ -400,9 +397,9 @@ class WorkerLoop:
         return PollResult(results=len(results))
 
     def _poll_cautiously(self) -> PollResult:
-        """While somebody elsewhere may have died, or died of nobody knows what.
+        """Poll while a worker elsewhere may have died, or has died for an unknown reason (see decision 22).
 
-        Runs are activated one by one, each on the row of this worker before its code runs.
+        Runs are activated one by one, each announced on the row of this worker before its code runs.
         """
         results, capacity = self.pool.results(), self._cautious_capacity()
         try:
@@ -412,9 +409,9 @@ class WorkerLoop:
         except Exception as exc:
             if self.storage.is_connection_lost(exc):
                 raise
-            (results, valid), tasks = self._store_each(results), []  # one that cannot be must not keep the others
+            (results, valid), tasks = self._store_each(results), []  # one that cannot be stored must not keep others
         self._apply_turn(results, valid, tasks)
-        if self.quarantine.is_on_trial:  # an activity on trial has just begun
+        if self.quarantine.is_on_trial:  # an activity has just started its trial
             return PollResult(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
         if (waiting := self.engine.deferred_chains[:1]) and self.row.announce(
             self.storage, [MarkedWork("chain", waiting[0])]
@@ -428,14 +425,14 @@ class WorkerLoop:
         return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Whether the run is left to a worker that may have the key."""
+        """Return True if the run was left to a worker that may have the key."""
         return isinstance(error, KeyMissing) and self.engine.defer_for_key(chain)
 
     def _perform(self, task: TaskState) -> TaskResult:
-        """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
-        self.marker.record_chain(task.chain_id)  # it has one: atomic activities are of runs
+        """Run an atomic activity. It may end this process, so its run is marked like one that is activated."""
+        self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
-            # beside what may have ended a process nothing else is to run
+            # Beside what may have ended a process, nothing else is to run.
             with self.handover.running_activity(task, releases_lock=not self.caution and not self._trying_suspects):
                 return run_atomic_activity(task)
         finally:
@@ -444,13 +441,11 @@ class WorkerLoop:
     # --- loops -------------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
-        """Turn until ``stop`` is set, or, with ``until_idle``, until nothing is due.
+        """Run turns until ``stop`` is set or, with ``until_idle``, until nothing is due; return how many runs advanced.
 
-        The number of runs that were advanced.
-
-        Waits for a database that is away, and survives one that goes away: nothing was committed, and it comes back
-        with backoff. On return what has not started is given back with its attempt uncounted, what still runs with its
-        attempt counted.
+        Waits for a database that is away, and survives one that goes away: nothing was committed, and it reconnects
+        with growing pauses. On return, what has not started is released uncounted, and what still runs is released with
+        its attempt counted.
         """
         maintenance = Maintenance(self)
         self._stop_event = stop
@@ -481,7 +476,7 @@ class WorkerLoop:
             self.wake.clear()
             try:
                 with self.handover.turn_lock:
-                    if is_over():  # while it waited for the wheel
+                    if is_over():  # while it waited for the lock
                         return
                     self.polled_at = time.monotonic()
                     result = self.poll()
@@ -506,7 +501,7 @@ class WorkerLoop:
                 stop.wait(delay)
                 continue
             if self.row.drained_at is not None:
-                due = None  # for others
+                due = None  # left to other workers
             has_waiting = due == 0.0 or bool(self._pauses) or self.admission.has_waiting
             fruitless = fruitless + 1 if has_waiting else 0
             if (
@@ -521,7 +516,7 @@ class WorkerLoop:
             self.expects_work = was_woken and not self.storage.sql.writer_lock
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
-        """Behind a look that found something: there may be more at once."""
+        """Wait a moment after a poll that found something, since there may be more at once."""
         self._pause = _WRITER_PAUSE
         if self.storage.sql.writer_lock:
             stop.wait(_WRITER_PAUSE)
@@ -531,16 +526,16 @@ class WorkerLoop:
             self.wake.wait(_RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
-        """Seconds until the next look, where nobody rings before."""
+        """Return the seconds until the next poll, if no wakeup comes before."""
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
             poll *= _LISTENING_FACTOR if self.listener.locked else 1
-        else:  # what was done just now is often answered at once: growing pauses
+        else:  # recent work is often followed by more at once, so pauses grow
             poll, self._pause = min(poll, self._pause), min(self._pause * 2, poll)
         return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:
-        """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""
+        """Run turns until nothing is due, all in this thread and on its connection; see ``run_until_idle``."""
         maintenance = Maintenance(self)
         maintenance.register()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -575,6 +570,7 @@ class WorkerLoop:
         self.handover.join(seconds=self.stop_deadline - settings.LEAVE_SECONDS / 2 - time.monotonic())
         try:
             with self.handover.turn_lock:
+                # Results come before the release: an activity that has ended must not be released and run again.
                 self._store_results_only()
                 with self.storage.transaction("leave"):
                     release_unstarted(self.storage, waiting)
@@ -595,6 +591,7 @@ def run_until_idle(
 ) -> int:
     """Run turns, activities and due timers on committed data in this thread until nothing is due.
 
-    Gives the number of turns. Waits for what a rate holds back. Raises ``TimeoutError`` after ``timeout`` seconds.
+    Returns the number of runs that advanced. Waits for what a rate holds back. Raises ``TimeoutError`` after
+    ``timeout`` seconds.
     """
     return WorkerLoop(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -1,6 +1,7 @@
-"""What a worker does besides turns, in a thread of its own.
+"""The maintenance of a worker, in a thread of its own.
 
-It beats, passes heartbeats on, ends what timed out, buries the dead and deletes what was kept long enough.
+It sends heartbeats of the worker and of activities, ends what timed out, recovers the work of dead workers, and deletes
+what was kept long enough.
 """
 
 from __future__ import annotations
@@ -34,25 +35,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("temporalex_django.workers")
 
+#: Seconds between two passes.
 _EVERY = 0.5
+#: Activities that one pass times out at most.
 _EXPIRED_LIMIT = 200
+#: Seconds between two rounds of what is not part of every pass.
 _ORPHANS_EVERY = 30.0
 _RETENTION_EVERY = 5.0
 _ABANDONED_EVERY = 2.0
 _BACKGROUND_EVERY = 2.0
 _REPORT_EVERY = 1.0
-#: How often a worker looks for runs that were blocked for want of code that it has.
+#: Seconds between two looks for runs that were blocked for lack of code which this worker has.
 _CODE_EVERY = 3.0
-#: By so many seconds behind it every worker has heard that something was switched on.
+#: Seconds after which every worker has read that something was switched on.
 _SWITCH_SECONDS = 5.0
-#: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
+#: Tries of a starting worker to recover the work of dead ones. Its first passes try again.
 _RECOVERIES = 3
 
 
 class Maintenance:
-    """Tends one worker loop.
+    """The maintenance of one worker loop.
 
-    Its storage and connection are its own: a long turn must not keep a worker from beating.
+    Its storage and connection are its own: a long turn must not keep the worker from sending heartbeats.
     """
 
     def __init__(self, loop: WorkerLoop) -> None:
@@ -69,16 +73,16 @@ class Maintenance:
         self._reported_at = 0.0
         self.heartbeats = Heartbeats()
         self._code_checked_at = 0.0
-        self._stray_keys: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
+        self._stray_keys: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # with the number of polls before
         self.report = HealthReport(loop)
         self._switched_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-maintenance", daemon=True)
 
     def start(self) -> None:
-        """Register the worker (in the calling thread: when this returns, the row is there), then tend it.
+        """Register the worker in the calling thread, then start the maintenance thread.
 
-        May be called again after the database did not answer.
+        The row of the worker exists when this returns. It may be called again after the database did not answer.
         """
         loop = self.loop
         self.report.start()
@@ -102,10 +106,11 @@ class Maintenance:
         self.report.remove()
 
     def register(self) -> None:
-        """Write the row; blocked runs that this worker may be able to take are due from now on."""
+        """Write the row of the worker. Blocked runs that it may be able to run are due from now on."""
         row = self.loop.row
         self.loop.admission.switches = read_switches(self.storage.sql)  # before the first poll
-        self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
+        # First, so that a run that killed the worker before this one is not among the first to be claimed.
+        self._recover()
         row.session_lock = self.listener is not None and self.listener.locked
         started_at = time.monotonic()
         row.register(self.storage)
@@ -138,14 +143,14 @@ class Maintenance:
                         log.warning("the database of a worker's maintenance does not answer: %s", error_line(exc))
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, 5.0)
-                except Exception as exc:  # noqa: BLE001 - whatever it is, runs are kept
+                except Exception as exc:  # noqa: BLE001 - whatever it is, maintenance continues
                     log.error("maintenance goes on after an error: %s", error_line(exc))
 
     def run_pass(self) -> None:
-        """One pass. Raises when the database is gone."""
+        """Run one pass. Raises when the database is gone."""
         self.loop.on_heartbeat()
         self.loop.handover.check()
-        # nobody looks after a worker that works in the thread of its caller
+        # Nobody watches a worker that works in the thread of its caller.
         if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORT_EVERY:
             self._reported_at = time.monotonic()
             self.report.write()
@@ -181,13 +186,13 @@ class Maintenance:
             self._retention_at = time.monotonic()
 
     def _read_switches(self) -> None:
-        """What was switched off, or on: the loop knows from now on. Runs of classes that are on again are due."""
+        """Read what is switched off and pass it to the loop; make runs due whose classes are on again."""
         admission = self.loop.admission
         previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
         if admission.switches != previous_switches:
             self._switched_at = time.monotonic()
             self.loop.wake.set()
-        # somebody who has not heard of it yet may stop one after this one has looked
+        # A worker that has not read the change yet may still block a run after this one has looked.
         if time.monotonic() - self._switched_at < _SWITCH_SECONDS:
             woken = wake_switched_on(self.storage, admission.switches.workflows)
             if woken:
@@ -206,19 +211,19 @@ class Maintenance:
         ):
             log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
             loop.pool.cancel(loop.pool.pending_keys())
-            row.remove(self.storage)  # nobody need wonder what it died of
+            row.remove(self.storage)  # otherwise others would look for what it died of
             row.renew_epoch()
             row.register(self.storage)
             self.heartbeats.clear()
         self.report.record_lease(started_at)
         if time.monotonic() - self._heartbeat_at > get_settings().LEASE_SECONDS:
-            self.heartbeats.clear()  # others could not send any either
+            self.heartbeats.clear()  # other workers could not send any either
         self._heartbeat_at = time.monotonic()
 
     def _record_heartbeats(self) -> None:
-        """What begun and what they said to the rows, one statement each.
+        """Write starts and heartbeats to the rows, one statement each.
 
-        Who learns that he is not waited for any more is cancelled.
+        Attempts whose results are not expected any more are cancelled.
         """
         pool = self.loop.pool
         heartbeats = pool.heartbeats()
@@ -228,18 +233,20 @@ class Maintenance:
         self.storage.record_heartbeats(heartbeats)
         if overdue_keys := pool.overdue():
             release_unstarted(self.storage, overdue_keys)
-            self.loop.wake.set()  # they wait for a thread that has time
+            self.loop.wake.set()  # they wait for a thread that is free
         running_keys = pool.running_keys()
+        # An idle worker asks for its rows only as often as it sends its own heartbeat.
         if running_keys or self._stray_keys[0] or self._is_heartbeat_due():
             owned = self._owned_keys()
             if lost := {key for key in (*heartbeats, *running_keys) if key not in owned}:
                 pool.cancel(lost)
 
     def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """What is this worker's by the tables; what its pool does not know of that is given back uncounted.
+        """Return what this worker owns by the tables, and release what its pool does not know, uncounted.
 
-        The answer to the commit that took it was lost. A poll that is under way may have taken it a moment ago: so only
-        what is there, and still unknown, after a poll that was not under way then.
+        The answer to the commit that claimed it was lost. But a poll in progress may have claimed it a moment ago. So
+        it is released only if it is still there, and still unknown, after a poll that was not in progress when it was
+        first seen.
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)
@@ -253,12 +260,12 @@ class Maintenance:
             loop.wake.set()
             unknown_keys -= stray_keys
         elif unknown_keys & stray_keys:
-            return owned  # the poll is not over
+            return owned  # the poll is not over yet
         self._stray_keys = unknown_keys, loop.poll_count
         return owned
 
     def _expire_tasks(self) -> None:
-        """End attempts and activities one of whose timeouts has passed, whoever has them."""
+        """End attempts and activities that have exceeded one of their timeouts, those of all workers."""
         expired = self.storage.expired_tasks(limit=_EXPIRED_LIMIT)
         if not expired:
             return

@@ -1,6 +1,6 @@
-"""Where activities run: threads for plain functions, one event loop for async ones.
+"""The pool in which activities run: threads for plain functions, one event loop for async ones.
 
-A plain function of the lane ``process`` has a process of its thread, which waits for it.
+A plain function of the lane ``process`` runs in a process of its thread, which waits for it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from temporalex_django.workers.fair_queue import FairQueue
 
 log = logging.getLogger("temporalex_django.workers")
 
-#: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
-#: at.
+#: The most attempts that have not started. Activities that take no time are limited by this, and by the number of
+#: polls.
 _MAX_PREFETCH = 400
-#: With those that were taken as its own turn scheduled them: they cost no claim, and do not keep others from theirs.
+#: The same with those that the worker's own turn scheduled: they cost no claim, and keep no other worker from its own.
 _MAX_PENDING = 1_000
-#: What is taken ahead is to begin within so many seconds.
+#: Seconds within which an activity that is claimed ahead is to start.
 _PREFETCH_SECONDS = 0.1
-#: It is given back when it has not begun within so many: long ones have all the threads.
+#: Seconds after which one that has not started is released: long ones have all the threads.
 _OVERDUE_SECONDS = 0.5
-#: How much the last end of an activity counts in its pace.
+#: Weight of the latest result of an activity in its pace.
 _LAST_WEIGHT = 0.2
-#: What takes less is quick: one thread has begun the next one before another has woken up. It gets help when something
-#: waits for so many seconds all the same.
+#: Seconds below which an activity is quick: one thread has started the next one before another has woken up. If
+#: something waits for ``_HELP_AFTER`` seconds all the same, another thread is woken.
 _QUICK_SECONDS = 0.001
 _HELP_AFTER = 0.01
-#: The pace of what is not known: of a dozen quick ones of different names the last are taken ahead.
+#: Pace of unknown activities. Of a dozen quick ones with different names, only the last are claimed ahead.
 _SLOW_PACE = 1.0
 
 
 class Pool:
-    """Runs attempts and keeps their ends until somebody has committed them.
+    """Runs attempts, and keeps their results until they are committed.
 
-    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody. ``noted(id of a
-    task)`` is held while that one runs.
+    ``on_result`` is called in the thread of an activity when it ends, and should only wake another thread.
+    ``mark_running(id of a task)`` is held while that one runs.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Pool:
         self._mark_running = mark_running
         self._name = name
         self._lock = threading.Lock()
-        # What threads take, one after the other, and a bell for each thread that is to look; False ends one.
+        # Attempts for the threads, and a wakeup for each thread that is to look for one; False ends a thread.
         self._waiting = FairQueue()
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._attempts: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
-        # Of activities that ended here the seconds from one end to the next, a moving average, and when the last one
-        # was. Not how long each takes: threads wait for each other, and then that says nothing of how many end in a
-        # moment. Those that are the first of their name are counted together, too, and as slow until several were
-        # quick.
+        # By activity: the seconds from one result to the next, as a moving average, and the time of the last result.
+        # The duration of each would not do: threads wait for each other, and then it does not say how many end in a
+        # moment. The first ones of each name are also counted together, and count as slow until several were quick. See
+        # decision 35.
         self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (_SLOW_PACE, 0.0)}
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +90,7 @@ class Pool:
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """What it takes now: as many as can begin, and of measured quick activities what begins in a moment."""
+        """Return what the pool can take: activities that can start now, and quick ones that start in a moment."""
         with self._lock:
             if self._stopping:
                 return Capacity()
@@ -111,6 +111,7 @@ class Pool:
             for name, (pace, _) in self._paces.items():
                 if pace < _PREFETCH_SECONDS and name not in slow_names:
                     lane = name in self._async_names
+                    # Threads that are busy with something slow take no part in what starts in a moment.
                     share = max(0, responsive[lane]) / (self._threads, self._tasks)[lane]
                     most = int(share * _PREFETCH_SECONDS / max(pace, 1e-5)) - waiting
                     if (extra := min(most, _MAX_PENDING - waiting)) > 0:
@@ -130,7 +131,10 @@ class Pool:
             )
 
     def submit(self, tasks: list[TaskState]) -> None:
-        """A thread for each that may take long, and one for all that are quick: waking one costs more than those do."""
+        """Start attempts: with a thread for each that may be slow, and one for all that are quick.
+
+        Waking a thread costs more than a quick activity does.
+        """
         attempts = [Attempt(task, self._now, is_async=task.activity in self._async_names) for task in tasks]
         plain = [attempt for attempt in attempts if not attempt.is_async]
         with self._lock:
@@ -140,7 +144,7 @@ class Pool:
         for _ in range(len(plain) - quick + bool(quick)):
             if self._alive < self._threads:
                 self._add_thread()
-            if self._wakeups.qsize() < self._threads:  # else nobody sleeps who has not been rung for
+            if self._wakeups.qsize() < self._threads:  # otherwise every thread has a wakeup already
                 self._wakeups.put(True)
         for attempt in attempts:
             if attempt.is_async:
@@ -148,37 +152,37 @@ class Pool:
 
     @property
     def _async_names(self) -> Collection[str]:
-        """Names of the activities that run in the event loop."""
+        """The names of the activities that run in the event loop."""
         return activity.async_names
 
     # --- results -----------------------------------------------------------------------------------------------------
 
     def results(self) -> list[TaskResult]:
-        """Ends that nobody has committed yet; they stay until ``discard_results``."""
+        """Return the results that are not committed yet; they stay until ``discard_results``."""
         with self._lock:
             return list(self._results)
 
     def discard_results(self, results: list[TaskResult]) -> None:
-        """These are committed (or were too late)."""
+        """Remove results that are committed, or were too late."""
         committed_ids = {id(result.task) for result in results}
         with self._lock:
             self._results = [result for result in self._results if id(result.task) not in committed_ids]
 
     @property
     def busy(self) -> int:
-        """Attempts in hand, those included whose end is not committed."""
+        """The number of attempts, those included whose result is not committed."""
         with self._lock:
             return len(self._attempts) + len(self._results)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def heartbeats(self) -> dict[tuple[int, int, int], Any]:
-        """Heartbeats since the last call: the latest details of each attempt."""
+        """Return the heartbeats since the last call, with the latest details of each attempt."""
         with self._lock:
             return {key: a.pending_details.pop() for key, a in self._attempts.items() if a.pending_details}
 
     def started_tasks(self) -> list[TaskState]:
-        """Attempts under way of which nobody has ``mark_start_recorded`` yet when they began (``started_at``)."""
+        """Return running attempts whose start (``started_at``) is not stored yet: see ``mark_start_recorded``."""
         with self._lock:
             now, moment = self._now(), time.monotonic()
             attempts = [a for a in self._attempts.values() if a.is_started and not a.is_start_recorded]
@@ -187,14 +191,14 @@ class Pool:
             return [attempt.task for attempt in attempts]
 
     def mark_start_recorded(self, tasks: list[TaskState]) -> None:
-        """The rows of these say so now."""
+        """Record that the rows of these attempts have their start."""
         with self._lock:
             for task in tasks:
                 if (attempt := self._attempts.get((task.id, task.attempt, task.owner or 0))) is not None:
                     attempt.is_start_recorded = True
 
     def overdue(self) -> set[tuple[int, int, int]]:
-        """Attempts that could not begin in time: they are let go of here, to be given back uncounted."""
+        """Remove attempts that could not start in time, and return their keys, to be released uncounted."""
         with self._lock:
             late = time.monotonic() - _OVERDUE_SECONDS
             return self._cancel_waiting(
@@ -202,7 +206,7 @@ class Pool:
             )
 
     def all_keys(self) -> set[tuple[int, int, int]]:
-        """All attempts in hand, those included whose end is not committed."""
+        """Return the keys of all attempts, those included whose result is not committed."""
         with self._lock:
             return {*self._attempts, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
 
@@ -213,24 +217,24 @@ class Pool:
         return {attempt.key for attempt in waiting}
 
     def running_keys(self) -> list[tuple[int, int, int]]:
-        """The attempts that have begun."""
+        """Return the keys of attempts that have started."""
         with self._lock:
             return [key for key, a in self._attempts.items() if a.is_started and not a.cancelled]
 
     def pending_keys(self) -> set[tuple[int, int, int]]:
-        """All attempts in hand, begun or not."""
+        """Return the keys of all attempts that have not ended, started or not."""
         with self._lock:
             return set(self._attempts)
 
     def cancel(self, keys: set[tuple[int, int, int]]) -> None:
-        """The result of these would come too late: tell them, and do not wait for their threads any more."""
+        """Cancel attempts whose results would come too late, and do not wait for their threads any more."""
         with self._lock:
             lost = [a for key, a in self._attempts.items() if key in keys and not a.cancelled]
             for attempt in lost:
                 attempt.cancelled = True
                 del self._attempts[attempt.key]
                 if attempt.is_started and attempt.future is None:
-                    self._alive -= 1  # its thread may be stuck for good: another one takes its place
+                    self._alive -= 1  # its thread may be stuck for good: another one replaces it
         for attempt in lost:
             if attempt.future is not None:
                 attempt.future.cancel()
@@ -238,9 +242,9 @@ class Pool:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float) -> set[tuple[int, int, int]]:
-        """Take nothing new, wait for what runs at most so long.
+        """Take nothing new, and wait at most ``seconds`` for what runs.
 
-        Gives those that have not started, to be given back uncounted.
+        Returns the keys of attempts that have not started, to be released uncounted.
         """
         with self._lock:
             self._stopping = True
@@ -251,7 +255,7 @@ class Pool:
         return waiting
 
     def close(self) -> None:
-        """Let idle threads and the loop end; stuck ones are daemons."""
+        """Let idle threads and the loop end; stuck threads are daemons."""
         self._stopping = self._closed = True
         for _ in range(self._alive):
             self._wakeups.put(False)
@@ -276,13 +280,16 @@ class Pool:
                     result = attempt.run(call_in_process=call_in_process)
                 close_old_connections()
                 if not self._finish_attempt(attempt, result):
-                    return  # somebody else took this thread's place
+                    return  # another thread has taken its place
         finally:
             processes.close_process()
             connections.close_all()
 
     def _next_attempt(self) -> Attempt | None:
-        """The next attempt for this thread; None ends it. One that has nothing to do holds no connection for long."""
+        """Return the next attempt for this thread, or None to end it.
+
+        A thread that has nothing to do soon closes its connections.
+        """
         while True:
             if (attempt := self._waiting.pop()) is not None:
                 return attempt
@@ -296,7 +303,10 @@ class Pool:
             close_old_connections()
 
     def _start_attempt(self, attempt: Attempt) -> bool:
-        """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""
+        """Mark an attempt as started and return True, unless it was cancelled.
+
+        This is one step under the lock: nothing can release an attempt that runs.
+        """
         with self._lock:
             attempt.is_started, attempt.started_at = not attempt.cancelled, time.monotonic()
             return attempt.is_started
@@ -306,7 +316,7 @@ class Pool:
             if self._attempts.get(attempt.key) is not attempt:
                 return False
             del self._attempts[attempt.key]
-            # also where a heartbeat is on its way: the row may be another attempt's before it comes there
+            # Even where a heartbeat is on its way: the row may belong to another attempt before it arrives.
             result.details = attempt.last_details
             self._results.append(result)
             if attempt.task.activity not in self._paces and not attempt.is_async:
@@ -317,7 +327,7 @@ class Pool:
 
     def _measure(self, name: str, attempt: Attempt) -> None:
         now, previous = time.monotonic(), self._paces.get(name)
-        # since the end before it, but not the time in which none ran
+        # Seconds since the result before it, without the time in which none ran.
         elapsed = now - max(attempt.started_at, 0.0 if previous is None else previous[1])
         self._paces[name] = (elapsed if previous is None else previous[0] + _LAST_WEIGHT * (elapsed - previous[0]), now)
 
@@ -332,15 +342,15 @@ class Pool:
             attempt.future = asyncio.run_coroutine_threadsafe(self._run_in_loop(attempt, self._limit), self._loop)
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep a loop going until the pool closes.
+        """Keep an event loop running until the pool closes.
 
-        Activities are arbitrary code, which may stop it or raise through it.
+        Activities are arbitrary code, which may stop the loop or raise through it.
         """
         asyncio.set_event_loop(loop)
         while not self._closed:
             try:
                 loop.run_forever()
-            except (SystemExit, KeyboardInterrupt) as exc:  # alone of all exceptions these leave a task and its loop
+            except (SystemExit, KeyboardInterrupt) as exc:  # the only exceptions that leave a task and its loop
                 log.error(
                     "a task that an activity made raised through the event loop; the others go on: %s", error_line(exc)
                 )
@@ -354,7 +364,7 @@ class Pool:
         loop.close()
 
     def _replace_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What was under way in this loop has failed, what had not begun goes to another one."""
+        """Fail the attempts that ran in a broken loop, and start the others in a new one."""
         with self._loop_lock:
             self._loop = None
         with self._lock:
@@ -382,7 +392,7 @@ class Pool:
 
 
 class InlinePool(Pool):
-    """Runs each attempt in the thread that submits it: for ``drain`` in tests."""
+    """Runs each attempt in the thread that submits it: for ``run_until_idle``."""
 
     def __init__(
         self,

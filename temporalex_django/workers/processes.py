@@ -1,4 +1,4 @@
-"""The other side of ``activity_process``: a process for each thread of the pool that needs one."""
+"""The worker's side of ``activity_process``: a process for each thread of the pool that needs one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from temporalex_django.engine import activity_policy
 from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 
-#: How often it is asked whether somebody still waits for the result.
+#: Seconds between two checks that the result is still wanted.
 _POLL_SECONDS = 0.1
-#: How long code that is cancelled has to see that itself, before its process is killed.
+#: Seconds that cancelled code has to see the cancellation itself, before its process is killed.
 _GRACE_SECONDS = 1.0
 _thread_state = threading.local()
 
 
 class WorkerLost(Exception):
-    """The process of an activity has ended: like a worker that dies with it, but nobody else does."""
+    """Raised when the process of an activity has ended, like a worker that dies, but with this activity alone."""
 
 
 class ActivityProcess:
-    """A process, and what it says. For one thread."""
+    """A process and the messages from it, for one thread."""
 
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -42,7 +42,7 @@ class ActivityProcess:
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # signals to the group are for the worker, which ends it
+            start_new_session=True,  # signals to the group are for the worker, which ends this process
         )
         assert self.popen.stdout is not None
         self._read = b""
@@ -51,12 +51,15 @@ class ActivityProcess:
 
     def send(self, **fields: Any) -> None:
         assert self.popen.stdin is not None
-        with suppress(BrokenPipeError):  # its end says so
+        with suppress(BrokenPipeError):  # ``receive`` finds that the process has ended
             self.popen.stdin.write(json.dumps(fields).encode() + b"\n")
             self.popen.stdin.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """The next thing that it says; None for a while nothing. Raises ``EOFError`` when it has ended."""
+        """Return the next message from the process, or None if there was none for a while.
+
+        Raises ``EOFError`` when the process has ended.
+        """
         assert self.popen.stdout is not None
         while b"\n" not in self._read:
             if not self._selector.select(_POLL_SECONDS):
@@ -69,7 +72,7 @@ class ActivityProcess:
         return message
 
     def kill(self) -> int:
-        """End it; how it ended."""
+        """Kill the process and return its exit status."""
         self.popen.kill()
         for pipe in (self.popen.stdin, self.popen.stdout):
             if pipe is not None:
@@ -80,10 +83,10 @@ class ActivityProcess:
 
 
 def call_in_process(attempt: Attempt) -> Any:
-    """What the activity of an attempt returns, which runs in the process of this thread.
+    """Run the activity of an attempt in the process of this thread, and return its value.
 
-    Raises what it raised, as far as that is known here, ``UnfitResult``, and ``WorkerLost`` when its process ended. A
-    cancelled one has a moment to see that itself; then its process is killed.
+    Raises what the activity raised, as far as that is known here (see ``_decode_result``), ``UnfitResult``, and
+    ``WorkerLost`` when the process ended. Cancelled code has a moment to see that itself; then its process is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:
@@ -126,7 +129,10 @@ def _exit_text(status: int) -> str:
 
 
 def _decode_result(message: dict[str, Any]) -> Any:
-    """Raises an exception that is called as that of the process, and its bases; its cause has the traceback."""
+    """Return the value, or raise an exception with the names of the original class and its bases.
+
+    Its cause has the traceback of the process. Retry policies go by these names.
+    """
     if "result" in message:
         return message["result"]
     if "unfit" in message:
@@ -144,7 +150,7 @@ def _decode_result(message: dict[str, Any]) -> Any:
 
 
 def close_process() -> None:
-    """The thread ends, and its process."""
+    """End the process of the calling thread, which ends as well."""
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is not None:
         process.kill()

@@ -1,4 +1,4 @@
-"""Waiting for a database that is away."""
+"""Waiting for a database that is away, and reconnecting to it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from temporalex_django.db.storage import DjangoStorage
 
 log = logging.getLogger("temporalex_django.workers")
 
+#: Seconds of the first and of the longest pause.
 _FIRST = 0.1
 _LONGEST = 5.0
 
 
 def next_pause(pause: float) -> float:
-    """Seconds to wait after a failure, when the pause before it was so long (0.0: it was the first)."""
+    """Return the seconds to wait after a failure; ``pause`` is the pause before it (0.0: it was the first)."""
     return min(max(_FIRST, pause * 2), _LONGEST)
 
 
 def retry_until_available(
     callback: Callable[[], None], *, storage: DjangoStorage, stop: threading.Event, timeout: float | None = None
 ) -> bool:
-    """Call ``callback`` as soon as the database answers; False when ``stop`` is set before.
+    """Call ``callback`` until the database answers; return False when ``stop`` is set before that.
 
-    Raises what ``callback`` raises about anything else, and ``TimeoutError`` after ``timeout`` seconds.
+    Raises other errors of ``callback``, and ``TimeoutError`` after ``timeout`` seconds.
     """
     pause, deadline = 0.0, None if timeout is None else time.monotonic() + timeout
     while not stop.is_set():

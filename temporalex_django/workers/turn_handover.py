@@ -1,9 +1,9 @@
-"""Turns go on while an atomic activity takes long.
+"""Turns continue in another thread while an atomic activity takes long.
 
-An atomic activity is part of a turn, and a worker's turns are one thread's. That one lets go of the wheel while it runs
-the code of one; where it is away for long, another thread takes the wheel until it is back. So what the activity keeps
-waiting is its own run, and whoever wants rows that it has locked. The idea is that of schedulers which hand their
-processor on when a system call does not come back (Go's ``sysmon``).
+An atomic activity is part of a turn, and one thread of a worker runs all turns. That thread releases ``turn_lock``
+while it runs the code of an activity. If that takes long, another thread takes the lock and runs turns until the first
+one is back. So the activity delays only its own run, and transactions that need rows which it has locked. Schedulers do
+the same when a system call does not return: they give the processor to another thread (Go's ``sysmon``).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from temporalex_django.engine.storage import TaskState
 
 log = logging.getLogger("temporalex_django.workers")
 
-#: So many threads besides the worker's own. The last one runs no atomic activity itself: turns never wait for one.
+#: Threads that run turns beside the worker's own. The last one runs no atomic activity, so turns never wait for one.
 MAX_HELPERS: Final = 2
-#: Seconds that a thread is away until somebody takes the wheel, and until somebody is told.
+#: Seconds of an activity after which another thread runs turns, and after which a warning is logged.
 _LONG = 0.25
 _SLOW = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class _RunningActivity:
-    """An atomic activity that runs now."""
+    """An atomic activity that is running."""
 
     task: TaskState
     thread: int
@@ -41,10 +41,11 @@ class _RunningActivity:
 
 
 class TurnHandover:
-    """The wheel of one worker loop, and who has it. ``turns(relieved)`` turns until ``relieved()``.
+    """The turn lock of one worker loop, and the threads that run its turns.
 
-    Whoever uses the loop's storage holds ``turn_lock``. ``max_helpers`` threads help at once. ``check`` is for another
-    thread, to call several times a second.
+    ``run_turns(is_relieved)`` runs turns until ``is_relieved()`` is True. A thread has to hold ``turn_lock`` while it
+    uses the loop's storage. ``max_helpers`` threads help at once. Another thread is to call ``check`` several times a
+    second.
     """
 
     def __init__(
@@ -59,36 +60,37 @@ class TurnHandover:
         self._running: dict[int, _RunningActivity] = {}  # by thread
 
     def register_thread(self) -> None:
-        """The calling thread is the one that turns; before nobody relieves it."""
+        """Register the calling thread as the one that runs turns; nobody relieves it before that."""
         self._turn_threads = [threading.get_ident()]
 
     @property
     def busy(self) -> bool:
-        """Whether an atomic activity runs."""
+        """True if an atomic activity is running."""
         return bool(self._running)
 
     @property
     def oldest_started_at(self) -> float:
-        """When the one that has run longest began, by the monotonic clock; now where none does."""
+        """The start of the activity that has run longest (monotonic clock); the present moment where none runs."""
         return min((activity.started_at for activity in [*self._running.values()]), default=time.monotonic())
 
     def is_running(self, chain: UUID) -> bool:
-        """Whether an atomic activity of it runs here, whatever the server says of its lock."""
+        """Return True if an atomic activity of the chain runs here, whatever the server says of its lock."""
         return any(activity.task.chain_id == chain for activity in self._running.values())
 
     @property
     def is_last_helper(self) -> bool:
-        """Whether the calling thread is to leave atomic activities to others: nobody would relieve it."""
+        """True if the calling thread has to leave atomic activities to others, since nobody would relieve it."""
         return len(self._turn_threads) > max(self.max_helpers, 1) and self._turn_threads[-1] == threading.get_ident()
 
     @contextmanager
     def running_activity(self, task: TaskState, *, releases_lock: bool) -> Iterator[None]:
-        """While the calling thread, which has the wheel, runs an atomic activity.
+        """Mark an atomic activity as running in the calling thread, which holds ``turn_lock``.
 
-        ``releases_lock``: it lets go of the wheel, and of the storage.
+        With ``releases_lock`` the thread gives up the lock, and the storage, until the activity has ended.
         """
         thread = threading.get_ident()
         self._running[thread] = _RunningActivity(task, thread)
+        # Where the database has a writer lock, this transaction keeps it, and no other turn could write.
         releases_lock = (
             releases_lock
             and self.max_helpers > 0
@@ -101,25 +103,27 @@ class TurnHandover:
         try:
             yield
         finally:
-            del self._running[thread]  # before it waits: whoever has the wheel now goes no further
+            # Before it waits for the lock: the helper that has it now runs no further turn.
+            del self._running[thread]
             if releases_lock:
                 self.turn_lock.acquire()
                 self._storage.attach(transaction_state)
 
     def check(self) -> None:
-        """Take the wheel where all who could are away for long, and tell of what runs for long. Never waits."""
+        """Start a helper if all threads that run turns are busy for long, and warn of slow activities. Never waits."""
         now, running = time.monotonic(), [*self._running.values()]
         for entry in running:
             if now - entry.started_at > _SLOW and not entry.is_reported:
                 entry.is_reported = True
                 log.warning(
                     "atomic activity %s of run %s has held its transaction for %.1f s and goes on: its run waits, and "
-                    "whoever wants rows that it has locked",
+                    "others that need the rows it has locked",
                     *(entry.task.activity, entry.task.run_id, now - entry.started_at),
                 )
         turn_threads, helpers = self._turn_threads, [entry for entry in self._helpers if entry.is_alive()]
         if not turn_threads or len(helpers) >= min(self.max_helpers, len(turn_threads)) or self.turn_lock.locked():
             return
+        # All threads that could run turns are inside an activity, and the latest of these has run for long, too.
         if {entry.thread for entry in running} == {*turn_threads} and now - max(
             entry.started_at for entry in running
         ) > _LONG:
@@ -142,7 +146,7 @@ class TurnHandover:
             self._turn_threads.remove(own_thread)
 
     def join(self, *, seconds: float) -> None:
-        """Wait for those who help, who were told to stop with the others, so long at most."""
+        """Wait at most ``seconds`` for the helpers, which stop with the other threads."""
         until = time.monotonic() + seconds
         for helper in self._helpers:
             helper.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""A turn as a worker takes it: ends of activities go in, runs advance, new activities are taken, in one transaction."""
+"""A turn of a worker: deliver results, advance runs and claim new activities, in one transaction."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from temporalex_django.workers.admission import Admission
     from temporalex_django.workers.quarantine import Quarantine
 
-#: It claims as many runs as its turns get done of late, and these at least.
+#: A turn claims at least this many runs, and otherwise as many as turns have completed lately.
 FEWEST_RUNS = 20
-#: A turn takes up as many runs that are due as there is room for beside those that have an activity in hand, which is
-#: for two fifths of the cache: of more that go on at a time each step would begin with the history of its run. Others
-#: are not to wait for them, so up to twice as many a few come to each turn, the fewer the more there are.
+#: Runs with an activity in progress may take two fifths of the cache: with more of them, each step would have to
+#: rebuild its run first. A turn claims as many due runs as these leave. Other runs are not to wait for them, so up to
+#: twice that number each turn claims a few, the fewer the more there are.
 _BUSY_SHARE = 2 / 5
 _OTHERS_SHARE = 1 / 25
 _MIN_OTHERS = 2
-#: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
+#: Where there is a writer lock, turns that hold it no longer than this claim more runs than the fewest.
 _MAX_LOCK_SECONDS = 0.008
 
 
 class TurnRunner:
-    """Takes the turns of one worker; what becomes of one that fails is for its loop."""
+    """Runs the turns of one worker; its loop deals with those that fail."""
 
     def __init__(
         self,
@@ -52,25 +52,29 @@ class TurnRunner:
         self.admission = admission
         self._row = row
         self._quarantine = quarantine
-        # so many runs the last turns came to: more are not worth claiming
+        # Number of runs that recent turns completed: claiming more is not worthwhile.
         self._reachable_runs = FEWEST_RUNS if storage.sql.writer_lock else storage.turn_size
 
     @property
     def result_limit(self) -> int:
-        """Of so many runs ends of activities are taken into a turn; where time is short, some of it is for others."""
+        """The number of runs whose results one turn takes.
+
+        Where time is short, a quarter of the turn is left for other runs.
+        """
         limit = min(self.storage.turn_size, self._reachable_runs)
         return limit if limit == self.storage.turn_size else limit - limit // 4
 
     def turn(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """One turn, committed: which of ``results`` count, and the activities that were taken.
+        """Run one turn and commit it; return the ids of ``results`` that count, and the activities that were claimed.
 
         Raises what the storage raises: nothing was done then, and ``report`` says which runs were claimed.
         """
         with self.storage.transaction("turn"):
             started_at = time.monotonic()
-            # those that wait come before those that this turn makes, where these are taken while they are written
+            # Activities that wait come before those that this turn schedules. Where the latter are claimed as they are
+            # inserted, the claim of the former is a part of this call.
             valid, tasks = self._advance_runs(results, capacity, report)
             if not self.storage.sql.claims_on_insert:
                 tasks += self.claim_tasks(capacity)
@@ -83,9 +87,10 @@ class TurnRunner:
     def _advance_runs(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """Advance runs: which of ``results`` count, and activities that were waiting, where they are taken before.
+        """Advance runs; return the ids of ``results`` that count, and waiting activities that were claimed before.
 
-        One wait for ends, runs and activities: a run whose end does not count any more is locked in vain.
+        Results, runs and activities take one round trip. So a run whose result does not count any more is locked in
+        vain.
         """
         admission = self.admission
         is_refused = admission.is_refused if activity.limits_by_name or admission.is_active else None
@@ -108,6 +113,7 @@ class TurnRunner:
         for finished_activity in finished_activities:
             by_chain.setdefault(finished_activity.chain_id, []).append(finished_activity)
         tasks = self._filter_claimed(claim_waiting())
+        # What was reserved is for the activities that this turn schedules.
         capacity.prefetch_limit = (
             (capacity.prefetch_limit or 0)
             + reserved
@@ -130,21 +136,22 @@ class TurnRunner:
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
-        """How many runs that are due a turn takes up, beside so many that have an activity in hand."""
+        """Return how many due runs a turn claims beside ``busy_runs`` that have an activity in progress."""
         run_limit = int(get_settings().CACHE_SIZE * _BUSY_SHARE)
         return max(run_limit - busy_runs, int(_OTHERS_SHARE * (2 * run_limit - busy_runs)), _MIN_OTHERS)
 
     def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
-        """Take activities that wait, inside a transaction that is open, or in one of their own."""
+        """Claim waiting activities, in the open transaction or in one of their own."""
         with self.storage.join_transaction():
             with self.storage.sql.pipeline():
                 get_tasks = self._submit_claim(capacity)
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """In two halves, as ``TaskStatements.submit_task_claim``."""
+        """Submit a claim and return a function for its result, as ``TaskStatements.submit_task_claim`` does."""
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
+            # A suspect starts alone, whatever else there is capacity for.
             capacity = Capacity(threads=1)
         if not capacity:
             return list

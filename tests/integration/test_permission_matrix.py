@@ -771,7 +771,7 @@ def test_commands(name: str, asking: str) -> None:
         with (
             nullcontext()
             if not row.acts
-            else pytest.raises(CommandError, match="not be among his runs|there is no run")
+            else pytest.raises(CommandError, match="not be among their runs|there is no run")
         ):
             assert ref not in row.do(run, ref)
     assert standing() == before

@@ -227,7 +227,7 @@ def test_who_may() -> None:
         with pytest.raises(errors.WorkflowNotFound):
             h.reset(1, by=person("blue-bob", "reset_instance"))
         before = rows()
-        with pytest.raises(errors.ActionNotPermitted, match="among his runs"):
+        with pytest.raises(errors.ActionNotPermitted, match="among their runs"):
             Fork(find_run("red-1", storage=storage()), to=1, id="blue-1", by=Actor(user=ann, source="rest")).execute()
         assert {**rows(), "OperatorAction": None} == {**before, "OperatorAction": None}
         Fork(find_run("red-1", storage=storage()), to=1, id="red-2", by=Actor(user=ann, source="rest")).execute()

@@ -48,7 +48,8 @@ def test_a_run_goes_on_from_each_of_its_activations(program: Any, schedule: Any,
 @given(grammar.program, grammar.schedule, st.integers(0, 50))
 def test_a_fork_changes_nothing_of_what_it_was_made_from(program: Any, schedule: Any, where: int) -> None:
     """But for runs that its code sends something to."""
-    told = set(re.findall(r'"tell", "(\w+)"', json.dumps(program)))
+    told = set(re.findall(r'"tell", "(\w+)"|"(strict)", \[', json.dumps(program)))
+    told = {name for names in told for name in names}
     played = play(program, schedule)
     before = played.facts()
     history = played.handle.history()

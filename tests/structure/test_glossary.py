@@ -29,9 +29,7 @@ def test_an_entry_is_one_sentence() -> None:
 
 
 def test_words_that_others_replaced_do_not_come_back() -> None:
-    replaced = re.compile(
-        r"(?i)(?<![A-Za-z])(?:pumps?|keeper|course|dedupe|live_key|declined?|relatives)(?![A-Za-z])"
-    )
+    replaced = re.compile(r"(?i)(?<![A-Za-z])(?:pumps?|keeper|course|dedupe|live_key|declined?|relatives)(?![A-Za-z])")
 
     found = {}
     for path in modules(PACKAGE):

@@ -1,8 +1,8 @@
-"""The guard on what any code does below a step: new connections, name look-ups, processes, files opened for writing.
+"""The guard for effects below a step: new connections, name look-ups, processes, files opened for writing.
 
-The interpreter reports these to an audit hook before they happen, whoever asks for them, libraries included. The hook
-is called for every audit event of the process, so it looks up the event first and leaves. Not reported is data on a
-socket that is open already, and what C code does by itself (libpq, gRPC).
+The interpreter reports these events to an audit hook before they happen, whether workflow code or a library causes
+them. The hook is called for every audit event of the process, so it tests the name of the event first. It sees neither
+data on an open socket nor what C code does by itself (libpq, gRPC). See decision 18.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _RULES: Final[dict[str, Rule]] = {
     "sqlite3.connect": _DATABASE,
     "open": _FILE,
 }
+# From ``sys.modules``, because a test refuses ``import os`` in the core.
 _os: Final = vars(sys.modules["os"])
 _WRITES: Final[int] = _os["O_WRONLY"] | _os["O_RDWR"] | _os["O_CREAT"] | _os["O_TRUNC"] | _os["O_APPEND"]
 
 
 def install(refuse: Refuse) -> None:
-    """Let ``refuse`` judge them, below the frame that acts. A hook cannot be taken away, so once in a process."""
+    """Call ``refuse`` for these events, with the frame that causes them. Call this once: a hook cannot be removed."""
     rules, is_guarded, frame_of = _RULES, current.is_guarded, sys._getframe  # noqa: SLF001 - the one way to the caller
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -56,14 +57,19 @@ def install(refuse: Refuse) -> None:
             return
         if rule is _FILE and not _is_for_writing(arguments):
             return
-        if event == "socket.sendmsg" and arguments[1] is None:  # on a connection that is open
+        if event == "socket.sendmsg" and arguments[1] is None:  # no address: the socket is connected already
             return
         refuse(rule, frame_of(1))
 
-    audit.__cantrace__ = False  # type: ignore[attr-defined] # the default, which is looked up for each event
+    # This is the default. The interpreter looks the attribute up for each event, and finding it is faster.
+    audit.__cantrace__ = False  # type: ignore[attr-defined]
     sys.addaudithook(audit)
 
 
 def _is_for_writing(arguments: tuple[Any, ...]) -> bool:
-    """Whether ``open`` is to write. The arguments are its path, its mode or None, and the flags of the system."""
+    """Return True if ``open`` is called for writing.
+
+    The arguments are the path, the mode or None, and the flags of the operating system.
+    """
+    # By the flags and not by the mode: ``os.open`` reports no mode.
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)

@@ -1,9 +1,9 @@
-"""Where code calls something, and as what it is written.
+"""The calls in a code object, and the expression that is called at each of them.
 
-A dotted global name, a method, or a value that could be anything.
+A callee is a dotted global name, a method, or a value that could be anything.
 
-The parts of ``a.b(c)`` that make the callee begin at the position where the call begins; that is how they are told from
-the arguments. Without positions (``-X no_debug_ranges``) nothing is known about any call.
+The parts of ``a.b(c)`` that make the callee begin at the same position as the call. That distinguishes them from the
+arguments. Without positions (``-X no_debug_ranges``) nothing is known about any call.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 _CALLS: Final = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 _NAMES: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-#: What stands between a callee and its call, at the position of the call: of a comprehension, which Python 3.11 calls,
-#: its iterator.
+#: Instructions between a callee and its call, at the position of the call. ``GET_ITER`` is there for comprehensions,
+#: which Python 3.11 calls with their iterator.
 _IGNORED_OPCODES: Final = (
     *("GET_ITER", "GET_AITER"),
     *("PUSH_NULL", "KW_NAMES", "LOAD_CONST", "BUILD_", "LIST_", "DICT_", "COPY_FREE_VARS", "CACHE"),
@@ -29,9 +29,10 @@ MISSING: Final = object()
 
 @dataclass(slots=True)
 class CallSite:
-    """A callee as far as it is known.
+    """A callee, as far as it is known.
 
-    ``chain``: a dotted global name; ``method``: the attribute of some object; ``is_inline_function``: in place.
+    ``chain`` is a dotted global name. ``method`` is an attribute of some object. ``is_inline_function`` is True for a
+    function that is defined in place.
     """
 
     chain: tuple[str, ...] | None = None
@@ -41,15 +42,16 @@ class CallSite:
 
 @dataclass(slots=True)
 class CallSites:
-    """``calls`` by offset; ``names``: every dotted global name that is read, to be called or not."""
+    """The calls by their offset, and every dotted global name that is read, whether it is called or not."""
 
     calls: dict[int, CallSite] = field(default_factory=dict)
     names: set[tuple[str, ...]] = field(default_factory=set)
 
 
 def find_call_sites(code: CodeType) -> CallSites:
-    """The calls and global names of one code object, without those of functions inside it."""
+    """Return the calls and global names of one code object, without those of functions inside it."""
     call_sites = CallSites()
+    # The callee that is under construction, by its position. Each instruction there replaces it.
     open_sites: dict[tuple[int, int], CallSite] = {}
     for instruction in dis.get_instructions(code):
         name = instruction.opname
@@ -78,15 +80,16 @@ def find_call_sites(code: CodeType) -> CallSites:
             continue
         else:
             site = CallSite()
-        open_sites[start] = site  # type: ignore[index] # as above
+        open_sites[start] = site  # type: ignore[index] # see above
     return call_sites
 
 
 def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:
-    """What a dotted global name stands for, through modules and classes only; ``MISSING`` otherwise."""
+    """Return the object that a dotted global name refers to, through modules and classes only; else ``MISSING``."""
     first, *rest = chain
     target = names.get(first, vars(builtins).get(first, MISSING))
     for name in rest:
+        # ``getattr`` on other objects may run user code.
         if not isinstance(target, (ModuleType, type)):
             return MISSING
         target = getattr(target, name, MISSING)

@@ -1,7 +1,7 @@
-"""What workflow code may not call, by public dotted name, and what to use instead.
+"""Calls that workflow code may not make, by public dotted name, with the replacement for each.
 
-Names only: nothing is imported in order to be refused. The guard compares them with what is called, the lint of
-workflow modules with what is written.
+The module has names only, and imports nothing in order to refuse it. The guard compares the names with actual calls.
+The lint of workflow modules compares them with the source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAIL: Final = "send mail in an activity"
 CACHE: Final = "use the cache in an activity"
 PERSON: Final = "wait for a signal or an update, or ask in an activity"
 
-#: Every call of these.
+#: Functions and classes that are always refused.
 CALLS: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
@@ -72,7 +72,7 @@ CALLS: Final[dict[str, str]] = {
     "sqlite3.connect": DATABASE,
     "psycopg.connect": DATABASE,
 }
-#: Only without an argument: then they read the clock, or take a seed from the system.
+#: Functions that are refused only without an argument. Then they read the clock, or take a seed from the system.
 WITHOUT_ARGUMENT: Final[dict[str, str]] = {
     "random.Random": CHANCE,
     **dict.fromkeys(
@@ -83,7 +83,7 @@ WITHOUT_ARGUMENT: Final[dict[str, str]] = {
         CLOCK,
     ),
 }
-#: Whatever these modules hold, but for ``HARMLESS`` and exceptions.
+#: Modules whose contents are refused, except for the names in ``HARMLESS`` and exception classes.
 MODULES: Final[dict[str, str]] = {
     "random": CHANCE,
     "secrets": SECRET,
@@ -106,6 +106,7 @@ MODULES: Final[dict[str, str]] = {
     "django.core.mail": MAIL,
     "django.core.cache": CACHE,
 }
+# These names come back out of the modules above: they compute on their arguments alone.
 HARMLESS: Final = frozenset(
     {
         *("os.path", "os.fspath", "os.fsencode", "os.fsdecode", "os.strerror", "os.PathLike"),
@@ -114,7 +115,7 @@ HARMLESS: Final = frozenset(
         "django.core.cache.utils",
     }
 )
-#: Methods of ``pathlib.Path`` that look at the file system.
+#: Methods of ``pathlib.Path`` that access the file system.
 PATH_METHODS: Final = frozenset(
     [
         "absolute",
@@ -168,9 +169,9 @@ _ERRORS = ("Error", "Exception", "Expired", "Warning")
 
 
 def advice(name: str, *, argument: bool = True) -> str | None:
-    """What to use instead of a call of ``name``, None if it is harmless.
+    """Return the replacement for a call of ``name``, or None if the call is harmless.
 
-    ``argument``: whether it is called with one.
+    ``argument`` is True if the call has an argument.
     """
     if (advice_text := CALLS.get(name)) is not None:
         return advice_text

@@ -1,16 +1,17 @@
-"""The determinism guard: what workflow code may not call is refused where it calls it.
+"""The determinism guard: it refuses calls that workflow code may not make, at the place of the call. See decision 18.
 
-*Workflow code* is the project's own code (not the standard library's, not an installed package's) that runs in a unit,
-a handler, a validator, a predicate, an ``update_state`` closure or a query. Of most calls only its direct ones count:
-what ``json`` does inside is its own affair. New connections, name look-ups, processes, files opened for writing, the
-ORM, mail and the cache are refused whoever asks below it, but for log handlers and modules that are being imported.
-Activities, and stand-ins for them, are not workflow code.
+*Workflow code* is the project's own code that runs in a unit, a handler, a validator, a predicate, an ``update_state``
+closure or a query. The standard library and installed packages do not belong to it. For most names only direct calls
+count: what ``json`` does inside is left alone. New connections, name look-ups, processes, files opened for writing, the
+ORM, mail and the cache are refused at any depth. Log handlers and modules that are being imported are excused.
+Activities, and their replacements in tests, are not workflow code.
 
-Seen are calls by any name: imported before, in helpers of other project modules, lambdas, comprehensions, nested
-functions, methods, through variables and ``functools.partial``. Not seen are calls that C code makes (``map(time.time,
-...)``; Python 3.11 sees those of functions that are written in Python), calls through special methods and properties of
-classes that no workflow code names, and, on Python 3.12 and later, a module-level name that is bound to something else
-after it was called once.
+The guard sees calls by any name: imported before, in helpers of other project modules, lambdas, comprehensions, nested
+functions and methods, through variables and ``functools.partial``. It does not see these calls:
+
+- calls that C code makes (``map(time.time, ...)``); Python 3.11 sees those of functions that are written in Python;
+- calls through special methods and properties of classes that no workflow code names;
+- on Python 3.12 and later, a module-level name that is rebound after its first call.
 """
 
 from __future__ import annotations
@@ -42,32 +43,35 @@ _warned: set[tuple[str, int, str]] = set()
 
 
 def configure(mode: Mode) -> None:
-    """``error`` (the default): refuse.
+    """Set the mode of the guard.
 
-    ``warn``: a ``DeterminismWarning`` and a log line, once per place. ``off``: nothing.
+    - ``error`` (the default): refuse the call.
+    - ``warn``: a ``DeterminismWarning`` and a line in the log, once for each place.
+    - ``off``: do nothing.
     """
-    global _mode  # noqa: PLW0603 - one guard per process, like the interpreter's hooks that it is made of
+    global _mode  # noqa: PLW0603 - one guard per process, like the interpreter's hooks that it uses
     _mode = mode
 
 
 def mode() -> Mode:
-    """How it is configured."""
+    """Return the mode of the guard."""
     return _mode
 
 
 def watch(target: Any) -> None:
-    """``target`` (a function or class) is about to run as workflow code, or may. Cheap when it is known."""
+    """Watch ``target`` (a function or class), which may run as workflow code. Cheap if it is watched already."""
     if _mode != "off":
         (_guard or _install()).watch(target)
 
 
 def refuse(rule: Rule, frame: FrameType) -> None:
-    """The code of ``frame`` is about to do what ``rule`` is about.
+    """Refuse an action of the code of ``frame`` that matches ``rule``, if that is workflow code.
 
-    Raises ``DeterminismViolation`` if workflow code does it.
+    Raises ``DeterminismViolation``, or warns, depending on the mode.
     """
     if _mode == "off" or not current.is_guarded() or is_excused(frame):
         return
+    # Generated code (``__init__`` of a dataclass) has no file; the place of its caller helps the user.
     while frame.f_back is not None and frame.f_code.co_filename == GENERATED:
         frame = frame.f_back
     code, line = frame.f_code, frame.f_lineno
@@ -82,16 +86,16 @@ def refuse(rule: Rule, frame: FrameType) -> None:
 
 
 def refuse_in_step(rule: Rule) -> None:
-    """The same for what is refused whoever asks: the innermost frame of the project is named.
+    """Refuse an action at any depth below workflow code. The error names the innermost frame of the project.
 
-    Called below that frame.
+    Call this from a frame below that one.
     """
     if current.is_guarded() and _mode != "off":
         _refuse_below(rule, sys._getframe(1))  # noqa: SLF001 - the one way to the caller
 
 
 def _refuse_below(rule: Rule, caller: FrameType) -> None:
-    """``caller`` is about to do it, on behalf of the innermost frame of the project."""
+    """Refuse an action of ``caller``, in the name of the innermost frame of the project."""
     if is_excused(caller):
         return
     frame: FrameType | None = caller
@@ -101,9 +105,9 @@ def _refuse_below(rule: Rule, caller: FrameType) -> None:
 
 
 def explain(error: BaseException) -> BaseException:
-    """What ended a unit; in the guard's words where it awaited code of asyncio, for which there is no loop here.
+    """Return the error that ended a unit. If it awaited code of asyncio, which has no loop here, explain that.
 
-    The ORM's ``a`` methods do: Django runs them in a thread by way of the loop.
+    The ``a`` methods of the ORM do so too: Django runs them in a thread by means of the loop.
     """
     if type(error) is not RuntimeError or str(error) != "no running event loop" or _mode == "off":
         return error
@@ -123,7 +127,7 @@ def explain(error: BaseException) -> BaseException:
 
 
 def _install() -> Monitor | Profile:
-    """Take what the interpreter offers, once per process."""
+    """Install the hooks that this interpreter offers, once per process."""
     global _guard  # noqa: PLW0603 - see configure
     _guard_environment()
     auditing.install(_refuse_below)
@@ -142,11 +146,11 @@ def _install() -> Monitor | Profile:
 
 
 def _refuse_caller(rule: Rule) -> None:
-    refuse(rule, sys._getframe(2))  # noqa: SLF001 - below: the callback of the monitor, then the code that makes the call
+    refuse(rule, sys._getframe(2))  # noqa: SLF001 - frame 1 is the callback of the monitor, frame 2 makes the call
 
 
 def _guard_environment() -> None:
-    """``os.environ[...]`` is no call: the methods behind it look who asks."""
+    """Guard ``os.environ[...]``, which is no call: replace the methods behind it by ones that check the caller."""
     environment = type(vars(sys.modules["os"])["environ"])
     for name, expression in (
         ("__getitem__", "os.environ[...]"),
@@ -164,7 +168,7 @@ def _guard_method(cls: Any, name: str, rule: Rule) -> None:
     @functools.wraps(original)
     def guarded_method(*args: Any) -> Any:
         if current.is_guarded():
-            frame = sys._getframe(1)  # noqa: SLF001 - who asks
+            frame = sys._getframe(1)  # noqa: SLF001 - the caller
             if is_project_file(frame.f_code.co_filename):
                 refuse(rule, frame)
         return original(*args)
@@ -172,5 +176,6 @@ def _guard_method(cls: Any, name: str, rule: Rule) -> None:
     setattr(cls, name, guarded_method)
 
 
-if sys.version_info < (3, 12):  # its hook in `places` must be there before the first activation begins
+# The hook in ``current.switch`` must be there before the first activation begins.
+if sys.version_info < (3, 12):
     _install()

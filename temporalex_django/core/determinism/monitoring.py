@@ -1,10 +1,11 @@
 """The guard on Python 3.12 and later: ``sys.monitoring`` reports the calls of workflow code before they happen.
 
-Only code that workflow code can reach (``guard_reach``) is instrumented, when it is first seen: at the start of a run,
-where the engine calls a handler, predicate or branch, and where instrumented code calls a function that is not
-instrumented yet. A call site is switched off after a harmless call when its callee cannot change: it is written as a
-global name, with attributes of modules and classes after it, and stands for what was called. Every other site (a
-variable, a method) goes on reporting, since ``fn()`` may be ``len`` now and ``time.time`` next.
+Only code that workflow code can reach (``reachable_code``) is instrumented, when it is first seen. That is at the start
+of a run, where the engine calls a handler, predicate or branch, and where instrumented code calls another function.
+
+A call site is switched off after a harmless call if its callee cannot change. Its callee is then a global name, perhaps
+with attributes of modules and classes, that refers to the called object. Every other site (a variable, a method)
+continues to report, because ``fn()`` may be ``len`` now and ``time.time`` next.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import Rule, is_project, rule_of_builtin, rule_of_class, rule_of_code
 
 _monitoring: Final[Any] = vars(sys).get("monitoring")
-#: 0, 1 and 2 are for debuggers, coverage and profilers, 5 for optimizers.
+#: Tool ids to try. 0, 1 and 2 are reserved for debuggers, coverage and profilers, and 5 is for optimizers.
 _TOOL_IDS: Final = (4, 3, 5)
 _NAME: Final = "temporalex_django"
 _UNSEEN: Final = Rule("", "")
 
 
 class _InstrumentedCode:
-    """Instrumented code. ``chains``: by the offset of a call, the dotted name of a callee that cannot change."""
+    """Instrumented code. ``chains`` has the dotted names of callees that cannot change, by the offset of the call."""
 
     __slots__ = ("chains", "code", "globals")
 
@@ -53,7 +54,7 @@ class Monitor:
         self._refuse = refuse
         self._instrumented: dict[int, _InstrumentedCode] = {}
         self._rules: dict[int, Rule | None] = {}  # by the id of a code object or class
-        self._references: list[Any] = []  # what has an id above stays, so that the id stays its own
+        self._references: list[Any] = []  # keeps these objects alive, so that no id is reused
         self._builtins: dict[Any, Rule | None] = {}
         self._tool = next((number for number in _TOOL_IDS if _monitoring.get_tool(number) is None), None)
         if self._tool is not None:
@@ -62,17 +63,18 @@ class Monitor:
 
     @property
     def is_available(self) -> bool:
-        """Whether a tool id was free."""
+        """True if a tool id was free."""
         return self._tool is not None
 
     def watch(self, target: Any) -> None:
-        """Instrument what ``target`` is and reaches. Nothing when that has been done."""
+        """Instrument ``target`` and everything that it reaches. Does nothing if that was done before."""
         kind = type(target)
         while kind is functools.partial or kind is MethodType:
             target = target.func if kind is functools.partial else target.__func__
             kind = type(target)
         if kind is FunctionType:
             code_id = id(target.__code__)
+            # Functions with free variables share a code object, but each may hold other functions: look at each one.
             if code_id in self._rules and (code_id in self._instrumented or not target.__code__.co_freevars):
                 return
         else:
@@ -88,6 +90,7 @@ class Monitor:
             return
         for code, names in reachable_code(target, self._instrumented):
             if id(code) not in self._instrumented:
+                # Events are local to this code object, so code outside of workflows pays nothing.
                 self._instrumented[id(code)] = _InstrumentedCode(code, names)
                 self._store_rule(code, None)
                 _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
@@ -100,11 +103,12 @@ class Monitor:
     def _make_callback(self) -> Any:
         rules, c_rules, instrumented = self._rules, self._builtins, self._instrumented
         judge, is_constant_site, refuse = self._judge, self._is_constant_site, self._refuse
+        # Local names: this callback runs for every reported call.
         disable, unseen = _monitoring.DISABLE, _UNSEEN
 
         def on_call(code: CodeType, offset: int, callee: Any, argument: Any) -> Any:
             kind = type(callee)
-            if kind is MethodDescriptorType:  # a method of a C type on an object that is at hand: harmless
+            if kind is MethodDescriptorType:  # a method of a C type on an existing object: harmless
                 return None
             if kind is FunctionType:
                 rule = rules.get(id(callee.__code__), unseen)
@@ -127,7 +131,7 @@ class Monitor:
         return on_call
 
     def _judge(self, callee: Any) -> Rule | None:
-        """The rule for something called for the first time, or of a kind that has no memory."""
+        """Return the rule for a callee that is called for the first time, or whose kind is not cached."""
         kind = type(callee)
         if kind is MethodType:
             bound = callee.__func__
@@ -158,13 +162,13 @@ class Monitor:
             self._instrument(function)
             return None
         rule = rule_of_code(code, str(function.__globals__.get("__name__", "")))
-        if rule is None and code.co_freevars:  # a wrapper, whose code many functions share
+        if rule is None and code.co_freevars:  # a wrapper, whose code is shared by many functions
             self._instrument(function)
             return None
         return self._store_rule(code, rule)
 
     def _is_constant_site(self, code: CodeType, offset: int, callee: Any) -> bool:
-        """Whether this site can only ever call what it has just called."""
+        """Return True if this site can only ever call the object that it has just called."""
         instrumented = self._instrumented[id(code)]
         if instrumented.chains is None:
             calls = find_call_sites(code).calls
@@ -175,5 +179,6 @@ class Monitor:
         target = resolve(chain, instrumented.globals)
         if target is callee or (type(callee) is BuiltinFunctionType and target == callee):
             return True
+        # The name refers to something else than the callee, so this site may change again. It reports from now on.
         del instrumented.chains[offset]
         return False

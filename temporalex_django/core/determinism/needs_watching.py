@@ -1,9 +1,10 @@
-"""Whether code needs watching at all (Python 3.11, where watching is dear).
+"""The test whether code needs watching at all, for Python 3.11, where watching is expensive.
 
-What calls nothing but what is known to be harmless does not.
+Code that calls nothing but known harmless functions does not need it. Code is suspect in these cases:
 
-Suspect is code that names something refused, calls a value that could be anything (``fn()``), or a method whose name is
-neither one of the built-in types nor of a function that was looked at with it.
+- it names something that is refused;
+- it calls a value that could be anything (``fn()``);
+- it calls a method whose name belongs neither to a built-in type nor to a function that is tested with it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _PLAIN_METHODS: Final = (
 
 
 def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
-    """Whether one of these, which reach each other, is suspect."""
+    """Return True if one of these code objects, which reach each other, is suspect."""
     codes = list(codes)
+    # A method of the project's own classes is safe by its name, because its code is tested in the same call.
     methods = _PLAIN_METHODS | {code.co_name for code, _ in codes} - READS_CLOCK
     return any(_is_suspect(code, names, methods) for code, names in codes)
 

@@ -1,9 +1,9 @@
 """The guard on Python 3.11: ``sys.setprofile`` while workflow code runs.
 
-A profile function hears of every call in its thread, the engine's included, so it is set only for runs whose code is
-suspect (``guard_suspects``): from the moment at which such code is about to run, in every activation until its end. A
-call is refused when project code makes it. Where another profiler is at work it is left alone, and the guard is off.
-Arguments of C functions are not seen, so ``time.localtime()`` passes.
+A profile function is called for every call in its thread, those of the engine included. So it is set only for runs
+whose code is suspect (``needs_watching``). It is set when such code is about to run, and then in every activation until
+its end. A call is refused if project code makes it. If another profiler is active, the guard leaves it alone and is
+off. Arguments of C functions are not visible, so ``time.localtime()`` passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _C: Final = frozenset({ModuleType, type})
 
 
 class Profile:
-    """``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call; it may raise."""
+    """The profile function and its state.
+
+    ``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call. It may raise.
+    """
 
     def __init__(self, refuse: Callable[[Rule, FrameType], None]) -> None:
         self._refuse = refuse
@@ -38,7 +41,7 @@ class Profile:
         self._warned = False
 
     def switch(self, on: bool) -> Callable[[], None] | None:  # noqa: FBT001 - a hook of one argument
-        """Set or take away the profile function of this thread; gives what puts back what was there."""
+        """Set or remove the profile function of this thread, and return a function that restores the previous state."""
         before = sys.getprofile()
         if on:
             self._install_profile()
@@ -47,13 +50,14 @@ class Profile:
 
         def undo() -> None:
             present = sys.getprofile()
+            # A profiler that started inside the block stays: only our own changes are undone.
             if present is not before and (present is None or present is self._profile_function):
                 sys.setprofile(before)
 
         return undo
 
     def watch(self, target: Any) -> None:
-        """``target`` is about to run in this thread's activation, which is watched from now on if it is suspect."""
+        """Watch the activation of this thread from now on, if ``target``, which is about to run, is suspect."""
         runtime = current.current_runtime()
         if runtime is not None and not runtime.is_suspect and self._is_suspect(target):
             runtime.mark_suspect()
@@ -100,6 +104,7 @@ class Profile:
                     rule = judge(code, frame)
                 if rule is not None and frame.f_back is not None:
                     names = code.co_varnames
+                    # The first argument decides for some rules; for ``__init__`` that is the one after ``self``.
                     first = names[1] if code.co_name == "__init__" and len(names) > 1 else names[0] if names else ""
                     if rule.when is None or rule.when(frame.f_locals.get(first)):
                         refuse_call(rule, frame.f_back)
@@ -127,9 +132,9 @@ class Profile:
             raise
 
     def _restore_profile(self, frame: FrameType) -> None:
-        """An exception takes a profile function away.
+        """Set the profile function again after an exception, because the interpreter removes it then.
 
-        A trace function, for one event, sets it again in the frame that gets it.
+        A trace function does that in the frame that gets the exception, and removes itself after one event.
         """
         tracer, local = sys.gettrace(), frame.f_trace
 

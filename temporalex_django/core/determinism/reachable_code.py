@@ -1,8 +1,8 @@
-"""Which code workflow code can reach: from a function or class to all that it names.
+"""The code that workflow code can reach, from a function or class to everything that it names.
 
-Followed are global names (and attributes of project modules under such names), closures, defaults, nested functions,
-members of classes with their bases, wrappers, and functions in plain collections. Objects are looked at by their exact
-type, never through their attributes: nothing of the user's runs, and what is lazy stays so.
+The search follows global names (and attributes of project modules under such names), closures, defaults, nested
+functions, members of classes with their bases, wrappers, and functions in plain collections. It decides by the exact
+type of an object and never reads its attributes. So no user code runs, and lazy objects stay lazy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _CACHED: Final = type(functools.cache(len))
 
 
 def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
-    """Code objects of the project with their globals.
+    """Yield the reachable code objects of the project with their globals.
 
-    Not those whose ``id`` is in ``excluded_ids``, nor what only they lead to.
+    Code objects whose ``id`` is in ``excluded_ids`` are left out, with everything that only they lead to.
     """
     waiting: list[Any] = [root]
+    # The values keep the objects alive, so that no id is reused during the search.
     seen: dict[int, Any] = {}
     while waiting:
         target = waiting.pop()
@@ -42,7 +43,7 @@ def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dic
 
 
 def nested_code(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function and of all functions, comprehensions and classes inside it."""
+    """Yield the code of a function and of all functions, comprehensions and classes inside it."""
     yield code
     for constant in code.co_consts:
         if type(constant) is CodeType:
@@ -79,9 +80,9 @@ def _members(cls: type) -> Iterator[Any]:
 
 
 def _is_project_class(cls: type) -> bool:
-    """By the file of its module, else by its functions.
+    """Return True if one of its functions is code of the project.
 
-    Classes of modules that are not imported (``exec``) have no file.
+    A class of a module that is not imported (``exec``) has no file, so its functions decide.
     """
     for value in tuple(vars(cls).values()):
         function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
@@ -91,7 +92,7 @@ def _is_project_class(cls: type) -> bool:
 
 
 def _captured_objects(function: FunctionType) -> Iterator[Any]:
-    """What a function carries along."""
+    """Yield the objects that a function holds: its closure and its defaults."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -102,7 +103,8 @@ def _captured_objects(function: FunctionType) -> Iterator[Any]:
 
 
 def _named_objects(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:
-    """What its names stand for: globals, and attributes of project modules."""
+    """Yield the objects that its names refer to: globals, and attributes of project modules."""
+    # Sorted below, so that the order of the search does not depend on the hash seed.
     names = {name for code in codes for name in code.co_names}
     for name in sorted(names):
         value = function.__globals__.get(name)

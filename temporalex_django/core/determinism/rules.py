@@ -1,7 +1,4 @@
-"""From what is called to a rule about it.
-
-Which public name a function, class or C function has, and whether that is refused.
-"""
+"""Rules: the public name of a called function, class or C function, and whether the guard refuses it."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any, Final
 
 from temporalex_django.core.determinism import forbidden
 
-#: Modules that are implementation; their public names are in ``guard_names``.
+#: Private modules of the standard library, with the public modules whose names ``forbidden`` uses.
 _PUBLIC_MODULES: Final = {
     "posix": "os",
     "nt": "os",
@@ -30,16 +27,15 @@ _PUBLIC_MODULES: Final = {
     "_sqlite3": "sqlite3",
     "_posixsubprocess": "subprocess",
 }
-#: Packages whose functions are public under the package's own name.
+#: Packages whose functions are public under the name of the package.
 _PACKAGES: Final = ("asyncio", "concurrent.futures", "multiprocessing", "pathlib")
 READS_CLOCK: Final = frozenset({"now", "utcnow", "today"})
-#: Where ``__init__`` of a dataclass says it is; the place that counts is its caller's.
+#: File name of generated code such as ``__init__`` of a dataclass. Messages name the place of its caller.
 GENERATED: Final = "<string>"
 _INTERACTIVE: Final = ("<stdin", "<ipython", "<doctest", "<python-input", "<console")
-#: Their callers are logging and the import system: what runs below is not workflow code, though workflow code caused
-#: it.
+#: Modules of logging and the import system. Code below them is not workflow code, although workflow code caused it.
 _EXCUSED_MODULES: Final = frozenset({"logging", "importlib._bootstrap"})
-#: The generator behind ``random.random`` and its like.
+#: The shared generator behind ``random.random`` and similar functions.
 _shared_random: Final = vars(random)["_inst"]
 _system_random: Final[Any] = vars(random)["SystemRandom"]
 _environ: Final = vars(sys.modules["os"])["environ"]
@@ -47,9 +43,9 @@ _environ: Final = vars(sys.modules["os"])["environ"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``name`` is refused, for the reason that ``advice`` implies.
+    """A refused name, with the advice for the message.
 
-    ``when`` looks at the first argument (a method's object).
+    ``when`` tests the first argument of the call (for a method, its object). None means that every call is refused.
     """
 
     name: str
@@ -59,7 +55,7 @@ class Rule:
 
 @cache
 def is_project_file(filename: str) -> bool:
-    """Whether a file is the project's own: not of the standard library, an installed package, or this package."""
+    """Return True for a file of the project, and not of the standard library, an installed package or this package."""
     if filename.startswith("<"):
         return filename.startswith(_INTERACTIVE)
     path = filename.replace("\\", "/")
@@ -67,9 +63,9 @@ def is_project_file(filename: str) -> bool:
 
 
 def is_project(function: types.FunctionType) -> bool:
-    """The same for a function.
+    """Return True for a function of the project.
 
-    One that a library generated (``__init__`` of a dataclass) belongs to the module it was made for.
+    A function that a library generated (``__init__`` of a dataclass) belongs to the module for which it was generated.
     """
     filename = function.__code__.co_filename
     if filename.startswith("<") and not filename.startswith(_INTERACTIVE):
@@ -79,9 +75,9 @@ def is_project(function: types.FunctionType) -> bool:
 
 
 def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
-    """The rule for a function that is written in Python, of a module that is not the project's."""
+    """Return the rule for a function that is written in Python, in a module outside the project."""
     qualname = code.co_qualname
-    if "<locals>" in qualname:  # nobody's name: a callback, such as one that the collector runs
+    if "<locals>" in qualname:  # no public name: a callback, such as one that the collector runs
         return None
     owner, _, method = qualname.rpartition(".")
     if method == "__init__":
@@ -97,7 +93,7 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
 
 
 def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:
-    """The rule for a function or bound method that is written in C."""
+    """Return the rule for a function or bound method that is written in C."""
     owner, name = function.__self__, function.__name__
     if type(owner) is types.ModuleType:
         module = _public_module(owner.__name__)
@@ -113,18 +109,19 @@ def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:
 
 
 def rule_of_class(cls: type) -> Rule | None:
-    """The rule for making an instance."""
+    """Return the rule for creating an instance."""
     if issubclass(cls, BaseException):
         return None
     return _rule(f"{_public_module(cls.__module__)}.{cls.__qualname__}")
 
 
 def is_excused(frame: types.FrameType | None) -> bool:
-    """Whether a log handler, or a module that is being imported, makes the call, and not the workflow itself."""
+    """Return True if a log handler or an import makes the call, and not the workflow itself."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module in _EXCUSED_MODULES:
             return True
+        # The frames below this one are workflow code; frames of the host further out must not excuse it.
         if module.startswith("temporalex_django.core."):
             return False
         frame = frame.f_back
@@ -140,7 +137,7 @@ def _rule(name: str) -> Rule | None:
 
 
 def _rule_of_init(name: str) -> Rule | None:
-    """``__init__`` of a class, where only the running of it is seen (3.11)."""
+    """Return the rule for ``__init__`` of a class. On Python 3.11 only that call is visible."""
     return _rule(name) if name in forbidden.WITHOUT_ARGUMENT or forbidden.advice(name) else None
 
 
@@ -154,7 +151,7 @@ def _is_random_source(owner: object) -> bool:
 
 
 def is_environment(owner: object) -> bool:
-    """Whether it is ``os.environ`` or ``os.environb``."""
+    """Return True for ``os.environ`` and ``os.environb``."""
     return type(owner) is type(_environ)
 
 

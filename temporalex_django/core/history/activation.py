@@ -1,4 +1,4 @@
-"""The border of the core: an activation goes in, a completion comes out."""
+"""The border of the core: it takes activations and returns completions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from temporalex_django.errors import TemporalexError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What the executor needs of a workflow class.
+    """The parts of a workflow class that the executor needs.
 
-    ``entry(args)`` gives the coroutine of a new run; ``args_type`` is the annotation that ``args`` is decoded to.
+    ``entry(args)`` returns the coroutine of a new run. ``args_type`` is the annotation to which ``args`` is decoded.
     """
 
     name: str
@@ -26,13 +26,13 @@ class Definition:
     entry: Callable[[Any], Awaitable[Any]]
     args_type: Any = Any
     args_default: Any = None  # the input of a run that is started without one
-    result_type: Any = Any  # what a result is decoded to where code reads it
-    unexpected_error: Literal["fail", "block"] | None = None  # None: as the host says
-    signals: frozenset[str] | None = None  # those that the class declares; None: it declares none, and takes any
-    tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
+    result_type: Any = Any  # the annotation to which readers of the result decode it
+    unexpected_error: Literal["fail", "block"] | None = None  # None: the setting of the host
+    signals: frozenset[str] | None = None  # names that the class declares; None: it declares none and takes any
+    tags: tuple[str, ...] | None = None  # tags of its activities, for searches; None if it has none
     metadata: Mapping[str, Any] | None = None
     stored: Mapping[str, type] = field(default_factory=dict)  # fields of the published state that SQL may read
-    search_attributes: Mapping[str, Any] = field(default_factory=dict)  # types of those that its runs may have
+    search_attributes: Mapping[str, Any] = field(default_factory=dict)  # their types, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,23 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """Delivered together, answered together.
+    """Jobs that are delivered together and answered together.
 
-    ``now`` is the time that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``,
-    ``snapshot`` of a process that was moved, and of a run that goes on from another one ``carried``: so many of the
-    first signals are in its mailbox when it begins; ``search_attributes`` where it has any. ``jobs`` are in delivery
-    order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset). ``copied`` (replay
-    only): what is before was copied from another run, which this one takes up, see ``prefix.build_copy_mark``; nothing
-    is delivered then. ``refused`` (replay only) holds the numbers of buffered signals that a phase refused in this
-    activation, ``failed`` those whose handler failed in it (True where it had left nothing behind), ``dispatched`` how
-    many messages phases and waits took from the mailbox before the host had enough.
+    - ``now``: the time that ``api.now()`` returns throughout.
+    - ``jobs``: in the order of delivery: results, a cancel request, messages.
+    - ``start`` (first activation only): ``{"args", "seed"}``, with ``snapshot`` for a process that was moved. A run
+      that continues another one has ``carried``, the number of its first signals that are in its mailbox when it
+      begins. ``search_attributes`` is there if the run has any.
+    - ``seed``: replaces the random generator after a reset.
+    - ``copied`` (replay only): the mark behind a part that was copied from another run, see ``prefix.build_copy_mark``.
+      Nothing is delivered then.
+    - ``refused`` (replay only): the numbers of buffered signals that a phase refused in this activation.
+    - ``failed`` (replay only): the numbers of signals whose handler failed in it; True if it left nothing behind.
+    - ``dispatched`` (replay only): the number of messages taken from the mailbox before the host had enough.
 
-    Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes
-    behind a busy handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external
-    messages) beyond so many that are unresolved, in call order.
+    Two limits exist for hosts of other packages, and are recorded with the activation. ``admit_updates`` accepts an
+    update behind a busy handler at once and queues it. ``max_pending`` defers calls (activities, children, external
+    messages) beyond that number of unresolved ones, in the order of the calls.
     """
 
     now: datetime
@@ -80,10 +83,12 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSignal:
-    """A signal whose handler failed, or whose payload does not fit the handler's annotation.
+    """A signal whose handler failed, or whose payload does not fit the annotation of the handler.
 
-    ``number`` counts the signals of the run. ``id`` is the one that its sender gave it, else ``<run id>:<number>``.
-    ``failure`` is ``{"type", "message"}``. ``untouched``: the handler had left nothing behind when it failed.
+    - ``number`` counts the signals of the run.
+    - ``id`` is the id from its sender, or ``<run id>:<number>``.
+    - ``failure`` is ``{"type", "message"}``.
+    - ``untouched`` is True if the handler had left nothing behind when it failed.
     """
 
     number: int
@@ -95,13 +100,13 @@ class FailedSignal:
     untouched: bool
 
     def event_attributes(self) -> dict[str, Any]:
-        """Attributes of ``SignalFailed``: the payload stands in ``SignalReceived``."""
+        """Return the attributes of ``SignalFailed``. The payload is in ``SignalReceived``."""
         return {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched, **self.failure}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A validator failed by a fault of the code, and did not judge: the update stays what it was, unanswered."""
+    """A validator failed by a fault of its code and did not judge. The update stays unanswered."""
 
     update_id: str
     name: str
@@ -112,8 +117,8 @@ class Fault:
 class Refusal:
     """A signal whose sender lacks the permission of its handler.
 
-    ``job`` is what was delivered: no trace of it is to be left in the history. None: it came before the phase was open
-    and is in the history; its ``number`` among the signals of the run is to be noted with the activation.
+    ``job`` is the delivered job, which must leave no trace in the history. It is None if the signal came before the
+    phase was open. Then the history contains the signal, and its ``number`` must be recorded with the activation.
     """
 
     name: str
@@ -127,19 +132,23 @@ class Refusal:
 class Completion:
     """The answer to an activation.
 
-    ``jobs`` are the inputs that took effect and belong into the history (a late result of a cancelled wait does not).
-    ``rejected`` holds ``(update id, error)``: nothing of those is written. ``granted`` holds the ids of requests that a
-    process let through, ``notes`` what it tells whoever listens: name and facts. ``pending`` holds ``(update id,
-    after)`` of updates that wait behind a busy handler: the host delivers them again, with that ``after``, in each
-    later activation until they are judged. ``changed`` is False when nothing needs writing. ``unapplied`` counts the
-    messages at the end of the jobs with which nothing was done: the run had closed before them, or the host had
-    ``enough`` for one activation. ``failed`` holds the signals whose handler failed, ``faults`` the updates whose
-    validator did. ``dispatched`` (else None): so many messages were taken by phases and waits when the
-    host had enough, and more are in the mailbox: the next activation goes on with them, also when nothing is delivered.
-    ``carried`` (of a continue-as-new, else None) is what the next run begins with: ``signals``, attributes of
-    SignalReceived of what is left in the mailbox, and ``cancel``, those of a CancelRequested that no unit has seen, or
-    None. ``after`` of updates that are ``pending`` then counts those signals. ``refused``: signals that the permission
-    of a handler kept out.
+    - ``jobs``: the inputs that took effect and belong in the history. A late result of a cancelled wait is not one of
+      them.
+    - ``rejected``: pairs of update id and error, of which nothing is written.
+    - ``granted``: the ids of requests that a process accepted.
+    - ``notes``: names and facts of the notices of a process for listeners.
+    - ``pending``: pairs ``(update id, after)`` of updates that wait behind a busy handler. The host delivers them again
+      with that ``after`` in each later activation until they are judged.
+    - ``carried`` (only after a continue-as-new): the messages with which the next run begins. ``signals`` has the
+      attributes of ``SignalReceived`` for what is left in the mailbox. ``cancel`` has those of a ``CancelRequested``
+      that no unit has noticed, or None. The ``after`` of pending updates then counts these signals.
+    - ``refused``: signals that the permission of a handler kept out.
+    - ``failed``: signals whose handler failed. ``faults``: updates whose validator failed.
+    - ``unapplied``: the number of messages at the end of the jobs that were not applied, because the run had closed or
+      the host had enough for one activation.
+    - ``dispatched``: the number of messages that phases and waits took, if the host had enough while more are in the
+      mailbox; else None. The next activation continues with them, even if nothing is delivered.
+    - ``changed``: False if nothing needs to be written.
     """
 
     commands: list[Command] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Commands: what an activation answers with, in the order in which workflow code asked for it."""
+"""Commands: the answers of an activation, in the order in which workflow code asked for them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from temporalex_django.core.history.events import OUTPUT_OF
 
 
 class Command(NamedTuple):
-    """One thing that workflow code asked for.
+    """One request of workflow code to the engine.
 
-    ``seq`` numbers activities, timers, children and external messages of a run from 1; other commands have None or, for
-    the two cancels, the number of what they cancel. ``attributes`` is plain JSON data.
+    ``seq`` numbers the activities, timers, children and external messages of a run from 1. The two cancel commands have
+    the number of the command that they cancel; other commands have None. ``attributes`` is plain JSON data.
     """
 
     kind: str

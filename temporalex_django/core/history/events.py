@@ -1,9 +1,9 @@
-"""History events, and the jobs that become them.
+"""History events, and the jobs that become events. See decision 8.
 
-The history of a run is the list of its events in order of ``seq`` (1, 2, …). It falls into activations: each begins
-with ``ActivationStarted`` (the first one has ``WorkflowStarted`` before that), then what was delivered (``INPUTS``),
-then what the workflow answered with (``OUTPUTS``). A job is an input that has not been written yet, so the two share
-names and attributes.
+The history of a run is the list of its events in the order of their numbers (1, 2, …). It consists of activations. Each
+begins with ``ActivationStarted``; the first has ``WorkflowStarted`` before that. Then come the delivered jobs
+(``INPUTS``) and the answers of the workflow (``OUTPUT_OF``). A job is an input that is not written yet, so jobs and
+events share names and attributes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-#: Bumped when the engine's own behaviour on replay changes; each run records the one it was started with, and goes on
-#: with no other.
+#: Incremented when the behaviour of the engine on replay changes. Each run records the number with which it started,
+#: and continues with no other.
 ENGINE_VERSION: Final = 2
 #: Format of the stored events.
 FORMAT: Final = 1
@@ -29,10 +29,11 @@ RESOLUTIONS: Final = frozenset(
         "ExternalFailed",
     }
 )
-#: A message to another run was stored in its inbox. No kind of its own in the history: ``ActivationStarted`` lists the
-#: numbers under ``delivered``, and a history is read back with these jobs first.
+#: Job: a message to another run was stored in its inbox. The history has no event of this kind. ``ActivationStarted``
+#: lists the numbers under ``delivered``, and these jobs come first when a history is read back.
 DELIVERED: Final = "ExternalDelivered"
-#: The handler of a signal failed. Not compared on replay, which takes it as a fact: see ``core.signal_failures``.
+#: The handler of a signal failed. A replay takes this event as a fact and does not compare it; see
+#: ``core.signal_failures``.
 SIGNAL_FAILED: Final = "SignalFailed"
 INPUTS: Final = RESOLUTIONS | {
     "WorkflowStarted",
@@ -41,8 +42,9 @@ INPUTS: Final = RESOLUTIONS | {
     "SignalReceived",
     SIGNAL_FAILED,
 }
-#: Closing events that no command produces: somebody outside closed the run.
+#: Closing events without a command: a person or a timeout closed the run from outside.
 CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
+# Kinds of output events, by the kind of the command that produces them.
 OUTPUT_OF: Final = {
     "ScheduleActivity": "ActivityScheduled",
     "CancelActivity": "ActivityCancelled",
@@ -60,7 +62,7 @@ OUTPUT_OF: Final = {
     "CancelWorkflow": "WorkflowCancelled",
     "ContinueAsNew": "WorkflowContinuedAsNew",
 }
-#: Status of a run after the closing event of that kind.
+#: Status of a run after a closing event, by the kind of the event.
 CLOSING: Final = {
     "WorkflowCompleted": "completed",
     "WorkflowFailed": "failed",
@@ -69,23 +71,33 @@ CLOSING: Final = {
     "WorkflowTimedOut": "timed_out",
     "WorkflowContinuedAsNew": "continued_as_new",
 }
-#: All kinds of a history.
+#: All kinds of events in a history.
 KINDS: Final = INPUTS | CLOSED_FROM_OUTSIDE | frozenset(OUTPUT_OF.values())
 CLOSED_STATUSES: Final = frozenset(CLOSING.values())
 
 
 class Job(NamedTuple):
-    """One thing delivered by an activation.
+    """One thing that an activation delivers.
 
-    ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when
-    accepted). ``process.REQUESTED`` becomes ``SignalReceived`` when the process lets it through. Attributes by kind:
-    ``SignalReceived`` name, payload, id (where its sender gave one) · ``UpdateRequested`` id, name, args, after (None
-    when new) · ``process.REQUESTED`` id, request · the last two also redelivered, where a reset or fork delivers them
-    again · each of these three also sender (``senders.sender_attributes``), where a person sent it ·
-    ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
-    ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message
-    (and candidates or known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq ·
-    ``CancelRequested`` reason.
+    ``kind`` is the kind of the event that it becomes. There are two exceptions. ``UpdateRequested`` becomes
+    ``UpdateAccepted`` if it is accepted. ``process.REQUESTED`` becomes ``SignalReceived`` if the process accepts it.
+
+    Attributes by kind:
+
+    - ``SignalReceived``: name, payload, and id if its sender gave one;
+    - ``UpdateRequested``: id, name, args, after (None for a new update);
+    - ``process.REQUESTED``: id, request;
+    - ``ActivityCompleted``: seq, result;
+    - ``ActivityFailed`` and ``ActivityTimedOut``: seq, type, message, attempts, timeout;
+    - ``ChildCompleted``: seq, result;
+    - ``ChildFailed``: seq, type, message, status;
+    - ``ExternalFailed``: seq, type, message, and candidates or known for the types that have them;
+    - ``ExternalDelivered``: seq;
+    - ``TimerFired``: seq;
+    - ``CancelRequested``: reason.
+
+    The first three also have sender (``senders.sender_attributes``) if a person sent the message. The second and third
+    also have redelivered if a reset or fork delivers them again.
     """
 
     kind: str
@@ -94,9 +106,10 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One row of a history. ``attributes`` is plain JSON data; ``at`` the (aware) time of its activation.
+    """One event of a history. ``attributes`` is plain JSON data; ``at`` is the aware time of its activation.
 
-    ``number`` counts from 1 without gaps; ``attributes["seq"]`` is the number of the command that the event is about.
+    ``number`` counts from 1 without gaps. ``attributes["seq"]`` is the number of the command to which the event
+    belongs.
     """
 
     number: int
@@ -104,4 +117,4 @@ class HistoryEvent:
     kind: str
     at: datetime
     attributes: dict[str, Any]
-    size: int = field(default=0, compare=False, repr=False)  # bytes of the attributes where they are stored, if known
+    size: int = field(default=0, compare=False, repr=False)  # stored size of the attributes in bytes, if known

@@ -1,8 +1,9 @@
-"""Inputs of calls against history: does the code still hand over what the run did?
+"""The comparison of inputs with the history: does the code still pass what the run passed?
 
-Inputs of activities and children, as they are recorded (before the codec). Where the plain data differ, both sides are
-read by today's annotations and encoded again, so a field or parameter that has a default since is no difference. The
-history has the input of the code also where somebody edited it later. Durations may change: they are listed, no more.
+It covers the inputs of activities and children, as they are recorded (before the codec). If the plain data differs,
+both sides are decoded with the present annotations and encoded again. So a new field or parameter with a default is no
+difference. The history keeps the input of the code even if somebody edited it later. Durations may change; their
+differences are only listed.
 """
 
 from __future__ import annotations
@@ -19,32 +20,35 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import PayloadError
 
 DifferenceKind = Literal["input", "duration"]
-#: Which attributes are inputs, by event kind.
+#: Names of the attributes that are inputs, by event kind.
 _INPUT_ATTRIBUTES: Final[Mapping[str, Sequence[str]]] = {
     "ActivityScheduled": ("args", "kwargs"),
     "ChildStarted": ("args",),
 }
 _TIMER: Final = "TimerStarted"
-#: Kinds of events that are looked at.
+#: Kinds of events that are compared.
 COMPARED_KINDS: Final = frozenset({*_INPUT_ATTRIBUTES, _TIMER})
 _MISSING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class InputReading:
-    """An input as its receiver reads it: ``data`` is plain, by the name of the parameter; ``hints`` are its types."""
+    """An input as its receiver reads it.
+
+    ``data`` is plain data by the name of the parameter. ``hints`` has the types of the parameters.
+    """
 
     data: Mapping[str, Any]
     hints: Mapping[str, Any]
 
 
 def to_reading(decoded: Mapping[str, Any], hints: Mapping[str, Any]) -> InputReading:
-    """The reading of values as annotations made them. Raises ``PayloadError``."""
+    """Return the reading of values that were decoded by annotations. Raises ``PayloadError``."""
     return InputReading({name: _fill_defaults(value) for name, value in decoded.items()}, hints)
 
 
 def _fill_defaults(value: Any) -> Any:
-    """``value`` as plain data, with the fields that were left out when it was decoded and have their defaults."""
+    """Return ``value`` as plain data, including fields with a default that were absent when it was decoded."""
     kind = type(value)
     if is_dataclass(kind):
         return {member.name: _fill_defaults(getattr(value, member.name)) for member in fields(kind)}
@@ -55,18 +59,20 @@ def _fill_defaults(value: Any) -> Any:
     return payloads.to_plain(value)
 
 
-#: Reads the attributes of a command or event as today's code does. Raises ``PayloadError``.
+#: Reads the attributes of a command or event as the present code does. Raises ``PayloadError``.
 Reader = Callable[[Mapping[str, Any]], InputReading]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDifference:
-    """An input, or a duration, that the code gives now and the history does not have.
+    """An input or a duration of the code that differs from the history.
 
-    ``event`` is the number of the history event, ``command`` says which command it is, ``path`` where in the input they
-    differ: names that the code declares, ``…`` for keys that may be data. ``place`` is the file and line of the code
-    (``path:line``), where it is known. ``recorded`` and ``produced`` are the two values at that path, and ``keys`` are
-    its steps as they stand in the input: payload, like the values.
+    - ``event`` is the number of the history event, and ``command`` describes the command.
+    - ``path`` is the place of the difference in the input. It consists of names that the code declares, with ``…`` for
+      keys that may be data.
+    - ``place`` is the file and line of the code (``path:line``), if it is known.
+    - ``recorded`` and ``produced`` are the two values at that path.
+    - ``keys`` are the steps of the path in the input. They are payload, like the values.
     """
 
     kind: DifferenceKind
@@ -86,7 +92,7 @@ class ReplayDifference:
 def input_difference(
     event: HistoryEvent, command: Command, *, command_text: str, reader: Reader | None, place: Callable[[], str | None]
 ) -> ReplayDifference | None:
-    """The differences between an event and the command of today, which are of one kind and name."""
+    """Return the first difference between an event and the present command of the same kind and name, or None."""
     recorded, produced = event.attributes, command.attributes
     if event.kind == _TIMER:
         if recorded.get("duration") == produced.get("duration"):
@@ -124,7 +130,7 @@ def _find_difference(
     if reader is not None:
         try:
             recorded_input, produced_input = reader(recorded), reader(produced)
-        except PayloadError:  # what is recorded does not fit any more: compared as it is
+        except PayloadError:  # the recorded input does not fit any more, so the plain data is compared
             pass
         else:
             before, after, hints = recorded_input.data, produced_input.data, produced_input.hints
@@ -140,7 +146,7 @@ def _find_difference(
 
 
 def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
-    """Where two plain values differ first: the path and what stands there in each."""
+    """Return the first difference between two plain values: its path and both values there."""
     if type(before) is type(after) is dict:
         for key in (*before, *(key for key in after if key not in before)):
             if (location := _prefix_step(key, before.get(key, _MISSING), after.get(key, _MISSING))) is not None:
@@ -152,6 +158,7 @@ def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tu
             if (location := _prefix_step(index, *pair)) is not None:
                 return location
         return None
+    # Types count as well: 1, 1.0 and True are equal in Python but differ in JSON.
     same = before == after and type(before) is type(after)
     return None if same else ((), (_value_or_none(before), _value_or_none(after)))
 
@@ -166,7 +173,10 @@ def _value_or_none(value: Any) -> Any:
 
 
 def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
-    """The path in names that the code declares. A key that it does not declare may be data, which no log gets."""
+    """Return the path in names that the code declares.
+
+    A key that it does not declare may be data, which must not go into a log.
+    """
     text, annotation = "", typing.cast("Any", None)
     for step in path:
         declared = hints if not text else _field_types(annotation)
@@ -183,7 +193,7 @@ def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
 
 
 def _field_types(annotation: Any) -> Mapping[str, Any]:
-    """The fields of a dataclass, TypedDict, struct or model, with their types; of a union those of its members."""
+    """Return the types of the fields of a dataclass, TypedDict, struct or model; for a union, those of all members."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _field_types(typing.get_args(annotation)[0])
@@ -196,6 +206,6 @@ def _field_types(annotation: Any) -> Mapping[str, Any]:
 
 
 def _element_type(annotation: Any) -> Any:
-    """The type of the parts of a collection."""
+    """Return the type of the elements of a collection."""
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any

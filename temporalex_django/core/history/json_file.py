@@ -1,8 +1,8 @@
-"""Histories as JSON text: exported from one database, replayed against code anywhere, kept in a repository for ever.
+"""Histories as JSON text: exported from one database, replayed against code anywhere, kept in a repository.
 
-One object: ``{"temporalex_history": format, "workflow", "id", "run_id", "events": [{"seq", "activation", "kind", "at",
-"attributes", "check"}]}``. ``check`` chains the events: eight hexadecimal digits of a hash over the one before and this
-event, so that a change, a gap or a missing end is found, and where.
+The text is one object: ``{"temporalex_history": format, "workflow", "id", "run_id", "events": [{"seq", "activation",
+"kind", "at", "attributes", "check"}]}``. ``check`` chains the events: it is eight hexadecimal digits of a hash over the
+previous check and this event. So a change, a gap or a missing end is found, with its place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StoredHistory:
 
 
 def dump(events: Sequence[HistoryEvent]) -> str:
-    """``events`` of one run, from its start, as text. The payloads are in it as they are."""
+    """Return the events of one run, from its start, as text. Payloads are contained as they are."""
     start_attributes = events[0].attributes
     rows, check = [], ""
     for event in events:
@@ -58,14 +58,15 @@ def dump(events: Sequence[HistoryEvent]) -> str:
 
 
 def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
-    """Read what ``dump`` wrote. ``source`` (a file name) begins every message.
+    """Read a text that ``dump`` wrote. ``source`` (a file name) begins every error message.
 
-    Raises ``PayloadError``: not JSON or cut off, not a history, of a newer format or engine, or changed since, with the
-    number of the event.
+    Raises ``PayloadError`` with the number of the event. The text may not be JSON, be cut off, be no history, have a
+    newer format or another engine, or have been changed.
     """
     try:
         data = json.loads(text)
     except ValueError as exc:
+        # Count the complete events, so that the message says where the text was cut off.
         event_count = len(
             re.findall(r'"check": "[0-9a-f]{8}"', text if isinstance(text, str) else text.decode(errors="replace"))
         )
@@ -128,5 +129,6 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
 
 
 def _next_checksum(before: str, row: dict[str, Any]) -> str:
+    # Sorted and without spaces, so that a reformatted file has the same checksums.
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

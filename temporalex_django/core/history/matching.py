@@ -1,7 +1,7 @@
-"""Commands against history: does the code still do what the run did?
+"""The comparison of commands with the history: does the code still do what the run did? See decision 16.
 
-Compared are kind, command number and name, in order: where these differ, code and history part. Inputs and durations
-that differ are told apart, see ``inputs``. Results, options and closing events that no command produces are not
+It compares kind, command number and name, in order. A difference in these is nondeterminism. Differences of inputs and
+durations are reported separately; see ``inputs``. Results, options and closing events without a command are not
 compared.
 """
 
@@ -17,7 +17,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import COMPARED_KINDS, Reader, ReplayDifference, input_difference
 from temporalex_django.errors import NondeterminismError, PayloadError
 
-#: Which attribute names the thing, by event kind.
+#: The attribute that has the name of the activity, message or run, by event kind.
 _NAME_ATTRIBUTES = {
     "ActivityScheduled": "activity",
     "PatchMarked": "id",
@@ -38,11 +38,12 @@ def check_commands(
     place_of: Callable[[int | None], str | None],
     readers: MutableMapping[int, Reader],
 ) -> list[ReplayDifference]:
-    """Raise ``NondeterminismError`` where they part. A deprecated marker that is no longer produced is no difference.
+    """Compare recorded events with produced commands, and return the inputs and durations that differ.
 
-    Gives the inputs and durations that differ. ``place_of(index)`` tells where the code issued that command (None:
-    where it stands), or None. ``readers`` read inputs as today's code does, by the number of the command; those that
-    were used are taken out.
+    Raises ``NondeterminismError`` if kind, number or name differ. A deprecated marker that the code does not produce
+    any more is no difference. ``place_of(index)`` returns the place where the code issued that command, or None. For
+    the index None it returns the place where the code is suspended. ``readers`` read inputs as the present code does,
+    by the number of the command; used ones are removed.
     """
     index = 0
     differences: list[ReplayDifference] = []
@@ -59,6 +60,7 @@ def check_commands(
                 )
                 differences += [] if input_change is None else [input_change]
             index += 1
+        # The index stays: the same command is compared with the next event.
         elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
             raise _mismatch_error(run, event, command, place_of(None if command is None else index))
     if index < len(produced):
@@ -67,7 +69,7 @@ def check_commands(
 
 
 def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
-    """The error for an input that differs, where it is to be one."""
+    """Return the error for an input that differs, for callers that treat a difference as an error."""
     at = f" ({change.place})" if change.place is not None else ""
     return NondeterminismError(
         f"{run}: the code gives another input than the history has at history event {change.event}{at}: {change.command}, "
@@ -109,9 +111,9 @@ def _mismatch_error(
 
 
 def _payload_error_text(command: Command | None) -> str:
-    """Of code that fails now what it was refused: a payload that older code handed over, with the way out.
+    """Return the message of a refused payload, if the code now fails with it: older code passed that payload.
 
-    What other exceptions say may be data, which stays out of logs.
+    The messages of other exceptions may contain data, which must not go into logs.
     """
     attributes = {} if command is None else command.event_attributes()
     refused = command is not None and command.event_kind == "WorkflowFailed"
@@ -119,7 +121,7 @@ def _payload_error_text(command: Command | None) -> str:
 
 
 def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
-    """The cure where one thing stands for another: it may have another name now."""
+    """Return advice if one activity or class is in the place of another: it may have been renamed."""
     if event is None or command is None or event.kind != command.event_kind:
         return ""
     if event.kind == "ActivityScheduled":

@@ -1,4 +1,4 @@
-"""The people of a history, as far as four eyes ask for them. Pure; for hosts that have no executor of the run."""
+"""The people of a history, as far as four eyes need them. Pure; for hosts without an executor of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from temporalex_django.core.process import RECORDED_AS
 
 
 def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
-    """The part of a snapshot that is about people, for a run that goes on behind these events."""
+    """Return the part of a snapshot that is about people, for a run that continues after these events."""
     snapshot: dict[str, Any] | None = None
     deciders: dict[str, None] = {}
     for event in events:
@@ -23,5 +23,5 @@ def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
             snapshot = four_eyes.snapshot_after_mark(snapshot, attributes[COPIED])
         elif event.kind == "SignalReceived" and attributes["name"] == RECORDED_AS and "question" in attributes:
             deciders[attributes["payload"].get("by_key", "")] = None
-    deciders.pop("", None)  # code decided
+    deciders.pop("", None)  # decisions of code have no key
     return four_eyes.next_run_snapshot(snapshot, deciders) or {}

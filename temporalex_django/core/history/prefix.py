@@ -1,6 +1,6 @@
-"""A history up to one of its activations: what a run that takes it up has behind it, and what is open there.
+"""The prefix of a history, up to one of its activations: the events that a new run copies, and what is open there.
 
-Pure. A reset and a fork begin with it, see ``engine.anew``.
+All functions are pure. The resets and forks of the engine begin with a prefix.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, 
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
 from temporalex_django.core.senders import Sender
 
-#: Kinds of messages that somebody outside sends to a run, in an order that counts.
+#: Kinds of messages that are sent to a run from outside and whose order must be kept.
 EXTERNAL_KINDS: Final = frozenset({"signal", "update", REQUEST})
-#: Of ``ActivationStarted``: what is before was copied. Attributes: see ``build_copy_mark``.
+#: Attribute of ``ActivationStarted``: the events before it were copied. For its value see ``build_copy_mark``.
 COPIED: Final = "copied"
 _ACTIVITY_RESULT_KINDS: Final = frozenset(
     {"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"}
@@ -27,10 +27,10 @@ _RESULT_KINDS: Final = _ACTIVITY_RESULT_KINDS | {"ChildCompleted", "ChildFailed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMessage:
-    """A message that is in the history, most often behind the point.
+    """A message in the history, most often behind the point of the prefix.
 
-    ``kind``: one of ``EXTERNAL_KINDS``; ``payload`` what was sent. An update has its ``message_id``, and so has a
-    signal that its sender gave one, or that is a failed message.
+    ``kind`` is one of ``EXTERNAL_KINDS``, and ``payload`` is what was sent. ``message_id`` is set for an update, for a
+    signal whose sender gave an id, and for a failed message.
     """
 
     kind: str
@@ -44,9 +44,9 @@ class PendingMessage:
 class ScheduledActivity:
     """An activity that was scheduled and had not ended.
 
-    ``attributes`` are those of ``ActivityScheduled`` (with the input of whoever edited it), ``key`` is the idempotency
-    key that its attempts had. ``edited``: a reset gave it that input (True), or somebody to the activity itself
-    (``by``).
+    ``attributes`` are those of ``ActivityScheduled``, with the input of the person who edited it. ``key`` is the
+    idempotency key that its attempts had. ``edited`` is True if a reset gave it that input. It is a mapping with ``by``
+    if somebody edited the activity itself.
     """
 
     attributes: Mapping[str, Any]
@@ -54,7 +54,10 @@ class ScheduledActivity:
     edited: Mapping[str, Any] | bool = False
 
     def with_input(self, call: Mapping[str, Any], *, key: str = "") -> ScheduledActivity:
-        """With other ``args`` and ``kwargs``, and the ``key`` that goes with them; ``by`` is there as in ``edited``."""
+        """Return a copy with other ``args`` and ``kwargs``, and the ``key`` that belongs to them.
+
+        ``call`` may contain ``by``, which has the same meaning as in ``edited``.
+        """
         call_input = {name: call[name] for name in ("args", "kwargs")}
         edited: Mapping[str, Any] | bool = {"by": call["by"]} if "by" in call else True
         return ScheduledActivity(
@@ -63,7 +66,10 @@ class ScheduledActivity:
 
     @property
     def edited_input(self) -> dict[str, Any] | None:
-        """What ``with_input`` made it of, if somebody edited the activity itself: no event says that but its end."""
+        """The input after ``with_input``, if somebody edited the activity itself; else None.
+
+        No event records such an edit before the activity ends.
+        """
         if not isinstance(self.edited, Mapping):
             return None
         attributes = self.attributes
@@ -72,13 +78,16 @@ class ScheduledActivity:
 
 @dataclass(slots=True, kw_only=True)
 class HistoryPrefix:
-    """``events`` of the first ``activation`` activations, with what is open there, by the number of the command.
+    """The ``events`` of the first ``activation`` activations, and what is open there by the number of the command.
 
-    ``children``: ids of those that are waited for. ``unconfirmed``: messages to other runs that are not confirmed.
-    ``later_results``: what is known behind the point of those and of the children, as kind and attributes.
-    ``signal_count`` counts the signals, ``updates`` are those accepted, by id, ``signals`` those that have an id and
-    that the run has taken. ``failed`` holds the signals that are failed messages at the point, by id, ``carried`` the
-    ids of those that the run has from the one before. ``later_messages``: messages that came later, in order.
+    - ``children``: ids of children that a unit waits for.
+    - ``unconfirmed``: messages to other runs that are not confirmed.
+    - ``later_results``: results of these messages and of the children behind the point, as kind and attributes.
+    - ``signal_count``: the number of signals.
+    - ``updates``: accepted updates by id. ``signals``: signals with an id that the run has taken.
+    - ``failed``: signals that are failed messages at the point, by id.
+    - ``carried``: ids of failed messages that the run has from the previous one.
+    - ``later_messages``: messages that came after the point, in order.
     """
 
     activation: int
@@ -105,29 +114,29 @@ def build_copy_mark(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What stands under ``COPIED``.
+    """Return the value of ``COPIED``, the mark behind copied events.
 
-    ``mode`` (reset or fork) the run ``run_id`` took up the run ``source_run_id`` behind that ``activation``; ``id`` and
-    ``parent`` are its own. ``excluded`` are the people whom its ``snapshot`` shuts out (``core.four_eyes``). ``edited``
-    is added where somebody edited inputs: args and kwargs by the number of the command, with key and ``by`` where that
-    was done to the activity itself.
+    ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after that ``activation``;
+    ``id`` and ``parent`` are its own. ``excluded`` has the users whom its ``snapshot`` excludes (``core.four_eyes``).
+    ``edited`` is added if somebody edited inputs: args and kwargs by the number of the command. It includes key and
+    ``by`` if the activity itself was edited.
     """
     named = {"how": mode, "from": source_run_id, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
     return {**named, **four_eyes.mark_attributes(snapshot)}
 
 
 def count_activations(events: Sequence[HistoryEvent]) -> int:
-    """How many activations a history has."""
+    """Return the number of activations of a history."""
     return sum(event.kind == "ActivationStarted" for event in events)
 
 
 def is_closed_by_code(events: Sequence[HistoryEvent]) -> bool:
-    """Whether its last activation closed the run, so that nothing can go on behind that."""
+    """Return True if the last activation closed the run, so that no run can continue after it."""
     return bool(events) and events[-1].kind in CLOSING and not _is_external_close(events[-1])
 
 
 def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefix:
-    """The first ``activation`` activations, none of which closed the run. 0: nothing, the run begins."""
+    """Read the first ``activation`` activations, none of which closed the run. With 0, the run begins anew."""
     prefix = HistoryPrefix(activation=activation)
     later_events: list[HistoryEvent] = []
     external_closes: list[HistoryEvent] = []
@@ -150,7 +159,7 @@ def _is_external_close(event: HistoryEvent) -> bool:
 
 
 def _apply_events(prefix: HistoryPrefix) -> None:
-    """What is open at the point."""
+    """Collect what is open at the point."""
     origin = ""
     signals: dict[int, Mapping[str, Any]] = {}
     for event in prefix.events:
@@ -160,6 +169,7 @@ def _apply_events(prefix: HistoryPrefix) -> None:
                 origin = attributes.get("run_id", "")
                 prefix.carried = {message["id"] for message in attributes.get("failed", ())}
             case "ActivationStarted":
+                # A delivered message to another run has no event of its own; see ``events.DELIVERED``.
                 prefix.unconfirmed.difference_update(attributes.get("delivered", ()))
                 if (copied := attributes.get(COPIED)) is not None:
                     origin = copied["run_id"]
@@ -188,7 +198,7 @@ def _apply_events(prefix: HistoryPrefix) -> None:
 
 
 def _apply_signal(prefix: HistoryPrefix, signal: Mapping[str, Any]) -> None:
-    """A signal with an id: it counts once, and is no failed message any more."""
+    """Note a signal with an id: it counts once, and is no failed message any more."""
     message_id = signal.get("id")
     if message_id is None:
         return
@@ -199,14 +209,17 @@ def _apply_signal(prefix: HistoryPrefix, signal: Mapping[str, Any]) -> None:
 
 
 def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, Mapping[str, Any]], origin: str) -> None:
-    """A reset before this one gave activities other inputs, and so other keys."""
+    """Apply the inputs that an earlier reset gave to activities, with the idempotency keys that go with them."""
     for number, call in edited.items():
         if (activity := prefix.activities.get(int(number))) is not None:
             prefix.activities[int(number)] = activity.with_input(call, key=f"{origin}:{number}")
 
 
 def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEvent]) -> None:
-    """What somebody did to an activity itself is undone by no reset: it may have taken effect with that input."""
+    """Apply edits of activities themselves from after the point.
+
+    No reset undoes such an edit, because the activity may have taken effect with that input.
+    """
     for event in later_events:
         edited: dict[str, Any] = {}
         if event.kind == "ActivationStarted":
@@ -221,7 +234,7 @@ def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEven
 
 
 def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEvent]) -> None:
-    """What came later: the messages, and the answers for what is open."""
+    """Collect what came after the point: the messages, and the results of what is open."""
     signal_count = prefix.signal_count
     carried = 0
     signals: list[tuple[int, PendingMessage]] = []
@@ -241,7 +254,7 @@ def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEven
                         prefix.later_results[number] = "ExternalDelivered", {"seq": number}
             case "SignalReceived":
                 signal_count += 1
-                if signal_count > carried:  # else the run that begins has it from the one before
+                if signal_count > carried:  # a carried signal comes with the start of the new run
                     signals.append((signal_count, _signal_message(attributes, failed.get(signal_count))))
             case "UpdateAccepted":
                 updates.append((attributes["after"], _update_message(attributes)))
@@ -252,7 +265,7 @@ def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEven
 
 
 def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
-    """Leave the last one of each id: a signal that failed, and was delivered again, came more than once."""
+    """Keep the last message of each id: a signal that failed and was redelivered came more than once."""
     last = {message.message_id: number for number, message in enumerate(messages)}
     return [
         message
@@ -264,7 +277,7 @@ def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
 def _in_arrival_order(
     signals: Sequence[tuple[int, PendingMessage]], updates: Sequence[tuple[int, PendingMessage]]
 ) -> Iterator[PendingMessage]:
-    """As they came: an update stands behind so many signals."""
+    """Yield the messages in order of arrival; the position of an update is the number of signals before it."""
     waiting = sorted(updates, key=lambda update: update[0])
     for number, signal in signals:
         while waiting and waiting[0][0] < number:
@@ -285,7 +298,7 @@ def _update_message(attributes: dict[str, Any]) -> PendingMessage:
 
 
 def _failed_signal(failure: Mapping[str, Any], signal: Mapping[str, Any]) -> FailedSignal:
-    """A failed message, from its event and that of the signal."""
+    """Return a failed message from its event and the event of the signal."""
     return FailedSignal(
         number=failure["number"],
         id=failure["id"],
@@ -298,7 +311,7 @@ def _failed_signal(failure: Mapping[str, Any], signal: Mapping[str, Any]) -> Fai
 
 
 def _signal_message(attributes: Mapping[str, Any], failed_as: str | None) -> PendingMessage:
-    """A signal that came later; ``failed_as`` is its id as a failed message, whose place it takes."""
+    """Return a signal from after the point. ``failed_as`` is its id as a failed message, which it replaces."""
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
     sender = senders.sender_from(dict(attributes))
@@ -306,7 +319,7 @@ def _signal_message(attributes: Mapping[str, Any], failed_as: str | None) -> Pen
         return PendingMessage(
             kind="signal", name=name, payload=payload, message_id=attributes.get("id", failed_as), sender=sender
         )
-    # it was let through once: nobody is asked for a role again
+    # The request was accepted once, so the permission of its sender is not judged again. See decision 43.
     return PendingMessage(
         kind=REQUEST, name=payload["event"], payload={**recorded_request(attributes), "again": True}, sender=sender
     )

@@ -1,4 +1,4 @@
-"""A history against code: does the code still do what the run did?"""
+"""Replays of a history against code: does the code still do what the run did?"""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ def replay(
     run: Callable[[Callable[[], None]], None] | None = None,
     strict: bool = False,
 ) -> list[ReplayDifference]:
-    """Run ``definition`` through ``history`` and drop it. An empty history fits any code.
+    """Run ``definition`` through ``history``, and return the inputs and durations that differ.
 
-    Gives the inputs and durations that differ from the history, with the file and line of the code. ``strict``: an
-    input that differs raises, too. ``run`` calls what it is given, within a time limit for instance. Raises
-    ``NondeterminismError`` where they part, with the file and line of the code in ``place``, and what ``run`` raises.
+    An empty history fits any code. Each difference has the file and line of the code. With ``strict``, an input that
+    differs raises an error. ``run`` calls the function that it gets, for example within a time limit.
+
+    Raises ``NondeterminismError`` if code and history differ, with the file and line of the code in ``place``. Also
+    raises any error of ``run``.
     """
     if not history:
         return []
@@ -33,7 +35,7 @@ def replay(
     try:
         run(partial(_replay_history, Executor, definition, history, strict, differences))
     except NondeterminismError:
-        # again, slower, by one that can say where
+        # Replay again with a tracing executor, which is slower and knows the place.
         run(partial(_replay_history, TracingExecutor, definition, history, strict, differences))
         raise
     if differences:
@@ -52,9 +54,9 @@ def try_replay(
     run: Callable[[Callable[[], None]], None] | None = None,
     on_activation: Callable[[], None] | None = None,
 ) -> tuple[int, BaseException | None]:
-    """How many activations ``definition`` goes through as they are recorded, and what it raises in the next one.
+    """Return the number of activations that ``definition`` replays, and the error in the next one or None.
 
-    ``run``: as above. ``on_activation`` is called behind each of them.
+    ``run`` is as in ``replay``. ``on_activation`` is called after each activation.
     """
     activation_count = 0
 
@@ -66,6 +68,7 @@ def try_replay(
                 on_activation()
 
     for skip_failed in (False, True):
+        # A handler that was corrected asks for a second replay, which skips the failed handlers. See decision 46.
         activation_count, executor = 0, _new_executor(Executor, definition, history, skip_failed=skip_failed)
         try:
             (run or _call_directly)(replay_steps)

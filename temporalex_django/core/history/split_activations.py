@@ -1,4 +1,4 @@
-"""A history, cut back into the activations that wrote it."""
+"""A history, split into the activations that wrote it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from temporalex_django.core.history.events import (
 
 @dataclass(slots=True)
 class RecordedActivation:
-    """One past activation: what went in, the updates it accepted (in order) and all that came out."""
+    """One past activation: its input, and all its outputs in order, with the updates that it accepted."""
 
     activation: Activation
     outputs: list[HistoryEvent] = field(default_factory=list)
 
 
 def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActivation]:
-    """Group ``events``, which begin at an activation boundary, as the executor takes them."""
+    """Group ``events``, which begin at an activation boundary, into the activations that the executor takes."""
     group: list[HistoryEvent] = []
     for event in events:
         if event.kind in CLOSED_FROM_OUTSIDE or event.attributes.get("outside"):
@@ -35,7 +35,7 @@ def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActiva
             yield _build_activation(group)
             group = []
         group.append(event)
-    # one that was closed before it had a turn has a beginning, and no activation
+    # A run that was closed before its first turn has a start, but no activation.
     if group and not (len(group) == 1 and group[0].kind == "WorkflowStarted"):
         yield _build_activation(group)
 

@@ -1,4 +1,4 @@
-"""An executor that knows where in the user's code each command was issued: for reports, never for running."""
+"""An executor that knows where in user code each command was issued. It serves reports and never runs workflows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
 class _TracingJournal(Journal):
-    """Notes a place with each command."""
+    """A journal that records a place with each command."""
 
     __slots__ = ("_current_place", "places")
 
@@ -40,7 +40,7 @@ class _TracingJournal(Journal):
 
 
 class TracingExecutor(Executor):
-    """``place_of(index)`` tells where a command of the present activation was issued, as ``path:line``."""
+    """An executor whose ``place_of(index)`` returns the place (``path:line``) of a command of the activation."""
 
     def __init__(
         self, definition: Definition, info: RunInfo, *, strict: bool = False, skip_failed: bool = False
@@ -57,13 +57,13 @@ class TracingExecutor(Executor):
         return coroutine
 
     def place_of(self, index: int | None) -> str | None:
-        """Where command ``index`` was issued; None: where the run stands now."""
+        """Return the place where command ``index`` was issued; for None, the place where the run is suspended."""
         return self._tracing_journal.places[index] if index is not None else self._suspended_place()
 
     def _current_place(self) -> str | None:
-        """The nearest line of the user's code that is being run.
+        """Return the nearest line of user code that is running.
 
-        Else the line where the unit, or who started it, stands.
+        If there is none, return the line where the unit, or one of its ancestors, is suspended.
         """
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
         while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
@@ -97,8 +97,9 @@ def _frames_of(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
 
 
 def is_user_code(code: CodeType) -> bool:
-    """Whether it is neither of this package nor of the standard library."""
+    """Return True for code outside this package and the standard library."""
     path = code.co_filename
     if path.startswith("<"):
         return False
+    # Installed packages may live below the directory of the standard library, but they count as user code here.
     return not path.startswith(_PACKAGE_PATH) and (not path.startswith(_LIBRARY) or "site-packages" in path)

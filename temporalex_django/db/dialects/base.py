@@ -1,8 +1,8 @@
-"""How the statements of a turn reach a database: two dialects, one set of statements.
+"""The contract of a dialect: the statements and capabilities in which databases differ.
 
-The SQL itself is written once, in the modules beside this one. A statement for many rows reads them from a common table
-expression ``v``: on PostgreSQL one ``unnest`` of binary arrays, on SQLite one ``executemany``. So a turn needs the same
-number of statements whether it advances one run or two hundred.
+The SQL itself is written once, in the modules beside this package. A statement for many rows reads them from a common
+table expression ``v``: on PostgreSQL one ``unnest`` of binary arrays, on SQLite one ``executemany``. So a turn needs
+the same number of statements whether it advances one run or two hundred.
 """
 
 from __future__ import annotations
@@ -19,146 +19,179 @@ from temporalex_django.errors import NotConfigured
 
 #: Column name and its PostgreSQL type.
 Columns = tuple[tuple[str, str], ...]
-#: PostgreSQL types of the columns that a statement gives back.
+#: PostgreSQL types of the columns that a statement returns.
 Types = Sequence[str]
 
 
-#: Waits for the rows of a statement that was sent, and gives them.
+#: A function that waits for the rows of a submitted statement and returns them.
 Answer = Callable[[], list[tuple[Any, ...]]]
 
-#: Makes a placeholder for a value of a type.
+#: A function that returns a placeholder for a value of a type.
 Placeholder = Callable[[str], str]
 
 
 class Dialect(Protocol):
-    """Statements on Django's own connection of one alias: they take part in whatever transaction is open on it."""
+    """Statements on Django's own connection of one alias.
+
+    They take part in the transaction that is open on it.
+    """
 
     alias: str
     name: str
     #: Runs in a turn of a worker.
     turn_size: int
-    #: One lock of the whole database keeps all writers out and stands for every row lock; nobody waits for rows then.
+    #: True if one lock of the whole database keeps all writers out. It replaces every row lock, so nothing waits for
+    #: rows.
     writer_lock: bool
-    #: There are notifications, and session locks that say who lives.
+    #: True if there are notifications, and session locks that show which sessions live.
     listens: bool
-    #: An insert of many rows gives their ids back, so that new activities can be written as claimed.
+    #: True if an insert of many rows returns their ids, so that new activities can be written as claimed.
     claims_on_insert: bool
-    #: A statement can write two tables.
+    #: True if one statement can write two tables.
     chained_writes: bool
-    #: ``array(select …)`` and ``cross join lateral``.
+    #: True if there are ``array(select …)`` and, for the second one, ``cross join lateral``.
     arrays: bool
     lateral: bool
-    #: Tables have storage parameters.
+    #: True if tables have storage parameters.
     tunes_tables: bool
-    #: A placeholder for a limit that the planner does not know: it is to read the first of an index, however few rows
-    #: it believes that there are, and not to sort all of them.
+    #: A placeholder for a limit that the planner cannot see. Otherwise it would sort all rows where it expects few,
+    #: instead of reading the first ones of an index.
     hidden_limit: str
 
     @staticmethod
     def placeholder(kind: str) -> str:
-        """A placeholder for a value of that type."""
+        """Return a placeholder for a value of that type."""
 
     def atomic(self) -> AbstractContextManager[None]:
-        """An outermost transaction, which has the writer lock from its beginning, where there is one."""
+        """Open an outermost transaction.
+
+        Where there is a writer lock, the transaction has it from its beginning.
+        """
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
 
     def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
-        """``select`` in two halves: inside ``pipeline()`` nobody waits until the answer is called."""
+        """Do ``select`` in two halves.
+
+        Inside ``pipeline()`` nothing waits until the answer is called.
+        """
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run it; the number of rows that it changed."""
+        """Run a statement and return the number of rows that it changed."""
 
     def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        """The right side of ``column …`` for membership, and its parameter: always one, a bound array."""
+        """Return the right side of ``column …`` for membership, and its parameter.
+
+        It is always one parameter, a bound array.
+        """
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
-        """Run ``with v(columns) as (rows) body``. With ``key``, ``{key}`` in the body is replaced by a membership test.
+        """Run ``with v(columns) as (rows) body``.
 
-        (A join with ``v`` alone can be planned as a scan of the whole table; the bound array makes it an index scan.)
+        With ``key``, ``{key}`` in the body is replaced by a membership test. A join with ``v`` alone can be planned as
+        a scan of the whole table; the bound array makes it an index scan.
         """
 
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """The same for a body that returns rows. ``columns`` hold bytes only where there are ``chained_writes``."""
+        """Do ``write`` for a body that returns rows, and return them.
+
+        ``columns`` may hold bytes only where there are ``chained_writes``.
+        """
 
     def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        """``write_returning`` in two halves, as ``submit``."""
+        """Do ``write_returning`` in two halves, as ``submit`` does."""
 
     def pipeline(self) -> AbstractContextManager[None]:
-        """Statements inside need not wait for each other's answers: those that give no rows, and what is asked.
+        """Let the statements of a block go out without waiting for each other's answers.
 
-        Nothing else is to use the connection inside: no queryset, no cursor of Django's.
+        This applies to statements that return no rows, and to submitted ones. Nothing else may use the connection
+        inside: no queryset, and no cursor of Django's.
         """
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
-        """Send it with the next statement that is waited for outside of a transaction, as a transaction of its own.
+        """Send a statement with the next one that is waited for outside of a transaction.
 
-        Where it ``listens``. What becomes of it is nobody's business, and no log or wrapper of queries sees it. Gives
-        what takes it back: False when it was sent.
+        Only where the dialect ``listens``. The statement is a transaction of its own. Its outcome is ignored, and no
+        log or wrapper of queries sees it. Returns a function that withdraws it, and which returns False if it was sent
+        already.
         """
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
-        """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.
+        """Return an expression for now, and its parameters.
 
-        ``live``: the time of evaluation rather than of the statement's start (which alone lets an index be used).
+        It is the storage's clock if it has one of its own, else that of the database. ``live`` gives the time of
+        evaluation, not that of the statement's start. Only the latter lets an index be used.
         """
 
     def skip_locked(self) -> str: ...
 
     def set_lock_timeout(self, seconds: float) -> None:
-        """To the end of the open transaction nobody waits longer for a lock. Nothing where there are no row locks."""
+        """Limit the wait for each lock until the end of the open transaction.
+
+        Does nothing where there are no row locks.
+        """
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """The same for the statements inside; the setting is put back, unless they fail: use it behind a savepoint."""
+        """Limit the wait for each lock for the statements of a block.
+
+        The setting is restored unless a statement fails, so use it inside a savepoint.
+        """
 
     def prefer_indexes(self) -> None:
-        """To the end of our own transaction no table is read whole where an index will do; in a caller's, nothing.
+        """Keep our own transaction from reading a whole table where an index will do.
 
-        A plan is kept for long: of a table that is all but empty it reads the whole, and so it does when fifty thousand
-        rows have come.
+        In a caller's transaction it does nothing. A plan is kept for long: for a table that is almost empty it reads
+        the whole table, and it still does so after fifty thousand rows have come.
         """
 
     def announce_wait(self, number: int) -> None:
-        """Say, to the end of the open transaction, that somebody waits for what ``number`` stands for.
+        """Announce until the end of the open transaction that it waits for what ``number`` identifies.
 
-        Waits for whoever says so already.
+        Waits for another transaction that has announced the same.
         """
 
     def is_waited_for(self, number: int) -> bool:
-        """Whether somebody stands in line for it, and waits for a lock himself."""
+        """Return True if a transaction that has announced this wait is waiting for a lock."""
 
     def fixed_snapshot(self) -> str | None:
-        """The isolation level of the open transaction, if it cannot see what others commit while it lasts."""
+        """Return the isolation level of the open transaction if its snapshot is fixed, else None.
+
+        With a fixed snapshot it cannot see what others commit while it lasts.
+        """
 
     def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
-        """The end raises what deferred constraints would raise at the commit, when nobody could tell whose fault it is.
+        """Raise at the end of a block what deferred constraints would raise at the commit.
 
-        User code inside may set limits for its own statements: ``statement_timeout`` (None: what it is now) is put
-        back. Where only whole tables can be asked about, nothing is.
+        At the commit it would be too late to tell which run is at fault. User code inside may set limits for its own
+        statements, so ``statement_timeout`` is restored (None: the present one). Databases that can check only whole
+        tables check nothing.
         """
 
     def set_up_session(self, limits: Mapping[str, str]) -> None:
-        """Set these limits for the session; it notices soon that the other side is gone."""
+        """Set these limits for the session.
+
+        The session then also notices soon that the other side is gone.
+        """
 
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
         """Set these limits for the open transaction."""
 
     def is_transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try."""
+        """Return True if the same work may succeed on another try."""
 
     def is_interrupted(self, exc: BaseException) -> bool:
-        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+        """Return True if a statement was cancelled, by its ``statement_timeout`` or by a person."""
 
     def is_connection_lost(self, exc: BaseException) -> bool:
-        """Whether an ``OperationalError`` means that the session has ended."""
+        """Return True if an ``OperationalError`` means that the session has ended."""
 
 
 def find_dialect(alias: str) -> Dialect | None:
-    """The dialect of the database behind ``alias``, if it is supported."""
+    """Return the dialect of the database behind ``alias``, or None if that database is not supported."""
     return _build_dialect(connections[alias].vendor, alias)
 
 
@@ -176,7 +209,10 @@ def _build_dialect(vendor: str, alias: str) -> Dialect | None:
 
 
 def get_dialect(alias: str) -> Dialect:
-    """The same. Raises ``NotConfigured`` for a database that is not supported."""
+    """Return the dialect of the database behind ``alias``.
+
+    Raises ``NotConfigured`` for a database that is not supported.
+    """
     dialect = find_dialect(alias)
     if dialect is not None:
         return dialect

@@ -1,4 +1,4 @@
-"""What the system check says of the database of the runs. Nothing here needs its driver."""
+"""System checks of the database of the runs. They do not need its driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - the 
 
 
 def check_connection(connection: Any) -> Iterator[CheckMessage]:
-    """How the database behind a connection is set up. Nothing is sent to it."""
+    """Yield the problems of the database settings of a connection.
+
+    Nothing is sent to the database.
+    """
     return _BY_VENDOR.get(connection.vendor, _refuse_vendor)(connection)
 
 

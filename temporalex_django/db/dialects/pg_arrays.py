@@ -1,7 +1,7 @@
-"""Arrays in PostgreSQL's binary format, written directly.
+"""Arrays in PostgreSQL's binary format, encoded directly.
 
-psycopg looks at every element to find out what it is; here the type is known. For rows in bulk that is a tenth of a
-worker's time.
+psycopg inspects every element to find its type, but here the type is known. For rows in bulk the inspection takes a
+tenth of a worker's time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _jsons(values: Iterable[str | None]) -> list[bytes]:
 
 
 def _times(values: Iterable[datetime | None]) -> list[bytes]:
-    # a turn writes the same moment again and again; to know it by its hash would take longer than to encode it
+    # A turn writes the same moment again and again, as one object. A lookup by hash would take longer than encoding it.
     last, part, parts = None, _NULL, []
     for v in values:
         if v is not last:
@@ -72,7 +72,7 @@ def _times(values: Iterable[datetime | None]) -> list[bytes]:
     return parts
 
 
-#: PostgreSQL type: object ids of element and array, encoder.
+#: By PostgreSQL type: object ids of the element and of the array, and the encoder.
 _KINDS: dict[str, tuple[int, int, Callable[[Iterable[Any]], list[bytes]]]] = {
     "uuid": (2950, 2951, _uuids),
     "int4": (23, 1007, _int4s),
@@ -87,21 +87,21 @@ _KINDS: dict[str, tuple[int, int, Callable[[Iterable[Any]], list[bytes]]]] = {
 
 
 class _Array(bytes):
-    """An encoded array; one subclass a type, for psycopg to know it by."""
+    """An encoded array. Each type has a subclass, by which psycopg finds its dumper."""
 
 
 _CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {}) for kind in _KINDS}
 
 
 def array(values: Sequence[Any], kind: str) -> bytes:
-    """A parameter of the type ``kind[]`` for a connection that ``register`` has seen."""
+    """Encode values as a parameter of the type ``kind[]``, for a connection that ``register`` has set up."""
     element, _, encode = _KINDS[kind]
     parts = encode(values)
     return _CLASSES[kind](_HEADER(1, 1, element, len(parts), 1) + b"".join(parts))
 
 
 def register(connection: Connection[Any]) -> None:
-    """Let a connection send these."""
+    """Let a connection send these arrays."""
     for kind, cls in _CLASSES.items():
         connection.adapters.register_dumper(cls, _DUMPERS[kind])
 

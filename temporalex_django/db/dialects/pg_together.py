@@ -1,7 +1,7 @@
-"""Statements that PostgreSQL gets together: they are sent at once, and waited for once.
+"""Pipelines on PostgreSQL: statements that are sent together and waited for once.
 
-psycopg's pipeline looks after its connection at every statement, in Python: that was two fifths of what a turn of few
-runs cost its worker. This gives libpq what psycopg would; types, errors and the wait are psycopg's.
+psycopg's own pipeline checks its connection at every statement, in Python. That was two fifths of the cost of a turn
+with few runs. This module gives libpq what psycopg would; types, errors and the wait are psycopg's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
-#: So often a statement is sent before it is prepared, as in psycopg; a connection has so many at most.
+#: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that a connection keeps.
 _PREPARE_AFTER: Final = 5
 _MOST_PREPARED: Final = 200
-#: feature_not_supported: a migration has changed what a prepared statement gives. invalid_sql_statement_name: somebody
-#: else has deallocated it.
+#: feature_not_supported: a migration has changed the result of a prepared statement. invalid_sql_statement_name:
+#: another program has deallocated it.
 _OUTDATED, _UNKNOWN_STATEMENT = "0A000", "26000"
 _PLACEHOLDER: Final = re.compile("%[s%]")
 
@@ -31,9 +31,9 @@ Key = tuple[bytes, tuple[int, ...]]
 
 
 class PipelineStatement:
-    """The cursor of one statement, as far as Django's wrappers and the dialect want one.
+    """The cursor of one statement, with the parts that Django's wrappers and the dialect need.
 
-    In a ``together`` block the answer comes with that of the others.
+    In a ``pipeline`` block its answer comes with those of the others.
     """
 
     __slots__ = ("_link", "_transformer", "query", "result", "values")
@@ -46,19 +46,19 @@ class PipelineStatement:
         self.values: Sequence[Any] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Send it and wait, unless it is sent together with others."""
+        """Send the statement and wait, unless it is sent together with others."""
         self.bind(sql, parameters)
         self._link.submit(self)
 
     def bind(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Say what it is to be, no more."""
+        """Set the query and its values. Nothing is sent."""
         if parameters:
             self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
         self.query = _number_placeholders(sql)
 
     @property
     def _query(self) -> PipelineStatement:
-        """Django's log of queries asks a cursor of psycopg for it."""
+        """This object, because Django's query log asks a psycopg cursor for it."""
         return self
 
     @property
@@ -75,12 +75,15 @@ class PipelineStatement:
 
     @property
     def rowcount(self) -> int:
-        """-1 while nobody knows."""
+        """The number of rows that the statement changed, or -1 while that is not known."""
         changed = None if self.result is None else self.result.command_tuples
         return -1 if changed is None else int(changed)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows; waits for the answers to everything that was sent, if they are not there."""
+        """Return all rows.
+
+        If they are not there yet, it waits for the answers to everything that was sent.
+        """
         if self.result is None:
             self._link.exchange()
         if self.result is None or self.result.status != ExecStatus.TUPLES_OK:
@@ -89,23 +92,25 @@ class PipelineStatement:
         return self._transformer.load_rows(0, self.result.ntuples, tuple)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class StatementPipeline:
-    """What is on its way on one connection, and what that connection has prepared. Of one thread."""
+    """The statements under way on one connection, and its prepared statements. Used by one thread."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
-        self._connection = weakref.ref(connection)  # which has this object
+        self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
         self._prepares = prepares
-        self.depth = 0  # of ``pipeline`` blocks that are open
+        self.depth = 0  # of open ``pipeline`` blocks
         self._sends_early = False
         self._submitted: list[PipelineStatement] = []
-        self._trailing: list[PipelineStatement] = []  # for the end of the next exchange that leaves no transaction open
-        self._idle = False  # whether the one under way began without one, and leaves none
-        # by answer: to whom it is, or the name that is prepared by it
+        # Sent at the end of the next exchange that leaves no transaction open.
+        self._trailing: list[PipelineStatement] = []
+        # True if the exchange under way began without a transaction and leaves none.
+        self._idle = False
+        # By answer: the statement that it belongs to, the name that it prepares, or None if it is not needed.
         self._sent: list[PipelineStatement | bytes | None] = []
-        self._names: dict[Key, bytes] = {}  # the least recently used first
+        self._names: dict[Key, bytes] = {}  # least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
         self._number = 0
@@ -118,15 +123,15 @@ class StatementPipeline:
 
     @contextmanager
     def pipeline(self, *, sends_early: bool) -> Iterator[None]:
-        """Statements of ``PipelineStatement`` inside are sent together.
+        """Send the statements of ``PipelineStatement`` inside the block together.
 
-        The end waits, and raises what one of them raised.
+        The end of the block waits, and raises the first error. Nothing behind a failed statement is done. A block
+        inside another one first waits for what was submitted so far.
 
-        Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
-        ``sends_early``: the server begins while the next ones are made; other cursors of the connection then fail
-        inside, or wait for ever, and what was asked before an exception is done: that is for the transaction to take
-        back. Else all are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the
-        connection: nobody knows where it stands.
+        With ``sends_early`` the server starts while the next statements are made. Then other cursors of the connection
+        fail inside the block, or wait for ever. Statements submitted before an exception are done then, so the
+        transaction has to roll them back. Without it all are sent at the end, and other cursors come first. Anything
+        that interrupts the exchange closes the connection, because its state is unknown.
         """
         self.exchange()
         outer, self._sends_early = self._sends_early, sends_early
@@ -151,13 +156,15 @@ class StatementPipeline:
             with self._close_on_error():
                 begins = not self._sent
                 self._send()
+                # The first statement goes out at once, so that the server works while the next ones are made.
                 if begins:
                     self.connection.pgconn.flush()
 
     def send_with_next(self, statement: PipelineStatement) -> Callable[[], bool]:
-        """Send it at the end of the next exchange outside of a transaction, in a transaction of its own.
+        """Send a statement at the end of the next exchange outside of a transaction, as one of its own.
 
-        It is waited for, but what becomes of it is nobody's business. Gives what takes it back: False when it was sent.
+        It is waited for, but its outcome is ignored. Returns a function that withdraws it, and which returns False if
+        it was sent already.
         """
         self._trailing.append(statement)
 
@@ -169,7 +176,7 @@ class StatementPipeline:
         return take_back
 
     def exchange(self) -> None:
-        """Send what was asked, and give everybody his answer. Raises the first error of the server."""
+        """Send what was submitted and hand out the answers. Raises the first error of the server."""
         if not self._submitted and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
@@ -188,10 +195,10 @@ class StatementPipeline:
         except psycopg.OperationalError as exc:
             error = _first_error(results[: marks[0]] if marks else results, connection)
             if error is not None:
-                raise error from exc  # why the server has closed the connection
+                raise error from exc  # the reason why the server closed the connection
             if not marks:
                 raise
-            # what was waited for is done, only what came behind it is not
+            # The first synchronisation has arrived: our statements are done, and only the trailing ones are not.
         self._sent = []
         error = self._assign_results(own, results[: marks[0]])
         self._assign_results(trailing, results[marks[0] :])
@@ -199,9 +206,9 @@ class StatementPipeline:
             raise error
 
     def _assign_results(self, sent: list[PipelineStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
-        """Give each its result; the first error of the server.
+        """Give each statement its result and return the first error of the server.
 
-        That may be one result more: of the commit, as of deferred constraints.
+        There may be one result more: that of the commit, for example with an error of deferred constraints.
         """
         for statement, result in zip(sent, results, strict=False):
             if isinstance(statement, PipelineStatement):
@@ -213,7 +220,7 @@ class StatementPipeline:
         return error
 
     def _discard_prepared(self, error: psycopg.Error | None) -> None:
-        """What is prepared, when that is what was wrong."""
+        """Forget the prepared statements if they caused the error."""
         if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
@@ -224,13 +231,14 @@ class StatementPipeline:
             yield
         except BaseException:
             self._submitted, self._sent, self._trailing = [], [], []
-            self.connection.pgconn.finish()  # a pool, too, takes it for closed
+            self.connection.pgconn.finish()  # a pool also takes it for closed then
             raise
 
     def _send(self, *, is_trailing: bool = False) -> None:
-        """Give libpq what was asked. Behind the first of a block it may send it whenever it likes.
+        """Give libpq the submitted statements. It may send them at any time after the first of a block.
 
-        ``is_trailing``: nobody will hear that what is prepared was gone, so what changes the session is not prepared.
+        With ``is_trailing`` nothing reports that a prepared statement was gone. So statements that change the session
+        are not prepared then.
         """
         connection, statements = self.connection, self._submitted
         if connection.closed:
@@ -258,7 +266,8 @@ class StatementPipeline:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """The name of the statement, which is prepared now if it comes often."""
+        """Return the name of the prepared statement, which is prepared now if it comes often."""
+        # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)
         if name is None:
             seen = self._seen[key] = self._seen.get(key, 0) + 1
@@ -279,7 +288,7 @@ class StatementPipeline:
 
 @lru_cache(maxsize=1024)
 def _number_placeholders(sql: str) -> bytes:
-    """``%s`` as PostgreSQL has it, by number, and ``%%`` as ``%``."""
+    """Convert ``%s`` to the numbered placeholders of PostgreSQL, and ``%%`` to ``%``."""
     number = 0
 
     def replace(match: re.Match[str]) -> str:
@@ -293,7 +302,7 @@ def _number_placeholders(sql: str) -> bytes:
 
 
 def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
-    """BEGIN, as the options of the connection want it."""
+    """Return a BEGIN with the options of the connection."""
     words = ["BEGIN"]
     if connection.isolation_level is not None:
         words.append(f"ISOLATION LEVEL {psycopg.IsolationLevel(connection.isolation_level).name.replace('_', ' ')}")
@@ -307,16 +316,20 @@ def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
 def _receive_results(
     protocol: Any, results: list[Any], marks: list[int], ends: int
 ) -> Generator[Wait, Ready | int, None]:
-    """Add the result of each statement, in order, up to so many synchronisations; psycopg waits for the connection."""
+    """Add the result of each statement, in order, up to ``ends`` synchronisations.
+
+    psycopg does the waiting for the connection.
+    """
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
-        if ready and ready & Ready.R:  # None when somebody was interrupted, and waits for the end all the same
+        if ready and ready & Ready.R:  # None after an interruption, which still waits for the end
             protocol.consume_input()
-            while notice := protocol.notifies():  # psycopg keeps it for whoever listens on this connection
+            # Notifications arrive between the results. psycopg keeps them for the code that listens on this connection.
+            while notice := protocol.notifies():
                 if protocol.notify_handler is not None:
                     protocol.notify_handler(notice)
         while not protocol.is_busy():
-            result = protocol.get_result()  # none behind each statement
+            result = protocol.get_result()  # None follows each statement
             if result is None:
                 if protocol.status != ConnStatus.OK:
                     raise psycopg.OperationalError("the connection is lost: the server's answer cannot be read")

@@ -1,4 +1,4 @@
-"""Statements on PostgreSQL: the binary protocol on Django's own connection, in which psycopg is."""
+"""Statements on PostgreSQL, by the binary protocol on Django's own connection (psycopg 3)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from temporalex_django.db.dialects.pg_arrays import array, register
 from temporalex_django.db.dialects.pg_together import PipelineStatement, StatementPipeline
 from temporalex_django.db.guarded_orm import refuse_query
 
-#: Of connections that can send our arrays.
+#: The pipelines of the connections that can send our arrays.
 _pipelines: WeakKeyDictionary[Any, StatementPipeline] = WeakKeyDictionary()
-#: Of advisory locks: who has this one stands in line.
+#: Class of the advisory locks by which a transaction announces that it waits for a chain.
 _WAIT_LOCK = 0x7E4A1EC
 _KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
-#: A statement ran into its ``statement_timeout``, or somebody cancelled it: the session goes on.
+#: A statement reached its ``statement_timeout``, or somebody cancelled it. The session continues.
 QUERY_CANCELED = "57014"
 #: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
 TRANSIENT = frozenset({"55P03", "40P01", "40001", QUERY_CANCELED})
@@ -33,11 +33,11 @@ _CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
 class PostgresDialect:
-    """See ``Dialect``.
+    """The dialect of PostgreSQL. See ``Dialect``.
 
-    Django's cursor binds on the client, as text; for payloads in bulk that is the bottleneck. Those of ``pg_together``
-    bind on the server, and are wrapped by Django all the same, so that query logs, execute wrappers and error classes
-    are the usual ones.
+    Django's cursor binds on the client, as text. For payloads in bulk that is the bottleneck. The statements of
+    ``pg_together`` bind on the server. Django wraps them all the same, so query logs, execute wrappers and error
+    classes are the usual ones.
     """
 
     name = "postgresql"
@@ -54,7 +54,7 @@ class PostgresDialect:
         return f"%s::{kind}"
 
     def atomic(self) -> AbstractContextManager[None]:
-        """Rows are locked one by one."""
+        """Open a transaction. Rows are locked one by one, so there is no writer lock to take."""
         return transaction.atomic(using=self.alias)
 
     def _statement_pipeline(self) -> StatementPipeline:
@@ -63,7 +63,8 @@ class PostgresDialect:
         raw = connection.connection
         link = _pipelines.get(raw)
         if link is None:
-            # where psycopg prepares statements too, it deallocates all of them after a rollback, whoever prepared them
+            # Where psycopg prepares statements, too, it deallocates all of them after a rollback, also those prepared
+            # here.
             prepares = raw.prepare_threshold is None and not get_settings().POOLED
             link = _pipelines[raw] = StatementPipeline(raw, prepares=prepares)
             register(raw)
@@ -80,7 +81,7 @@ class PostgresDialect:
         return self.submit(sql, parameters, types)()
 
     def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
-        del types  # psycopg knows them
+        del types  # psycopg gets the types from the server
         cursor = self._cursor()
         cursor.execute(sql, parameters)
         answer: Answer = cursor.fetchall
@@ -112,9 +113,13 @@ class PostgresDialect:
 
     @contextmanager
     def pipeline(self) -> Iterator[None]:
-        """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
+        """Send the statements of a block one after the other without waiting for each answer.
+
+        The end of the block waits, and raises the first error.
+        """
         link, connection = self._statement_pipeline(), connections[self.alias]
-        # wrappers and codecs of others may use this connection
+        # Wrappers and codecs of the project may use this connection while the statements are made. Then nothing is sent
+        # early.
         sends_early = type(codec()) is JsonCodec and all(
             wrapper is refuse_query for wrapper in connection.execute_wrappers
         )
@@ -130,6 +135,7 @@ class PostgresDialect:
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         if clock is not None:
             return "%s::timestamptz", [clock()]
+        # ``clock_timestamp()`` is volatile, so the planner cannot use it as the bound of an index scan.
         return ("clock_timestamp()" if live else "statement_timestamp()"), []
 
     def skip_locked(self) -> str:
@@ -140,7 +146,8 @@ class PostgresDialect:
 
     @contextmanager
     def lock_timeout(self, seconds: float) -> Iterator[None]:
-        before = self.select(  # asked first: inside the caller's transaction the setting must be as it was
+        # Read before it is changed: in the caller's transaction the setting must be restored.
+        before = self.select(
             "select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
             [_milliseconds(seconds)],
             ("text", "text"),
@@ -157,6 +164,8 @@ class PostgresDialect:
 
     def is_waited_for(self, number: int) -> bool:
         rows = self.select(
+            # The second row of the join shows that the session waits for a lock right now. An announcement alone is no
+            # reason to yield.
             "select exists (select 1 from pg_locks q join pg_locks w on w.pid = q.pid and not w.granted"
             " where q.locktype = 'advisory' and q.granted and q.objsubid = 2"
             " and q.database = (select oid from pg_database where datname = current_database())"
@@ -215,6 +224,7 @@ def _sqlstate(exc: BaseException) -> str | None:
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
     by_column = zip(*rows, strict=True)
     arrays = [array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
+    # The key column is sent twice: in ``v``, and as the array of the index lookup.
     if arrays and key is not None:
         arrays.append(arrays[[name for name, _ in columns].index(key)])
     return arrays

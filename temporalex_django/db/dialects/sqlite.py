@@ -1,4 +1,4 @@
-"""Statements on SQLite: its one writer lock stands for every row lock."""
+"""Statements on SQLite, whose one writer lock replaces all row locks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from django.db import NotSupportedError, OperationalError, connections, transact
 
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 
-#: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3: no longer than workers
-#: pause.
+#: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3. It must not exceed the
+#: pause of workers between two turns.
 _BUSY_TIMEOUT = 3
 
-#: A line a database alias for the threads of this process: see ``SqliteDialect.atomic``.
+#: By database alias, a lock for the threads of this process. See ``SqliteDialect.atomic``.
 _THREAD_LOCKS: dict[str, threading.Lock] = {}
-os.register_at_fork(after_in_child=_THREAD_LOCKS.clear)  # a thread that is not there in the child may have held one
+# A thread that does not exist in the child may have held one of them.
+os.register_at_fork(after_in_child=_THREAD_LOCKS.clear)
 
 
 class SqliteDialect:
-    """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
+    """The dialect of SQLite. See ``Dialect``.
+
+    Values are stored as Django's backend stores them: hex ids, and naive UTC text for times.
+    """
 
     name = "sqlite"
-    turn_size = 100  # where so many take no longer than a moment: see ``workers.turn_runner``
+    turn_size = 100  # as many as take only a moment: see ``workers.turn_runner``
     writer_lock = True
     hidden_limit = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
@@ -46,15 +50,19 @@ class SqliteDialect:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Stand in line for the writer lock: behind other threads of this process first, then with short waits.
+        """Open a transaction that has the writer lock.
 
-        SQLite itself looks every 100 ms in the end, and a worker leaves 3 between two turns: who had waited for a while
-        hardly ever got it. Where many threads looked every 5 ms, the one that had the lock hardly ever got the
-        interpreter (30 threads that start at once on a busy machine: none was done after 20 s).
+        It waits behind the other threads of this process first, then with short waits for other processes.
+
+        SQLite itself looks only every 100 ms in the end, and a worker leaves 3 ms between two turns. So a process that
+        had waited for a while hardly ever got the lock. Many threads that looked every 5 ms were no better. The one
+        that had the lock hardly ever got the interpreter: of 30 threads that started at once on a busy machine, none
+        was done after 20 s.
         """
         connection = connections[self.alias]
         connection.ensure_connection()
-        if not connection.get_autocommit():  # the caller's own transaction: a savepoint alone would be all of it
+        # In the caller's own transaction Django's block would be a savepoint only, so the transaction begins here.
+        if not connection.get_autocommit():
             if not connection.connection.in_transaction:
                 self.execute("begin immediate")
             with transaction.atomic(using=self.alias):
@@ -62,7 +70,7 @@ class SqliteDialect:
                 yield
             return
         raw = connection.connection
-        busy_timeout = raw.execute("pragma busy_timeout").fetchone()[0]  # of OPTIONS: timeout, or init_command
+        busy_timeout = raw.execute("pragma busy_timeout").fetchone()[0]  # from OPTIONS: timeout or init_command
         until = time.monotonic() + busy_timeout / 1000
         with self._thread_lock(busy_timeout / 1000):
             try:
@@ -75,7 +83,10 @@ class SqliteDialect:
 
     @contextmanager
     def _thread_lock(self, timeout: float) -> Iterator[None]:
-        """The first place among this process's threads, or none after so many seconds: SQLite says then what is so."""
+        """Wait for the first place among the threads of this process, for ``timeout`` seconds at most.
+
+        After that the block runs without it, and SQLite reports what is wrong.
+        """
         lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
         is_acquired = lock.acquire(timeout=timeout)
         try:
@@ -85,7 +96,10 @@ class SqliteDialect:
                 lock.release()
 
     def _enter_transaction(self, until: float) -> ExitStack:
-        """A transaction that has the lock. Raises what SQLite says of one that it did not get in time."""
+        """Open a transaction that has the writer lock.
+
+        Raises SQLite's error if it does not get the lock in time.
+        """
         while True:
             with ExitStack() as stack:
                 try:
@@ -95,12 +109,13 @@ class SqliteDialect:
                     if not self.is_transient(exc) or time.monotonic() > until:
                         raise
                     stack.pop_all().__exit__(type(exc), exc, exc.__traceback__)
-                    time.sleep(0.001)  # a database in memory does not wait by itself
+                    time.sleep(0.001)  # an in-memory database does not wait by itself
                 else:
                     return stack.pop_all()
 
     def _take_writer_lock(self) -> None:
-        # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
+        # Without transaction_mode=IMMEDIATE a transaction that reads first may be unable to write later. A write
+        # without rows takes the lock.
         self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
@@ -159,17 +174,17 @@ class SqliteDialect:
         return ""
 
     def set_lock_timeout(self, seconds: float) -> None:
-        """Whoever writes has the one lock."""
+        """Do nothing: a transaction that writes has the one lock."""
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         del seconds
         return nullcontext()
 
     def prefer_indexes(self) -> None:
-        """Plans are made anew for each statement."""
+        """Do nothing: plans are made for each statement."""
 
     def announce_wait(self, number: int) -> None:
-        """There is no other writer."""
+        """Do nothing: there is no other writer."""
 
     def is_waited_for(self, number: int) -> bool:
         del number
@@ -179,15 +194,18 @@ class SqliteDialect:
         return None
 
     def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
-        """It could only be asked about whole tables: a run that breaks a constraint is blocked at the commit."""
+        """Check nothing, because SQLite could check only whole tables.
+
+        A run that breaks a constraint is blocked at the commit.
+        """
         del statement_timeout
         return nullcontext()
 
     def set_up_session(self, limits: Mapping[str, str]) -> None:
-        """It has no such limits."""
+        """Do nothing: SQLite has no such limits."""
 
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
-        """It has no such limits."""
+        """Do nothing: SQLite has no such limits."""
 
     def is_transient(self, exc: BaseException) -> bool:
         cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
@@ -213,7 +231,10 @@ def _adapt_parameter(value: Any) -> Any:
 
 
 def _parse_time(value: str | datetime) -> datetime:
-    """Plain columns come back as naive datetimes (Django's converter), expressions as text."""
+    """Convert a time to an aware datetime.
+
+    Plain columns arrive as naive datetimes (Django's converter), expressions as text.
+    """
     return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).replace(tzinfo=UTC)
 
 

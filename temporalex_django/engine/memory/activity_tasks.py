@@ -1,4 +1,4 @@
-"""Scheduled activities in memory: ``TaskStorage``, fenced by attempt and owner as that of the database."""
+"""Scheduled activities in memory: ``TaskStorage``, fenced by attempt and owner like that of the database."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
 from temporalex_django.engine.storage import NewTask, Retry, TaskResult, TaskState
 
-#: When it is due, and its number.
+#: When an activity is due, and its number.
 Due = tuple[datetime, int]
 
 
 class MemoryTasks(MemoryTables):
-    """``TaskStorage``; see there for what each method promises."""
+    """``TaskStorage`` in memory; see there for the contract of each method."""
 
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.open_tasks: Table[int, TaskState] = Table(self.undo_log)
         self._failures: Table[int, AttemptFailure] = Table(self.undo_log)
-        # Numbers of the open ones of a run, by that of the command.
+        # By run and command number: the numbers of open activities.
         self._task_ids_by_run: defaultdict[UUID, Table[int, int]] = defaultdict(lambda: Table(self.undo_log))
-        # Heaps by queue and whether it is atomic: those that nobody has, and some that are gone or due at another time.
+        # Heaps by queue and by whether the activities are atomic. They hold all that have no owner, and entries of some
+        # that are gone or due at another time, which a claim skips.
         self._due_tasks: defaultdict[tuple[str, bool], list[Due]] = defaultdict(list)
 
     # -- what a turn writes -------------------------------------------------------------------------------------------
@@ -52,20 +53,20 @@ class MemoryTasks(MemoryTables):
         )
 
     def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
-        """An atomic one failed in a turn of its run."""
+        """Schedule another try of an atomic activity that failed in a turn of its run."""
         if (number := self._task_ids_by_run[run_id].get(seq)) is not None:
             self._record_failure(number, retry.failure)
             self._make_available(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
 
     def _record_failure(self, number: int, failure: AttemptFailure | None) -> None:
-        """Keep why it is tried again, with when its first attempt failed."""
+        """Store why the activity is tried again, with the time of its first failure."""
         if failure is not None:
             previous_failure = self._failures.get(number)
             since = failure.at if previous_failure is None else previous_failure.since
             self._failures[number] = replace(failure, since=since)
 
     def _drop_tasks(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
-        """Forget these of a run, or all."""
+        """Delete these activities of a run, or all of them."""
         of_run = self._task_ids_by_run[run_id]
         for seq in list(of_run) if seqs is None else seqs:
             if (number := of_run.discard(seq)) is not None:
@@ -73,7 +74,7 @@ class MemoryTasks(MemoryTables):
                 self._failures.discard(number)
 
     def _make_available(self, task: TaskState) -> None:
-        """Whoever claims activities may have it once it is due."""
+        """Offer the activity to claims once it is due."""
         self.open_tasks[task.id] = task
         heapq.heappush(self._due_tasks[task.queue, task.atomic], (task.due_at, task.id))
 
@@ -87,6 +88,8 @@ class MemoryTasks(MemoryTables):
         skipped_tasks: list[TaskState] = []
         while capacity and (heap := min((heap for heap in heaps if heap), default=None)) and heap[0][0] <= self.clock:
             due_at, number = entry = heapq.heappop(heap)
+            # A heap is no table, so a rollback has to put the entry back; a second one for the same activity does no
+            # harm.
             self.undo_log.add_undo(partial(heapq.heappush, heap, entry))
             task = self.open_tasks.get(number)
             if task is None or task.owner is not None or task.due_at != due_at:
@@ -102,7 +105,7 @@ class MemoryTasks(MemoryTables):
         return claimed_tasks
 
     def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
-        """The activity, if this is still its attempt and its owner."""
+        """Return the activity if this is still its attempt and its owner."""
         task = self.open_tasks.get(number)
         return task if task is not None and (task.attempt, task.owner) == (attempt, owner) else None
 
@@ -125,7 +128,7 @@ class MemoryTasks(MemoryTables):
                     continue
                 valid.append(task.id)
                 if result.outcome is not None:
-                    assert task.chain_id is not None  # there are no lone ones here
+                    assert task.chain_id is not None  # there are no background tasks here
                     self._drop_tasks(task.run_id, [task.seq])
                     kind, attributes = result.outcome
                     queue = self.chains[task.chain_id].queue
@@ -154,7 +157,7 @@ class MemoryTasks(MemoryTables):
         return [_copy_task(self.open_tasks[number]) for _, number in sorted(expired)[:limit]]
 
     def next_timeout(self, task: TaskState) -> datetime | None:
-        """When the next timeout passes. Atomic ones have none: they run inside a turn of their own run."""
+        """Return when the next timeout passes. Atomic activities have none: they run inside a turn of their run."""
         if task.atomic:
             return None
         timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
@@ -213,5 +216,5 @@ class MemoryTasks(MemoryTables):
 
 
 def _copy_task(task: TaskState) -> TaskState:
-    """For the outside, where it is worked on."""
+    """Return a copy for callers, who may change it."""
     return replace(task, args=deep_copy(task.args), kwargs=deep_copy(task.kwargs))

@@ -1,4 +1,4 @@
-"""What clients write, in memory: starts and messages."""
+"""The writes of clients, in memory: starts and messages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from temporalex_django.errors import AlreadyRunning
 
 
 class MemoryInserts(MemoryTables):
-    """New chains and messages."""
+    """Inserts of new chains and messages."""
 
     def start(self, start: RunStart) -> UUID:
-        """A new chain, due now.
+        """Start a new chain that is due now, and return its id.
 
-        Raises ``AlreadyRunning`` when an open run in its scope has the id, ``InvalidId`` for a run's.
+        Raises ``AlreadyRunning`` when an open run in its scope has the id, and ``InvalidId`` when the id is that of a
+        run.
         """
         chain_id = self._new_chain(start)
         if chain_id is None:
@@ -37,7 +38,10 @@ class MemoryInserts(MemoryTables):
         return chain_id
 
     def _new_chain(self, start: RunStart) -> UUID | None:
-        """A chain with its first run; None when its id is taken in its scope. Raises ``InvalidId`` for a run's."""
+        """Create a chain with its first run; return None when its id is taken in its scope.
+
+        Raises ``InvalidId`` when the id is that of a run.
+        """
         workflow_id, key = start.workflow_id, start.open_key
         if self._chain_by_run_id(workflow_id) is not None:
             raise run_id_taken_error(workflow_id)
@@ -68,11 +72,13 @@ class MemoryInserts(MemoryTables):
         return chain_id
 
     def _is_key_in_use(self, key: str, start: RunStart) -> bool:
-        """Whether an open run keeps a start out: one of its own key, or one that a wider scope sees."""
+        """Return True if an open run prevents a start: one with the same key, or one that a wider scope covers."""
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (existing_key := self._open_keys.get(chain_id)) is None:
                 continue
             record, names = self.current_run(chain_id).facts, all_names(start.workflow)
+            # A key shows only the scope of its own run. A start in a wider scope has to compare the classes, under all
+            # their names.
             renamed = len(names) > 1 and start.scope == "version" and record.version == start.version
             same_workflow = record.workflow in names and (start.scope == "workflow" or renamed)
             if existing_key == key or start.scope == "global" or same_workflow:
@@ -80,7 +86,7 @@ class MemoryInserts(MemoryTables):
         return False
 
     def reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        """Make the id of a closed chain its own again; False when another open run keeps it out."""
+        """Give a closed chain its open key again; return False when another open run has it."""
         key = start.open_key
         if key is not None and self._is_key_in_use(key, start):
             return False
@@ -89,11 +95,11 @@ class MemoryInserts(MemoryTables):
         return True
 
     def message_number(self, chain_id: UUID, message_id: str) -> int | None:
-        """The message of a chain that has this id."""
+        """Return the number of the message of a chain that has this id, or None."""
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.prepend_messages``."""
         inbox, ids = self._inboxes[chain], self._message_numbers[chain]
         unread_messages = [self.messages[number].message for number in sorted(inbox)]
         unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
@@ -115,6 +121,7 @@ class MemoryInserts(MemoryTables):
                 sender=pending.sender,
                 redelivered=pending.kind != "signal",  # signals wait in any case
             )
+        # Numbers give the order, so unread messages are inserted again behind the others.
         for message in unread_messages:
             number = self._add_message(
                 chain,
@@ -130,7 +137,7 @@ class MemoryInserts(MemoryTables):
                 self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.message_statuses``."""
         numbers, inbox, statuses = self._message_numbers[chain], self._inboxes[chain], {}
         for message_id in ids:
             if (number := numbers.get(message_id)) is not None:
@@ -139,7 +146,7 @@ class MemoryInserts(MemoryTables):
         return statuses
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.copy_failed_messages``."""
         numbers = sorted(
             number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
         )
@@ -150,7 +157,7 @@ class MemoryInserts(MemoryTables):
             self._message_numbers[target_chain][str(message.message_id)] = number
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """See ``RunStorage``."""
+        """Implement ``RunStorage.store_settled_messages``."""
         for message, outcome in messages:
             number = next(self._ids)
             inbox_message = InboxMessage(
@@ -183,7 +190,7 @@ class MemoryInserts(MemoryTables):
         message_id: str | None = None,
         sender: Sender | None = None,
     ) -> int:
-        """Put a message into the inbox of a chain; sent again, it gives the one that is there.
+        """Put a message into the inbox of a chain and return its number; one that is sent again gets that of the first.
 
         A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken``.
         """

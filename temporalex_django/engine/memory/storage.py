@@ -1,6 +1,6 @@
-"""Runs in memory: the storage of ``WorkflowEnvironment``.
+"""The storage of ``WorkflowEnvironment``: runs in memory.
 
-Fulfils the same contract as the database, with a virtual clock.
+It fulfils the same contract as the database, with a virtual clock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from temporalex_django.engine.storage import Inbox, InboxMessage, RunRecord, Run
 from temporalex_django.engine.turn_report import ClaimedRuns
 from temporalex_django.engine.typed_dicts import BlockMark
 
-#: What a turn reads of an inbox however long those of the others are.
+#: Messages that a turn reads of an inbox at least, however long the other inboxes are.
 _SMALLEST_PAGE = 100
-#: Kinds of which there may be any number, so that a turn takes a page of them.
+#: Kinds of which there may be any number, so that a turn reads a page of them.
 _PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):
-    """``RunStorage`` and ``TaskStorage``; see there for what each method promises.
+    """``RunStorage`` and ``TaskStorage`` in memory; see there for the contract of each method.
 
-    There is one caller: nothing is ever locked by another one, and no other worker lives.
+    There is one caller: no other one ever locks anything, and there are no other workers.
     """
 
     #: New messages that a turn reads of all its runs together.
@@ -41,7 +41,7 @@ class MemoryRunStorage(MemoryWrites):
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def transaction(self, site: str = "") -> AbstractContextManager[None]:
-        del site  # it dies with its process, and all that it has
+        del site  # memory does not outlive its process, so it has no crash points
         return self.undo_log.block()
 
     def savepoint(self) -> AbstractContextManager[None]:
@@ -81,7 +81,7 @@ class MemoryRunStorage(MemoryWrites):
         return ClaimedRuns((replace(run) for run in eligible[:limit]), now=now)
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
-        """Nobody else is there to wait for."""
+        """Return the state of a chain; there is no other caller to wait for."""
         del wait
         state = self.chains.get(chain)
         return None if state is None else replace(state)
@@ -97,7 +97,7 @@ class MemoryRunStorage(MemoryWrites):
         return until is not None and until > self.clock
 
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
-        """Nobody else is there."""
+        """Return at once, since there is no other caller."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
         return False
@@ -114,9 +114,9 @@ class MemoryRunStorage(MemoryWrites):
         return {chain_id: self._read_inbox(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
 
     def _read_inbox(self, chain_id: UUID, limit: int, *, fresh_only: bool) -> Inbox:
-        """Of a long inbox the oldest new messages; and, wherever they stand, updates that wait and results.
+        """Read the oldest new messages of an inbox and, wherever they are, waiting updates and results.
 
-        Those bring it on.
+        Only the latter move the run on when the inbox is long.
         """
         messages, new = Inbox(), 0
         for number in sorted(self._inboxes[chain_id]):

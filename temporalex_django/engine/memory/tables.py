@@ -1,4 +1,4 @@
-"""The tables of runs in memory, and the few ways in which several of them change together."""
+"""The in-memory tables of runs, and the operations that change several of them together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FREE = frozenset({"rejected", "undelivered", FAULT})
 
 @dataclass(slots=True, kw_only=True)
 class MemoryRun:
-    """What the database keeps in the row of a run, with its history."""
+    """The row of a run as the database has it, and its history."""
 
     facts: RunRecord
     created_at: datetime
@@ -48,7 +48,7 @@ class MemoryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMessage:
-    """A message with what the database keeps beside it."""
+    """A message and the columns that the database has beside it."""
 
     message: InboxMessage
     chain_id: UUID
@@ -57,17 +57,20 @@ class MemoryMessage:
 
     @property
     def is_id_free(self) -> bool:
-        """Whether its id is free: only what was accepted occupies it."""
+        """True if its id is free: only accepted messages occupy their ids."""
         return self.outcome is not None and self.outcome.status in _FREE
 
     @property
     def is_failed(self) -> bool:
-        """Whether it is a signal whose handler failed, and that nobody has delivered again or discarded."""
+        """True for a signal whose handler failed, and which nobody has delivered again or discarded."""
         return self.message.kind == "signal" and self.outcome is not None and self.outcome.status == "failed"
 
 
 class MemoryTables:
-    """Not thread-safe; one environment owns it. What is put in is copied, rows are replaced and never changed."""
+    """Tables of one environment; not thread-safe.
+
+    Rows are copied when they are stored. They are replaced, and never changed.
+    """
 
     def __init__(self, now: datetime) -> None:
         self.clock = now
@@ -77,24 +80,24 @@ class MemoryTables:
         self.run_ids: Table[UUID, tuple[UUID, ...]] = Table(log)  # of each chain, oldest first
         self.messages: Table[int, MemoryMessage] = Table(log)
         self.human_tasks: Table[UUID, HumanTaskWrite] = Table(log)
-        self.queues: set[str] = set()  # all that ever were
+        self.queues: set[str] = set()  # all that were ever used
         self._chain_of_run: Table[UUID, UUID] = Table(log)
         self._chains_of: Table[str, tuple[UUID, ...]] = Table(log)  # by business id, oldest first
-        self._open_keys: Table[UUID, str] = Table(log)  # what is unique among open runs
-        self._fresh: Table[UUID, int] = Table(log)  # chains that a message has not woken yet, and since which one
-        # Numbers of messages by chain: those that are unsettled, and those that have an id, by it.
+        self._open_keys: Table[UUID, str] = Table(log)  # unique among open runs
+        self._fresh: Table[UUID, int] = Table(log)  # chains with fresh messages, and the number of the first
+        # By chain: the numbers of unsettled messages and, by message id, those of messages that have one.
         self._inboxes: defaultdict[UUID, Table[int, None]] = defaultdict(lambda: Table(log))
         self._message_numbers: defaultdict[UUID, Table[str, int]] = defaultdict(lambda: Table(log))
-        # Chains of the children of a run, by the number of the command.
+        # By run and command number: the chains of children.
         self._children: defaultdict[UUID, Table[int, UUID]] = defaultdict(lambda: Table(log))
-        # Numbers that are given out are never given out again, as those of a database sequence.
+        # Numbers are never drawn twice, not even after a rollback, like those of a database sequence.
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def current_run(self, chain_id: UUID) -> MemoryRun:
-        """The present run of a chain."""
+        """Return the present run of a chain."""
         return self.runs[self.chains[chain_id].run_id]
 
     def _add_run(self, chain_id: UUID, record: RunRecord, *, tags: Iterable[str] | None) -> None:
@@ -103,8 +106,12 @@ class MemoryTables:
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
 
     def _append_events(self, run: MemoryRun, events: Iterable[NewEvent]) -> None:
-        """Raises ``ValueError`` for an event that is there already: the turn knows another history."""
+        """Append events to a history.
+
+        Raises ``ValueError`` for an event that it has already: the turn knew another history.
+        """
         history = run.events
+        # A history is the one value that is changed in place: copying it for each turn would cost too much.
         self.undo_log.add_undo(partial(history.__delitem__, slice(len(history), None)))
         for event in events:
             if event.number != len(history) + 1:
@@ -113,7 +120,7 @@ class MemoryTables:
             history.append(HistoryEvent(event.number, event.activation, event.kind, event.at, attributes))
 
     def delete_chain(self, chain_id: UUID) -> None:
-        """A chain, with its runs and messages."""
+        """Delete a chain, with its runs and messages."""
         for run_id in self.run_ids.get(chain_id, ()):
             workflow_id = self.runs[run_id].facts.workflow_id
             self._chains_of[workflow_id] = tuple(chain for chain in self._chains_of[workflow_id] if chain != chain_id)
@@ -130,7 +137,7 @@ class MemoryTables:
     # -- which run an id means ----------------------------------------------------------------------------------------
 
     def find_chain(self, ref: str, *, workflow: str | None = None) -> UUID | None:
-        """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+        """Return the chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
         chain_id = self._chain_by_run_id(ref)
         names = None if workflow is None else all_names(workflow)
         if chain_id is not None and (names is None or self.current_run(chain_id).facts.workflow in names):
@@ -145,7 +152,7 @@ class MemoryTables:
         return None if run_id is None else self._chain_of_run.get(run_id)
 
     def _run_refs(self, workflow_id: str) -> list[RunRef]:
-        """The chains of a business id, newest first."""
+        """Return the chains of a business id, newest first."""
         chains = [
             (self.current_run(chain_id), self.chains[chain_id]) for chain_id in self._chains_of.get(workflow_id, ())
         ]
@@ -168,7 +175,7 @@ class MemoryTables:
         sender: Sender | None = None,
         redelivered: bool = False,
     ) -> int:
-        """Put a message into the inbox of a chain, and ring; its number, or that of the one that has its id already."""
+        """Put a fresh message into the inbox of a chain; return its number, or that of the one that has its id."""
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             return existing_number
         number, payload = next(self._ids), deep_copy(payload)
@@ -190,7 +197,7 @@ class MemoryTables:
         return number
 
     def has_message(self, chain_id: UUID, message_id: str) -> bool:
-        """Whether a message of that id ever came."""
+        """Return True if a message with that id ever came."""
         return message_id in self._message_numbers[chain_id]
 
     def _mark_fresh(self, chain_id: UUID, number: int) -> None:
@@ -198,6 +205,6 @@ class MemoryTables:
             self._fresh[chain_id] = number
 
     def _update_message(self, number: int, **changes: Any) -> None:
-        """Columns of a message; one that is gone stays gone."""
+        """Change columns of a message; one that was deleted stays so."""
         if (row := self.messages.get(number)) is not None:
             self.messages[number] = replace(row, **changes)

@@ -1,4 +1,4 @@
-"""What a turn stores, in memory; what it tells other runs first."""
+"""The writes of a turn, in memory; messages to other runs come first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from temporalex_django.errors import AmbiguousId, InvalidId
 
 
 class MemoryWrites(MemoryInserts, MemoryTasks):
-    """``RunStorage.write``."""
+    """The in-memory version of ``RunStorage.write``."""
 
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Nobody takes while it writes, and nobody waits: there are no workers."""
+        """Store the writes of a turn. There are no workers, so nobody claims activities and nobody waits."""
         del eager_claim, is_last
         for write in writes:
+            # Children come first, so that a message of the same turn finds them.
             for child in write.children:
                 self._start_child(child)
         for write in writes:
@@ -70,11 +71,12 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._add_message(message.ask[0], "external", name, payload, run_id=message.ask[1])
 
     def _resolve_delivery(self, message: NewMessage) -> Delivery:
-        """Where a message goes: to the chain that it names, an open child, or the open run of an id."""
+        """Return the target of a message: the chain that it names, an open child, or the open run of an id."""
         if message.child is not None:
             run_id, seq = message.child
             return self._open_delivery(self._children[run_id].get(seq))
-        if message.chain_id is not None or message.workflow_id is None:  # somebody may have deleted the parent
+        # The chain may be that of a parent which somebody has deleted.
+        if message.chain_id is not None or message.workflow_id is None:
             return Delivery(message.chain_id if message.chain_id in self.chains else None)
         if (chain_id := self._chain_by_run_id(message.workflow_id)) is not None:
             return self._open_delivery(chain_id)
@@ -86,14 +88,14 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return self._open_delivery(run_ref.chain_id) if run_ref is not None else Delivery(None, exists=bool(run_refs))
 
     def _open_delivery(self, chain_id: UUID | None) -> Delivery:
-        """The chain, unless it is closed or deleted."""
+        """Return the chain as a target, unless it is closed or deleted."""
         if chain_id is None or chain_id not in self.chains or self.chains[chain_id].closed:
             return Delivery(None)
         record = self.current_run(chain_id).facts
         return Delivery(chain_id, workflow=record.workflow, version=record.version)
 
     def _close_children(self, parent: RunState) -> None:
-        """What ``parent_close`` says, to the open children of a run that closes."""
+        """Apply ``parent_close`` to the open children of a run that closes."""
         for chain_id in self._children[parent.run_id].values():
             if chain_id not in self.chains:
                 continue  # somebody has deleted it
@@ -196,7 +198,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self._message_numbers[chain_id][failed.id] = number
 
     def redeliver(self, chain_id: UUID, message_id: str) -> bool:
-        """Put a failed message behind the others of its inbox, as new. False: there is none of that id."""
+        """Put a failed message at the end of its inbox, as new. Returns False if there is none with that id."""
         number = self._failed_number(chain_id, message_id)
         if number is None:
             return False
@@ -208,7 +210,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return True
 
     def discard(self, chain_id: UUID, message_id: str) -> bool:
-        """Settle a failed message as discarded. False: there is none of that id."""
+        """Settle a failed message as discarded. Returns False if there is none with that id."""
         number = self._failed_number(chain_id, message_id)
         if number is None:
             return False
@@ -218,7 +220,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return True
 
     def failed_messages(self, chain_id: UUID) -> list[MemoryMessage]:
-        """The failed messages of a chain, oldest first."""
+        """Return the failed messages of a chain, oldest first."""
         return [row for _, row in sorted(self.messages.items()) if row.chain_id == chain_id and row.is_failed]
 
     def _failed_number(self, chain_id: UUID, message_id: str) -> int | None:
@@ -226,7 +228,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return number if number is not None and self.messages[number].is_failed else None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
-        """The chain closed: updates in progress are answered, what is left in the inbox is for the next turn."""
+        """Answer the updates in progress of a chain that closed, and leave the rest of its inbox to the next turn."""
         chain_id, update_names = write.run.chain_id, []
         for number in self._message_numbers[chain_id].values():
             row = self.messages[number]
@@ -240,7 +242,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
 
 
 def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
-    """Of the next run of a chain: what its predecessor was started with, but for what it is given."""
+    """Return the record of the next run of a chain: that of its predecessor, with the fields of ``new``."""
     changes = {
         "args": deep_copy(new.args),
         "seed": new.seed,
@@ -252,9 +254,10 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
 
 
 def _state_after(write: RunWrite) -> RunState:
-    """The row of the chain after a turn."""
+    """Return the row of the chain after a turn."""
     run = write.run
-    if write.next_run is not None:  # the chain goes on with a run that has no history yet; time does not go back
+    # The next run has no history yet. ``activated_at`` stays, since time does not go back.
+    if write.next_run is not None:
         successor_fields: dict[str, Any] = {
             "head_token": None,
             "length": 0,

@@ -1,4 +1,4 @@
-"""What makes memory forget: tables whose changes are undone when the block that made them raises."""
+"""Transactions in memory: tables whose changes are undone when the block that made them raises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ABSENT: Any = object()
 
 
 class UndoLog:
-    """How the changes of open blocks are undone, and what is to happen when the outermost one ends."""
+    """The ways to undo the changes of open blocks, and the callbacks for the end of the outermost one."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -24,18 +24,19 @@ class UndoLog:
         self._depth = 0
 
     def add_undo(self, undo: Callable[[], object]) -> None:
-        """Note how a change is undone. Outside of every block nothing is ever undone."""
+        """Record how to undo a change. Outside of every block nothing is ever undone."""
         if self._depth:
             self._undo.append(undo)
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """A transaction, or a savepoint inside one: what raises leaves nothing of itself."""
+        """Open a transaction, or a savepoint inside one; an error undoes its changes."""
         changes, callbacks = len(self._undo), len(self._callbacks)
         self._depth += 1
         try:
             yield
         except BaseException:
+            # The latest change goes first, since it may be about what an earlier one made.
             while len(self._undo) > changes:
                 self._undo.pop()()
             del self._callbacks[callbacks:]
@@ -63,7 +64,7 @@ def _run_callback(callback: Callable[[], None]) -> None:
 
 
 class Table(dict[K, V]):
-    """Rows by their key. A row is never changed in place: another one is put at its key."""
+    """Rows by their key. A row is never changed in place, but replaced at its key."""
 
     def __init__(self, log: UndoLog) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class Table(dict[K, V]):
         super().__delitem__(key)
 
     def discard(self, key: K) -> V | None:
-        """Delete a row that may be there; what it was."""
+        """Delete a row that may exist, and return it."""
         row = self.get(key)
         if key in self:
             del self[key]

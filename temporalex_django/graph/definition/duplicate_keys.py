@@ -1,6 +1,6 @@
-"""What a class's source shows and the class does not: a key that stands twice in its ``transitions``.
+"""A search for keys that are written twice in the ``transitions`` of a class.
 
-In a mapping the second one wins silently, so the ambiguity is gone before any code could look.
+In a mapping the second value replaces the first, so only the source of the class still shows the ambiguity.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from functools import lru_cache
 
 
 def duplicate_clauses(cls: type) -> Iterator[str]:
-    """The keys that stand twice, as they are written. Nothing where there is no source (a shell, an archive)."""
+    """Yield the keys that are written twice, as source text.
+
+    Without source (in a shell or an archive) there are none.
+    """
     for statement in _class_body(cls):
         match statement:
             case ast.Assign(targets=[ast.Name(id="transitions")], value=ast.Dict(keys=keys)):
@@ -33,9 +36,9 @@ def duplicate_clauses(cls: type) -> Iterator[str]:
 
 
 def _class_body(cls: type) -> list[ast.stmt]:
-    """The statements of the class statement that is being executed.
+    """Return the statements of the class that is being defined.
 
-    Others of that name may stand in its file: some frame above is at a line of this one.
+    The file may hold other classes of that name. The right one contains the current line of a frame on the stack.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -56,14 +59,14 @@ def _first_line(node: ast.ClassDef) -> int:
 
 
 def _read_source(filename: str) -> str:
-    """As it is now: a module may have been loaded anew."""
+    """Return the source as it is on disk now, because a module may have been reloaded."""
     linecache.checkcache(filename)
     return "".join(linecache.getlines(filename))
 
 
 @lru_cache(maxsize=1)
 def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
-    """All class statements; a module that has many graphs is parsed once."""
+    """Return all class statements of a source. The cache lets a module with many graphs be parsed once."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

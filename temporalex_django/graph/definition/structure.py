@@ -1,7 +1,7 @@
-"""The graph of a workflow class: what is known of it before anything runs.
+"""The graph of a workflow class: the facts about it that are computed before anything runs.
 
-Steps are numbered in topological order and sets of steps are bit masks, so that a join is one ``and``, however large
-the graph.
+Steps are numbered in topological order, and sets of steps are bit masks. So a join is one ``and``, however large the
+graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalex_django.graph.steps import Done, StepRef, key_of
 
 
 class Edge(NamedTuple):
-    """One clause: where ``event`` of ``source`` leads; ``dynamic`` when code chooses among ``targets``."""
+    """One clause: the ``targets`` of ``event`` of ``source``; ``dynamic`` if code chooses among them."""
 
     source: StepRef
     event: str
@@ -24,10 +24,10 @@ class Edge(NamedTuple):
 
 
 class Graph:
-    """Built once a class, never changed. Raises ``CycleError`` (of ``graphlib``) for a graph that is no DAG.
+    """The graph of a class, built once and never changed.
 
-    ``before[i]``: mask of all steps from which ``i`` can be reached; ``after[i]``: mask of all that can be reached from
-    it.
+    ``before[i]`` is the mask of all steps from which ``i`` can be reached. ``after[i]`` is the mask of all steps that
+    can be reached from ``i``. Raises ``CycleError`` (of ``graphlib``) for a graph with a cycle.
     """
 
     def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
@@ -42,6 +42,7 @@ class Graph:
         self.before: list[int] = [0] * len(self.steps)
         self.after: list[int] = [0] * len(self.steps)
         self.next: list[int] = [self.mask(successors[step]) for step in self.steps]
+        # In ascending numbers, so that the mask of a step is complete before its successors take it over.
         for i, following in enumerate(self.next):
             for n in bits(following):
                 self.direct[n] |= 1 << i
@@ -57,7 +58,7 @@ class Graph:
         return mask
 
     def refs(self, mask: int) -> Iterator[StepRef]:
-        """The steps of a mask, in order of their numbers."""
+        """Return the steps of a mask, in the order of their numbers."""
         return (self.steps[i] for i in bits(mask))
 
     def predecessors(self, step: StepRef) -> frozenset[StepRef]:
@@ -70,7 +71,7 @@ class Graph:
         )
 
     def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
-        """Whether a path from one of ``branches`` to ``Done`` passes none of the steps that all of them lead to.
+        """Return True if a path from one of ``branches`` to ``Done`` passes no step that all of them lead to.
 
         A join that everything passes is a common post-dominator of all branches.
         """
@@ -82,10 +83,11 @@ class Graph:
 
     @property
     def post_dominators(self) -> list[int]:
-        """For each step the mask of those that every path from it to the end passes, itself among them."""
+        """The post-dominators of each step, as masks: the steps on every path from it to the end, itself included."""
         if not hasattr(self, "_post_dominators"):
             masks = [0] * len(self.steps)
             for i in reversed(range(len(self.steps))):
+                # -1 has all bits set: the intersection over the successors starts with every step.
                 always = -1 if self.next[i] else 0
                 for n in bits(self.next[i]):
                     always &= masks[n]
@@ -95,7 +97,7 @@ class Graph:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers in a mask, ascending."""
+    """Yield the numbers in a mask, in ascending order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -103,7 +105,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
-    """Direct successors by step, ``first_steps`` first, the others in order of appearance."""
+    """Return the direct successors by step: ``first_steps`` first, the others in order of appearance."""
     successors: dict[StepRef, list[StepRef]] = {step: [] for step in first_steps}
     for clause in clauses:
         following = successors.setdefault(clause.step, [])
@@ -115,11 +117,12 @@ def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> 
 
 
 def topological_order(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
-    """The steps, each behind its predecessors, of those that are free the first to appear first.
+    """Return the steps, each after its predecessors; of several that are possible, the first one to appear comes first.
 
     Raises ``CycleError``.
     """
     sorter: TopologicalSorter[StepRef] = TopologicalSorter()
+    # Add all steps first, so that steps without an order between them keep the order of appearance.
     for step in successors:
         sorter.add(step)
     for step, following in successors.items():

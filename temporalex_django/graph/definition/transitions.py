@@ -1,4 +1,4 @@
-"""From a finished step to the next ones: the forms in which a workflow class writes it down."""
+"""Transitions from an ended step to the next ones, in the forms in which a workflow class writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of, n
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A step to become active, with the config that it is executed with."""
+    """A step to activate, with the config for its execution."""
 
     step: StepRef
     config: Any = None
@@ -23,7 +23,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What follows on an event of a step. ``route`` (dynamic) chooses among the targets when it comes."""
+    """The targets that follow on an event of a step. ``route`` (dynamic) chooses among them when the event comes."""
 
     step: StepRef
     event: str
@@ -47,12 +47,13 @@ class Transit:
 def transit(
     step: StepRef, event: str, *, targets: Sequence[StepRef]
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """A transition that code chooses.
+    """Declare a transition whose targets code chooses, as a decorator.
 
-    A function ``(context)`` in the body of the class, written over ``@staticmethod``.
+    It decorates a function ``(context)`` in the body of the class, above ``@staticmethod``.
 
-    It gives one of ``targets``, ``(target, config)``, or a list of them; an empty list activates nothing. It must be
-    deterministic, as all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
+    The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates
+    nothing. It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that
+    cannot work.
     """
     problems = [] if is_step(step) else [not_a_step_text(step)]
     if not is_event(event):
@@ -93,7 +94,10 @@ def _accepts_context(fn: Callable[..., Any]) -> bool:
 
 
 def targets_of(value: Any) -> tuple[Target, ...]:
-    """A step, ``(step, config)`` or a list of these, as targets. Raises ``ValueError`` naming the part that is none."""
+    """Return the targets of a step, of ``(step, config)``, or of a list of these.
+
+    Raises ``ValueError`` that names the part that is none of these.
+    """
     if isinstance(value, list):
         targets = tuple(_as_target(part) for part in value)
         for index, target in enumerate(targets):
@@ -107,6 +111,7 @@ def _as_target(value: Any) -> Target:
     if is_step(value):
         return Target(require_hashable(value))
     if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
+        # A tuple of two steps looks like (step, config), and is almost always meant as a fan-out.
         if is_step(value[1]):
             raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
         return Target(require_hashable(value[0]), value[1])
@@ -116,7 +121,7 @@ def _as_target(value: Any) -> Target:
 
 
 def require_hashable(step: StepRef) -> StepRef:
-    """The step. Raises ``ValueError`` for an instance that cannot be looked up."""
+    """Return the step. Raises ``ValueError`` for an instance that is not hashable and so cannot be looked up."""
     try:
         hash(step)
     except TypeError:
@@ -127,13 +132,14 @@ def require_hashable(step: StepRef) -> StepRef:
 
 
 def dynamic_transits(cls: type) -> Iterator[Transit]:
-    """The ``@transit`` functions of a class and its bases, in order of definition.
+    """Yield the ``@transit`` functions of a class and its bases, in order of definition.
 
-    A name that is defined again replaces.
+    A function replaces an earlier one of the same name.
     """
     attributes: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
+            # Remove it first, so that a name that is defined again moves to the place of its new definition.
             attributes.pop(name, None)
             attributes[name] = value
     for value in attributes.values():

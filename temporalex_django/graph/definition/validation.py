@@ -1,4 +1,4 @@
-"""What can be wrong with a graph: found when the class is defined, all of it together."""
+"""The rules for a graph, checked when the class is defined; all violations are reported together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from temporalex_django.graph.steps import (
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
-    """The graph of a class, or None; and every violation, as a sentence that names the rule and the step."""
+    """Return the graph of a class, or None, and a sentence for each violation that names the rule and the step."""
     problems: list[str] = []
     initial = _initial_target(cls, problems)
     clauses = [*_static_clauses(cls, problems), *_dynamic_clauses(cls)]
@@ -42,7 +42,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     problems += [
         f"transitions: {pair} stands there twice, and the second would win silently" for pair in duplicate_clauses(cls)
     ]
-    # without a start the steps can be looked at all the same
+    # Without a valid start, check the steps all the same, so that all problems are reported at once.
     successors = successors_of([clause.step for clause in clauses[:1]] if initial is None else [initial.step], clauses)
     steps = list(successors)
     problems += [problem for step in steps for problem in _step_problems(step)]
@@ -53,6 +53,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     if initial is not None:
         problems += _reachability_problems(initial.step, successors)
     problems += _leaf_problems(successors)
+    # The graph numbers its steps in topological order, so it cannot be built with a cycle.
     if initial is None or cycles:
         return None, problems
     graph = Graph(initial, clauses)
@@ -108,7 +109,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
 
 
 def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
-    """With its config as the step will see it: as it comes out of a history."""
+    """Return the target with its config as plain data, which is the form that the step gets from the history."""
     try:
         return Target(target.step, payloads.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
@@ -125,6 +126,7 @@ def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
     seen: dict[tuple[StepRef, str], int] = {}
     for clause in clauses:
         pair = (clause.step, clause.event)
+        # Keys of the mapping are unique, but a dynamic clause may be for the same pair.
         seen[pair] = seen.get(pair, 0) + 1
         if seen[pair] == 2:
             yield f"transitions: ({name_of(clause.step)}, {clause.event!r}) has several clauses: which one is meant?"
@@ -157,6 +159,7 @@ def _step_problems(step: StepRef) -> Iterator[str]:
 
 def _accepts_step_arguments(execute: Any) -> bool:
     fn = execute.__func__ if isinstance(execute, (staticmethod, classmethod)) else execute
+    # The static attribute is read, so ``self`` (or ``cls``) is still among the parameters.
     count = 3 if isinstance(execute, staticmethod) else 4
     try:
         inspect.signature(fn).bind(*range(count))
@@ -166,6 +169,7 @@ def _accepts_step_arguments(execute: Any) -> bool:
 
 
 def _key_problems(steps: Iterable[StepRef]) -> Iterator[str]:
+    # Every graph has Done, so its key is taken.
     owners: dict[str, list[StepRef]] = {key_of(Done): [Done]}
     for step in steps:
         if step is not Done:
@@ -187,7 +191,7 @@ def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iter
                 yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
             continue
         if not isinstance(step.events, (list, tuple)) or not all(is_event(event) for event in step.events):
-            continue  # said already
+            continue  # reported by _step_problems already
         events = events_of(step)
         for event in dict.fromkeys(events):
             if event not in followed:
@@ -198,7 +202,7 @@ def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iter
 
 
 def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
-    """One cycle of each set of steps that lead to each other."""
+    """Yield one cycle for each set of steps that lead to each other."""
     remaining = dict(successors)
     while True:
         try:
@@ -221,7 +225,7 @@ def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator
 
 
 def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
-    """The steps that a path of at least one edge leads to."""
+    """Return the steps that a path of at least one edge leads to."""
     steps: set[StepRef] = set()
     pending = [start]
     while pending:

@@ -1,4 +1,4 @@
-"""Steps as activities: what a worker runs for a step, and what of it goes into the history."""
+"""Steps as activities: the function that a worker runs for a step, and the form of its result in the history."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.progress import encode_step_result
 from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
 
-#: What a step has that says nothing else, and whose workflow does not either.
+#: The retry policy of a step for which neither the step nor its workflow sets one.
 DEFAULT_RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
 
 
 class StepActivity(Activity[Any, Any]):
-    """The activity of one class of steps, whatever workflow they stand in."""
+    """The activity of one class of steps, in all workflows that use the class."""
 
     def __init__(self, cls: type[Step]) -> None:
         super().__init__(cls.execute, ActivityOptions(atomic=cls.atomic))
-        # the function may have come from a base or a mixin: the class is what the history names
+        # The function may come from a base or a mixin, so its name does not identify the step. Histories name the
+        # class.
         self.name = f"{cls.__module__}.{cls.__qualname__.rsplit('<locals>.', 1)[-1]}"
         self.step_class = cls
 
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """``execute`` of the step, and what it takes.
+        """Return ``execute`` of the step, and its arguments.
 
         Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
         """
@@ -50,14 +51,19 @@ class StepActivity(Activity[Any, Any]):
             typed_config = freeze(config)
         else:
             typed_config = payloads.convert(config, config_type, label=f"the config of step {name_of(step)}")
+        # Computing the instance replays the history of the run, and most steps read only their config.
         instance = LazyInstance(lambda: source.instance(version))
         return step_instance.execute, (instance, typed_config, Context.of(instance)), {}
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """What the step gave, for the history, or why it may not give it."""
+        """Return the result of the step in its form for the history.
+
+        A value that the step may not return is encoded as the reason why it may not.
+        """
         step = self._find_step(args[0], source.workflow(args[2]))
         encoded_result = encode_step_result(name_of(step), events_of(step), value)
         if "event" in encoded_result and (declared := find_declared_event(step, encoded_result["event"])) is not None:
+            # Convert for the check alone: the history keeps the plain data.
             label = f"the data of the event {encoded_result['event']!r} of step {name_of(step)}"
             try:
                 payloads.convert(
@@ -70,11 +76,11 @@ class StepActivity(Activity[Any, Any]):
     annotate_result = ""  # other steps read plain data
 
     def read_result(self, result: Any) -> Any:
-        """The context of a graph holds plain data."""
+        """Return the result unchanged: the context of a graph holds plain data."""
         return result
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """``{"event": name, "data": …}``, of the events that the step declares. Raises ``PayloadError``."""
+        """Encode ``{"event": name, "data": …}`` with an event that the step declares. Raises ``PayloadError``."""
         if (
             not isinstance(result, dict)
             or not isinstance(result.get("event"), str)
@@ -87,13 +93,13 @@ class StepActivity(Activity[Any, Any]):
         return encoded_result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Its config. Raises ``PayloadError``."""
+        """Return the arguments of the step with an edited config. Raises ``PayloadError``."""
         key, _, version = args
         payloads.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
         return [key, edited_input, version], {}
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
-        """Its key and config; the version is that of the run. Raises ``PayloadError``."""
+        """Return the key and the config of the step; the version is that of the run. Raises ``PayloadError``."""
         key, config, _ = attributes["args"]
         config_type = _config_type(self.step_class)
         typed_config = payloads.convert(deep_copy(config), config_type, label=f"the config of step {key}")
@@ -108,7 +114,11 @@ class StepActivity(Activity[Any, Any]):
 
 
 def _config_type(cls: type[Step]) -> Any:
-    """The annotation of the config; looking at a signature takes longer than most steps."""
+    """Return the annotation of the config.
+
+    It is cached, because reading a signature takes longer than most steps.
+    """
+    # Threads may compute the same entry twice, which does no harm.
     if cls not in _config_types:
         name = [*inspect.signature(cls.execute).parameters][2]
         _config_types[cls] = payloads.resolve_hints(cls.execute).get(name, Any)
@@ -120,7 +130,7 @@ _step_activities: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionar
 
 
 def activity_of(step: StepRef) -> StepActivity:
-    """The activity that runs steps of that class; registered, so that workers find it."""
+    """Return the activity that runs steps of that class, and register it so that workers find it."""
     cls = class_of(step)
     step_activity = _step_activities.get(cls)
     if step_activity is None:
@@ -130,7 +140,10 @@ def activity_of(step: StepRef) -> StepActivity:
 
 
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
-    """How it is run: what the step says, else its workflow, else the library. Raises ``WorkflowDefinitionError``."""
+    """Return the options of a step's activity.
+
+    They come from the step, else from its workflow, else from the library. Raises ``WorkflowDefinitionError``.
+    """
     retry = step.retry or getattr(workflow, "retry", None) or DEFAULT_RETRY
     return ActivityOptions(
         retry=retry,

@@ -1,4 +1,4 @@
-"""An instance that is read when somebody looks at it: most steps never do."""
+"""An instance that is computed when its first field is read, because most steps never read one."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from temporalex_django.graph.instance import Instance
 
 
 class LazyInstance(Instance):
-    """Equal to the instance that ``load`` gives, which is called once, when a field is asked for."""
+    """An instance that equals the one that ``load`` returns. ``load`` is called once, when a field is read."""
 
     def __init__(self, load: Callable[[], Instance]) -> None:
         self.__dict__["load"] = load
 
     @property
     def real(self) -> Instance:
-        """The instance itself. Raises what ``load`` raises."""
-        attributes = self.__dict__  # a ``cached_property`` of Python 3.11 would let one thread read at a time
+        """The instance itself. Raises the errors of ``load``."""
+        # Not a ``cached_property``: in Python 3.11 it has one lock for all instances.
+        attributes = self.__dict__
         if "real" not in attributes:
             attributes["real"] = attributes["load"]()
-        return attributes["real"]  # type: ignore[no-any-return] # what ``load`` gave
+        return attributes["real"]  # type: ignore[no-any-return] # the return value of ``load``
 
     @property  # type: ignore[misc] # read-only
     def __class__(self) -> type[Instance]:  # type: ignore[override] # the base
-        """What ``dataclasses.replace`` and ``pickle`` make anew."""
+        """The class that ``dataclasses.replace`` and ``pickle`` create."""
         return Instance
 
     def changed(self, **changes: Any) -> Instance:
         return self.real.changed(**changes)
 
     def _identity(self) -> tuple[Any, ...]:
-        return self.real._identity()  # noqa: SLF001 - of its own kind
+        return self.real._identity()  # noqa: SLF001 - of the same class
 
     def __repr__(self) -> str:
         return repr(self.real)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return self.real.__reduce_ex__(protocol)  # a copy is a plain instance
+        return self.real.__reduce_ex__(protocol)  # a copy or pickle is a plain instance
 
 
 def _forward_property(name: str) -> property:
     return property(lambda lazy_instance: getattr(lazy_instance.real, name))
 
 
+# Properties of the class win over the values in ``__dict__``, so every field is read from the real instance.
 for _field in fields(Instance):
     setattr(LazyInstance, _field.name, _forward_property(_field.name))

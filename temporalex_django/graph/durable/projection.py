@@ -1,4 +1,4 @@
-"""A history as an instance: context and execution history are computed from the events when somebody reads them."""
+"""Projections: the context and execution history of a graph, computed from the events of a run when they are read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
 from temporalex_django.graph.steps import timer_of
 
-#: Of all that the steps of the runs in memory gave, as JSON; Python's objects take about ten times as much.
+#: The most bytes of step data in the cache, as JSON. Python's objects take about ten times as much.
 _MAX_BYTES = 8_000_000
 
 
 class Projection:
-    """Follows one run.
+    """A projection of one run, which follows its events.
 
-    ``begun[number]`` is the instance as it was when that activity, which is still open, was scheduled.
+    ``activity_instances[number]`` is the instance at the time when that activity, which is still open, was scheduled.
     """
 
     def __init__(self, workflow: Any) -> None:
@@ -36,18 +36,21 @@ class Projection:
         self.head: int | None = None
         self.head_at = 0
         self.length = 0
-        self._step_of: dict[int, int] = {}  # number of the step by number of the command
-        self._due_by_step: dict[int, str] = {}  # of open timers, by number of the step
+        self._step_of: dict[int, int] = {}  # step number by command number
+        self._due_by_step: dict[int, str] = {}  # due times of open timers, by step number
 
     @property
     def instance(self) -> Instance:
-        """Raises ``TemporalexError`` for a run that has done nothing yet."""
+        """The current instance. Raises ``TemporalexError`` for a run that has not started."""
         if self.progress is None:
             raise TemporalexError("the run has not begun")
         return self.progress.instance
 
     def due_times(self, new_keys: Mapping[str, str]) -> dict[str, str]:
-        """When the timers of the steps that wait are due, by key; ``new_keys`` maps keys to others."""
+        """Return the due times of the timers of waiting steps, by key.
+
+        ``new_keys`` maps old keys to new ones.
+        """
         instance = self.instance
         keys = instance.graph.keys
         return {
@@ -55,7 +58,7 @@ class Projection:
         }
 
     def feed(self, events: Sequence[HistoryEvent]) -> None:
-        """Go on through further events, which end at the end of an activation."""
+        """Follow more events, which end at the end of an activation."""
         start = 0
         for index in range(1, len(events) + 1):
             if index == len(events) or events[index].activation != events[start].activation:
@@ -70,7 +73,7 @@ class Projection:
             attributes = event.attributes
             match event.kind:
                 case "WorkflowStarted":
-                    # what is in the history was accepted, whatever the limit was then
+                    # No limit: data in the history was accepted under the limit of its time.
                     self.progress = Progress(initial_instance(self.workflow, attributes), limit=sys.maxsize)
                 case "ActivationStarted":
                     self._apply_activation_start(event)
@@ -83,7 +86,8 @@ class Projection:
             raise TemporalexError(f"a history begins with WorkflowStarted, not with {events[0].kind}")
         waiting_mask = (
             progress.instance.waiting
-        )  # at some time of the activation: a resume may come as soon as a step waits
+        )  # steps that waited at some time of this activation: a resume may come as soon as a step waits
+        # The order within an activation (see decision 9): all results at once, then the messages one by one.
         if results:
             progress.fold(results, now)
             waiting_mask |= progress.instance.waiting
@@ -92,6 +96,7 @@ class Projection:
             waiting_mask |= progress.instance.waiting
         for event in events:
             self._apply_command(event, progress, waiting_mask)
+        # The live run went on, so the graph of today decides otherwise than the one that made the history.
         if progress.failure is not None and events[-1].kind not in CLOSING:
             failure = progress.failure
             raise self._mismatch_error(
@@ -100,10 +105,11 @@ class Projection:
         self.length = events[-1].number
 
     def _apply_activation_start(self, event: HistoryEvent) -> None:
-        """An activation: the first one, one in which a run took up another one, or any other."""
+        """Apply the start of an activation: the first one, the first one after a fork or reset, or any other."""
         progress, copied = self.progress, event.attributes.get(COPIED)
         if progress is not None and not self.head_at:
             progress.begin(event.at)
+        # A reset or fork copies the events of the source run, which has another id.
         if progress is not None and copied is not None:
             progress.instance = progress.instance.changed(id=copied["id"])
         self.head, self.head_at = event.attributes.get("head"), event.number
@@ -128,7 +134,7 @@ class Projection:
                 if not progress.instance.active >> number & 1 and not progress.instance.closed:
                     raise self._mismatch_error(f"step {attributes['args'][0]!r} was begun, and is not active in it")
                 self.activity_instances[attributes["seq"]] = progress.instance
-            case "TimerStarted" if "step" in attributes:  # others are of human tasks
+            case "TimerStarted" if "step" in attributes:  # other timers belong to human tasks
                 number = self._step_of[attributes["seq"]] = self._step_number(attributes["step"])
                 if not waiting_mask >> number & 1 and not progress.instance.closed:
                     raise self._mismatch_error(f"step {attributes['step']!r} had a timer, and does not wait in it")
@@ -137,7 +143,7 @@ class Projection:
                 self._step_of.pop(attributes["seq"], None)
             case "WorkflowFailed" | "WorkflowTimedOut" if (
                 not progress.instance.closed
-            ):  # not by a step: its class was wrong, say
+            ):  # the run failed, but no step did: its class had an error, for example
                 progress.instance = progress.instance.changed(
                     status="failed", reason=attributes.get("message") or attributes.get("timeout"), **engine.NO_STEPS
                 )
@@ -160,7 +166,7 @@ class Projection:
 
 
 def initial_instance(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
-    """The instance with which a run begins, from the attributes of ``WorkflowStarted``."""
+    """Return the instance that a run starts with, from the attributes of ``WorkflowStarted``."""
     return snapshot.new_instance(
         workflow,
         id=attributes["id"],
@@ -171,32 +177,35 @@ def initial_instance(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
 
 
 def project(workflow: Any, history: Sequence[HistoryEvent]) -> Instance:
-    """The instance that a whole history comes to."""
+    """Return the instance at the end of a whole history."""
     projection = Projection(workflow)
     projection.feed(history)
     return projection.instance
 
 
 class Projections:
-    """Those of the runs that were read last, brought up to date when they are asked for. Thread-safe.
+    """A cache of projections of the runs that were read last. It brings them up to date when they are read.
 
-    ``events(run, after)`` reads a history behind a ``seq``. One that followed events which were rolled back is known by
-    its head.
+    It is thread-safe. ``events(run, after)`` reads the events of a history after a ``seq``. A projection may have
+    followed events that were rolled back since; its ``head`` shows that.
     """
 
     def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, limit: int = 500) -> None:
         self._events = events
         self._limit = limit
         self._cached: OrderedDict[UUID, Projection] = OrderedDict()
-        self._sizes: dict[UUID, int] = {}  # as they were when they were kept
+        self._sizes: dict[UUID, int] = {}  # sizes at the time of storing, to subtract the same later
         self._size = 0
         self._lock = threading.Lock()
 
     def get(self, run_id: UUID, workflow: Any) -> Projection:
-        """Raises ``TemporalexError`` when the history does not fit the class."""
+        """Return the projection of a run. Raises ``TemporalexError`` when the history does not fit the class."""
         with self._lock:
+            # Take it out while it is fed: no other thread may read it halfway, and an error leaves no broken one
+            # behind.
             cached_projection = self._remove(run_id)
         if cached_projection is not None and cached_projection.workflow is workflow:
+            # Read the last known activation again: if its head differs, it was rolled back (see decision 5).
             new_events = self._events(run_id, cached_projection.head_at - 1)
             if new_events and new_events[0].attributes.get("head") == cached_projection.head:
                 cached_projection.feed([event for event in new_events if event.number > cached_projection.length])
@@ -206,10 +215,11 @@ class Projections:
         return self._store(run_id, projection)
 
     def _store(self, run_id: UUID, projection: Projection) -> Projection:
-        if projection.instance.closed:  # nobody will bring it up to date
+        # A closed run gets no more events, so keeping its projection would save nothing but this one read.
+        if projection.instance.closed:
             return projection
         with self._lock:
-            self._remove(run_id)  # another thread may have kept its own
+            self._remove(run_id)  # another thread may have stored its own
             self._cached[run_id] = projection
             self._sizes[run_id] = projection.instance.size
             self._size += projection.instance.size

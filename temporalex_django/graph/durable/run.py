@@ -1,6 +1,6 @@
-"""A graph on the durable runtime.
+"""The run of a graph on the durable runtime.
 
-What its progress begins becomes commands, what comes back is folded into the progress.
+The steps that its progress starts become commands. Their results and the resumes are folded into the progress.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from temporalex_django.graph.steps import (
 )
 
 _MAX_LISTED = 20
-#: Arguments of Django's own signals: no name for what a caller gives.
+#: Arguments that Django passes with each signal; metadata of the caller may not have these names.
 _RESERVED_KEYS = frozenset({"self", "sender", "signal"})
 
 
 class StepCalls(Protocol):
-    """How the steps of a workflow class are called as activities, by number of the step."""
+    """The names and options of the activities that run the steps of a class, by step number."""
 
     names: tuple[str, ...]
     options: tuple[dict[str, Any], ...]
 
 
 class _WaitingSteps(IVar):
-    """Waits for whatever ends first; shows each of the steps."""
+    """A variable that is set when the first of the waiting steps ends; it shows all of them as waits."""
 
     __slots__ = ("run",)
 
@@ -77,19 +77,20 @@ class GraphRun:
         self.progress = Progress(instance, limit=runtime.run_context.payload_limit)
         self._initialized = False
         self._metadata = {key: value for key, value in instance.telemetry_metadata.items() if key not in _RESERVED_KEYS}
-        self._published = instance.changed(active=0, waiting=0)  # as it was published last
+        self._published = instance.changed(active=0, waiting=0)  # the instance that was published last
+        # Dicts as ordered sets: keys in the order in which the steps became active or started to wait.
         self._active: dict[str, None] = {}
         self._waiting: dict[str, None] = {}
         self._completed: list[str] = []
         self._step_calls = step_calls
         self._results: list[tuple[int, Result]] = []
-        self._timers: dict[int, int] = {}  # command number by step
-        self._waits: dict[int, WaitInfo] = {}  # of steps that wait
-        self._human_task_keys: dict[int, str] = {}  # keys of the human tasks of steps that ask people
+        self._timers: dict[int, int] = {}  # command number of the timer, by step number
+        self._waits: dict[int, WaitInfo] = {}  # by step number
+        self._human_task_keys: dict[int, str] = {}  # key of the open human task, by step number
         self._wake = IVar("steps")
 
     async def drive(self) -> Instance:
-        """Until the instance is closed; gives it. Raises what fails the run."""
+        """Run the graph until its instance is closed and return it. Raises the error that fails the run."""
         runtime = self.runtime
         runtime.attach(self)
         self._set_listener()
@@ -102,20 +103,23 @@ class GraphRun:
             self._publish(instance)
             if instance.closed:
                 break
+            # A new variable for each wait, because an IVar is set once (see decision 10).
             self._wake = _WaitingSteps(self)
             await self._wake
+            # All results since the last fold go in together, in the order of their jobs (see decision 9).
             results, self._results = self._results, []
             self._set_listener()
             with runtime.run_context.pure_section("transition"):
                 step_numbers = self.progress.fold(results, runtime.run_context.now)
         if self.progress.failure is not None:
             raise RunFailure(self.progress.failure)
+        # The graph did not end here: its snapshot was of an instance that was closed already.
         if self.progress.instance.status != "completed":
             raise TemporalexError(f"{runtime.run_context.info.id} was begun with an instance that had ended already")
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """What the progress tells goes out with the activation, and nothing while a history is replayed."""
+        """Send reports of the progress out with the activation; while a history is replayed, drop them."""
         run_context = self.runtime.run_context
         self.progress.listener = None if run_context.replaying else self._note
         if not self._initialized and not run_context.replaying:
@@ -146,11 +150,12 @@ class GraphRun:
         }
         if self._step_calls.options[number]:
             attributes["options"] = self._step_calls.options[number]
+        # In a replay the recorded input is compared with the one of today; live runs need no comparison.
         reader = activity_of(step).read_input if self.runtime.run_context.replaying else None
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
-        """Open the human task of a step; of one that was there before it is another one."""
+        """Open the human task of a step. If the step had one before, this is another task with a key of its own."""
         instance, key = self.progress.instance, key_of(step)
         earlier_count = sum(key_of(entry.step) == key for entry in instance.execution_history)
         self._human_task_keys[number] = name = f"{key}#{earlier_count + 1}" if earlier_count else key
@@ -166,13 +171,13 @@ class GraphRun:
         )
 
     def _fire_timer(self, number: int, result: TimerEvent) -> None:
-        """The timer of a step: nobody has decided."""
+        """End the wait of a step by its timer: nobody has decided in time."""
         if (key := self._human_task_keys.pop(number, None)) is not None:
             self.runtime.human_tasks.close(key, OVERDUE)
         self._add_result(number, result)
 
     def _describe_wait(self, step: StepRef, timer: tuple[float, str] | None) -> WaitInfo:
-        """What a step waits for, from now on."""
+        """Return the description of a wait that starts now."""
         now = self.runtime.run_context.now
         timer_event = None if timer is None else timer[1]
         events = [event for event in events_of(step) if event != timer_event]
@@ -185,12 +190,12 @@ class GraphRun:
 
     @property
     def waits(self) -> list[WaitInfo]:
-        """What the steps that wait do so for; the first of them."""
+        """The descriptions of the steps that wait, at most ``_MAX_LISTED`` of them."""
         waiting = self.progress.instance.waiting
         return [self._waits[i] for i in islice(bits(waiting), _MAX_LISTED) if i in self._waits]
 
     def _remaining_seconds(self, key: str, seconds: float) -> float:
-        """Seconds to wait; of a timer that ran when the run was moved here, what was left of it."""
+        """Return the seconds to wait. For a timer that ran when the run was moved here, return the rest of its time."""
         due = (self.runtime.run_context.snapshot or {}).get("due", {}).get(key)
         if due is None:
             return seconds
@@ -201,7 +206,10 @@ class GraphRun:
         self._wake.put()
 
     def _publish(self, instance: Instance) -> None:
-        """Only what has changed is looked at: the cost of a step does not grow with the steps beside it."""
+        """Publish the state of the instance.
+
+        Only the changed bits are read, so the cost of a step does not grow with the number of active steps beside it.
+        """
         keys = instance.graph.keys
         for step_keys, old_mask, new_mask in (
             (self._active, self._published.active, instance.active),
@@ -226,19 +234,31 @@ class GraphRun:
     # -- resume -------------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """What a resume becomes in the history. Raises ``ResumeRefused``, and what ``HumanTasks.judge`` raises.
+        """Return the form of a resume for the history.
 
-        ``request``: event, step (a key or None), data, by (who), by_key (of the user), permitted (whether this person
-        may resume steps that ask nobody in particular); of the decision of a human task also its key (task), and
-        what ``HumanTasks.judge`` says.
+        Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
+        ``HumanTasks.judge``.
+
+        ``request`` has these keys:
+
+        - ``event``
+        - ``step``: a key, or None
+        - ``data``
+        - ``by``: the name of the sender
+        - ``by_key``: the key of the user
+        - ``permitted``: false if this person may not resume steps that ask nobody in particular
+
+        The decision of a human task also has ``task`` (its key), and the keys that ``HumanTasks.judge`` reads.
         """
         tasks, task_key = self.runtime.human_tasks, request.get("task")
+        # A decision was made for the question of one run. The chain may have continued with another run since.
         tasks.require_this_run(request)
         if task_key is not None and task_key not in tasks.open_tasks:
             raise tasks.closed_error(task_key)
         instance = self.progress.instance
         step_key = request.get("step")
-        if task_key is not None:  # a key of a step may look like that of a task of another one
+        # A key of a step may look like the key of another step's task, so find the step by its task.
+        if task_key is not None:
             step_key = next(
                 (key_of(instance.graph.steps[i]) for i, key in self._human_task_keys.items() if key == task_key),
                 step_key,
@@ -247,6 +267,7 @@ class GraphRun:
         declared = find_declared_event(step, request["event"])
         if declared is not None and declared.permission is not None:
             self._require_permission(step, declared, request, permits)
+        # A step with candidates checks these below instead of the permission to signal runs.
         elif not decider_words(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
                 f"{self.runtime.run_context.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
@@ -269,8 +290,9 @@ class GraphRun:
     def _require_permission(
         self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
     ) -> None:
-        """An event that takes a permission of its own; code may send it. Raises ``ActionNotPermitted``."""
+        """Check the permission that an event declares; code may send it. Raises ``ActionNotPermitted``."""
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
+        # A message that a reset or fork delivers again was permitted when it was sent first.
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
             raise ActionNotPermitted(
                 f"{self.runtime.run_context.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
@@ -283,10 +305,12 @@ class GraphRun:
             validate_event_data(declared, request.get("data"), self.progress.instance.context)
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """A resume that ``judge`` has let through, now or when the history was made."""
+        """Apply a resume that ``judge`` accepted, now or when the history was made."""
         number, result = parse_resume(self.progress.instance, payload)
+        # The recorded decision must belong to the question that the code asks now (see decision 47).
         if "question" in payload:
             self.runtime.human_tasks.require_same_question(self._human_task_keys.get(number, payload["step"]), payload)
+        # The resume wins over a timer that has not fired, which must not end the step again.
         if (timer := self._timers.pop(number, None)) is not None:
             self.runtime.pending_commands.cancel_timer(timer)
         if (key := self._human_task_keys.pop(number, None)) is not None:
@@ -297,16 +321,16 @@ class GraphRun:
 
 
 def describe_waits(instance: Instance, *, limit: int | None = None) -> list[str]:
-    """What an instance waits for: a step that runs by its key, one that waits with its events."""
+    """Return what an instance waits for: a running step with its key, a waiting step with its events as well."""
     texts = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), limit)]
     waiting = islice(instance.graph.refs(instance.waiting), None if limit is None else limit - len(texts))
     return texts + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
 
 
 def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
-    """Keys of the steps that ask for this person and take the event from him.
+    """Return the keys of the steps that this person may decide with that event.
 
-    Raises ``ActionNotPermitted``, see ``matches_candidate``.
+    Raises ``ActionNotPermitted``; see ``matches_candidate``.
     """
     graph = code.graph() if hasattr(code, "graph") else ()
     return [
@@ -317,7 +341,10 @@ def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
 
 
 def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
-    """Whom a step asks, as words; for an event that takes a permission of its own, who has that."""
+    """Return the candidates who may send an event to a step.
+
+    If the event declares a permission, the candidates are the people who have it.
+    """
     declared = find_declared_event(step, event)
     if declared is not None and declared.permission is not None:
         return (f"perm:{declared.permission}",)
@@ -325,7 +352,7 @@ def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
 
 
 def deciders(instance: Instance) -> list[str]:
-    """The keys of the people who decided the steps of an instance, also of one that was moved here."""
+    """Return the keys of the people who decided the steps of an instance, also of one that was moved here."""
     return [
         str(updates["by_key"])
         for entry in instance.execution_history
@@ -344,9 +371,9 @@ def resume_request(
     key: str = "",
     permitted: bool = True,
 ) -> dict[str, Any]:
-    """The body of a resume message; see ``GraphRun.judge``.
+    """Return the payload of a resume message; see ``GraphRun.judge``.
 
-    Raises ``ResumeRefused`` for what can be no event and no step.
+    Raises ``ResumeRefused`` for values that can be no event or no step.
     """
     if not is_event(event):
         raise ResumeRefused(f"{event!r} is not a name of an event")
@@ -357,15 +384,16 @@ def resume_request(
 
 
 def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
-    """The step and the event of a resume that is in the history.
+    """Return the step number and the event of a resume in the history.
 
-    Raises ``ResumeRefused`` when the class lacks the step now.
+    Raises ``ResumeRefused`` when the class no longer has the step.
     """
     step = instance.graph.by_key.get(payload["step"])
     if step is None:
         raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} has no step {payload['step']!r} any more")
     data = payload.get("data")
-    if payload.get("by") is not None:  # who decided goes with what he said, whatever that is
+    # The context names the person beside the data, whatever the data are; data cannot claim another ``by``.
+    if payload.get("by") is not None:
         data_fields = data if isinstance(data, dict) else {} if data is None else {"data": data}
         sender_fields = {name: payload[name] for name in ("by_key", "comment", "for") if payload.get(name)}
         data = {
@@ -377,7 +405,7 @@ def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Even
 
 
 def step_result(job: Job) -> Result:
-    """The end of a step's activity as its result."""
+    """Return the result of a step's activity as a step result."""
     attributes = job.attributes
     if job.kind == "ActivityCompleted":
         return decode_step_result(attributes.get("result"))

@@ -1,4 +1,4 @@
-"""One attempt of a step in this process, judged as the durable runtime judges it."""
+"""One attempt of a step in this process, with the same rules as on the durable runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from temporalex_django.graph.steps import name_of
 
 
 class _InstanceSource:
-    """``authoring.activity.RunSource`` of an instance that is at hand."""
+    """The implementation of ``authoring.activity.RunSource`` for an instance in memory."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -34,10 +34,10 @@ class _InstanceSource:
 
 
 def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float:
-    """Run the step; its result, or after how many seconds it is to be tried again.
+    """Run the step and return its result, or the seconds after which it is to be tried again.
 
-    An undeclared event, a value that is no result, and what cannot be encoded fail it at once; what it raises, and
-    ``Err``, does so behind the last attempt that its policy allows.
+    An undeclared event, a value that is no result, and data that cannot be encoded fail the step at once. An
+    exception and an ``Err`` fail it after the last attempt that its policy allows.
     """
     graph = instance.graph
     step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)
@@ -51,7 +51,7 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         value = fn(*call_data)
         if inspect.isawaitable(value):
             value = asyncio.run(_await(value))
-    except BaseException as exc:  # noqa: BLE001 - a step that ends its thread must not end the instance's
+    except BaseException as exc:  # noqa: BLE001 - a step that raises SystemExit must not end a thread of the pool
         delay = next_delay(policy, attempt, failure_types(exc))
         if delay is not None:
             return delay
@@ -60,6 +60,7 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
     try:
         label = f"the result of step {name_of(step)}"
         call_data = activity.encode_result(value, args, source)
+        # Refuse a result that would come back changed, as the durable runtime does (see decision 14).
         return decode_step_result(encode_lossless(call_data, label=label))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)

@@ -1,6 +1,6 @@
-"""The facade of graph classes over an engine.
+"""The backend and the handles of graph classes on an engine without Django.
 
-``OrderFlow.start("42", …)``, ``resume``, ``get``, ``list``, ``cancel`` without Django.
+They implement ``OrderFlow.start("42", …)``, ``resume``, ``get``, ``list`` and ``cancel``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 
 class EngineHandle:
-    """One instance of an engine: the one that was begun last of its id, workflow and version.
+    """A handle of the newest instance with that id, workflow and version in an engine.
 
-    No ``WorkflowHandle``: here are no runs, histories, messages or permissions. What it has of that one takes the same
-    arguments, without those that it would have to ignore, and does the same.
+    It is no ``WorkflowHandle``, because an engine has no runs, histories, messages or permissions. The methods that
+    it shares with ``WorkflowHandle`` do the same and take the same arguments, except those that would have no effect
+    here.
     """
 
     def __init__(self, engine: Engine, instance: Instance) -> None:
@@ -58,7 +59,7 @@ class EngineHandle:
         return hash(self.id)
 
     def instance(self) -> Instance:
-        """As it is stored now."""
+        """Return the instance as it is stored now."""
         return self.engine.storage.get(self.id, **self._identity)
 
     @property
@@ -66,9 +67,10 @@ class EngineHandle:
         return self.instance().status
 
     def describe(self) -> Description:
-        """As it stands; ``closed_at`` is when its last step ended."""
+        """Return the current state; ``closed_at`` is the time when the last step ended."""
         instance = self.instance()
         timestamps = [entry.timestamp for entry in instance.execution_history]
+        # An instance does not record when it closed.
         closed_at: datetime | None = timestamps[-1] if instance.closed and timestamps else None
         return Description(
             id=self.id,
@@ -82,21 +84,25 @@ class EngineHandle:
         )
 
     def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
-        """See ``WorkflowHandle.resume``; ``by`` is noted, roles are the durable runtime's."""
+        """Resume a waiting step; see ``WorkflowHandle.resume``.
+
+        ``by`` is recorded with the data; an engine has no permission to resume runs, but a step may require a role.
+        """
         self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._identity)
 
     def cancel(self, reason: str = "", *, by: Any = None) -> None:
-        """At once.
+        """Close the instance as cancelled, at once.
 
-        Raises ``WorkflowClosed``, and ``NotConfigured`` for a reason or a user: nothing here would keep them.
+        Raises ``WorkflowClosed``, and ``NotConfigured`` for a reason or a user, because an engine cannot store them.
         """
         _refuse_durable_options(f"cancel of {self.id}", reason=reason or None, by=by)
         self.engine.runner.cancel(self.id, **self._identity)
 
     def result(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
-        """The data of its steps by their keys; waits so many seconds, None is for ever.
+        """Return the data of the steps by their keys.
 
-        Raises ``WorkflowFailed``, ``WorkflowCancelled``, ``ResultTimeout``.
+        ``timeout`` is in seconds; None waits for ever. Raises ``WorkflowFailed``, ``WorkflowCancelled``,
+        ``ResultTimeout``.
         """
         instance = self.engine.runner.wait(self.id, timeout=timeout, **self._identity)
         label = f"{self._identity['workflow']} {self.id}"
@@ -109,27 +115,27 @@ class EngineHandle:
         return {key: thaw(data) for key, data in instance.context.steps.items()}
 
     async def aresume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
-        """``resume`` for async code."""
+        """Call ``resume`` from async code."""
         await asyncio.to_thread(self.resume, event, step=step, data=data, by=by)
 
     async def acancel(self, reason: str = "", *, by: Any = None) -> None:
-        """``cancel`` for async code."""
+        """Call ``cancel`` from async code."""
         await asyncio.to_thread(self.cancel, reason, by=by)
 
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
-        """``result`` for async code."""
+        """Call ``result`` from async code."""
         return await asyncio.to_thread(self.result, timeout)
 
 
 def _refuse_durable_options(operation: str, **options: Any) -> None:
-    """Raises ``NotConfigured`` for options that only Django's tables have a place for."""
+    """Raise ``NotConfigured`` for options that only Django's tables can store."""
     for name, value in options.items():
         if value is not None:
             raise NotConfigured(f"{operation}: {name}= is kept by the durable runtime, an engine has no place for it")
 
 
 class EngineBackend:
-    """``backend.Backend`` on an engine."""
+    """The implementation of ``backend.Backend`` on an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -147,7 +153,10 @@ class EngineBackend:
         tags: Sequence[str] | None = None,
         by: Any = None,
     ) -> EngineHandle:
-        """What ``OrderFlow.start(value, args)`` comes to."""
+        """Start an instance for ``OrderFlow.start(value, args)``.
+
+        Raises ``InvalidId``, ``NotConfigured``, and the errors of ``Engine.start_instance``.
+        """
         _refuse_durable_options(
             f"start of {workflow.name}", subject=subject, search_attributes=search_attributes, tags=tags, by=by
         )
@@ -162,27 +171,27 @@ class EngineBackend:
         return EngineHandle(self.engine, self.engine.storage.get(key, workflow=workflow.name, version=workflow.version))
 
     async def astart(self, workflow: type[Any], args: Any = None, **options: Any) -> EngineHandle:
-        """``start`` for async code."""
+        """Call ``start`` from async code."""
         return await asyncio.to_thread(lambda: self.start(workflow, args, **options))
 
     def signal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
-        """Refused: graphs take no signals."""
+        """Raise ``UnknownWorkflow``, because graphs take no signals."""
         raise UnknownWorkflow(f"{workflow.name}: an engine executes graphs, and these take no signals: use resume")
 
     async def asignal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
-        """Refused as well."""
+        """Raise ``UnknownWorkflow``, because graphs take no signals."""
         return self.signal_with_start(workflow)
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EngineHandle:
-        """Raises ``WorkflowNotFound``."""
+        """Return the handle of the newest instance with that id. Raises ``WorkflowNotFound``."""
         return EngineHandle(
             self.engine, self.engine.storage.get(id, workflow=None if workflow is None else workflow.name)
         )
 
     def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
-        """What ``OrderFlow.get(value)`` comes to.
+        """Return the handle for ``OrderFlow.get(value)``.
 
-        Raises ``WorkflowNotFound``, ``UnknownVersion`` when several versions are open.
+        Raises ``WorkflowNotFound``, and ``UnknownVersion`` when several versions are open.
         """
         if version is None:
             open_versions = {
@@ -198,13 +207,16 @@ class EngineBackend:
         return EngineHandle(self.engine, self.engine.storage.get(id, workflow=workflow.name, version=version))
 
     async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
-        """``get`` for async code."""
+        """Call ``get`` from async code."""
         return await asyncio.to_thread(self.get, workflow, id, version=version)
 
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[EngineHandle]:
-        """What ``OrderFlow.list(...)`` comes to."""
+        """Return the handles for ``OrderFlow.list(...)``, newest start first.
+
+        Raises ``TypeError`` for a user, for another order and for an unknown filter.
+        """
         if by is not None:
             raise TypeError(f"{workflow.__name__}.list: an engine that stands alone has no users, so it takes no by")
         filters = dict(filters)
@@ -216,5 +228,5 @@ class EngineBackend:
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Sequence[EngineHandle]:
-        """``list`` for async code."""
+        """Call ``list`` from async code."""
         return await asyncio.to_thread(lambda: [*self.list(workflow, filters, by=by)])

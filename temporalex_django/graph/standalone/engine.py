@@ -1,11 +1,11 @@
-"""``Engine``: a storage and a runner under a name, which graphs can be started on, with Django or without.
+"""``Engine``: a storage and a runner under one name, on which graphs can be started with or without Django.
 
     with Engine("shop") as engine:                                   # MemoryStorage, LocalRunner
         OrderFlow.start("42", {"order": 42})                         # the only engine there is
         engine.start_instance(OrderFlow, id="orderid::43", context={"order": 43})
 
-Where Django's backend is bound, graphs go there; a class with ``engine = "shop"`` goes to the engine of that name
-wherever it is.
+Where Django's backend is bound, graphs start there. A class with ``engine = "shop"`` always starts on the engine of
+that name.
 """
 
 from __future__ import annotations
@@ -31,16 +31,21 @@ if TYPE_CHECKING:
 
 
 def lookup(name: str | None = None) -> Engine:
-    """The running engine of that name; without one the only engine that runs. Raises ``EngineNotFound``."""
+    """Return the running engine of that name; without a name, the only one that runs. Raises ``EngineNotFound``."""
     return cast("Engine", backend.engine(name))
 
 
 class Engine:
-    """Each adapter is an instance, a class, or ``(class, options)``; a runner's class gets the storage first.
+    """A storage and a runner under one name.
 
-    It runs, and is found by ``lookup`` and by the facade of graph classes, from ``start`` to ``stop``, or inside
-    ``with``. In the scope of its ``unique`` one instance of an id is open: starts are checked and
-    stored one at a time, as far as they go through one engine.
+    ``storage`` and ``runner`` are each an instance, a class, or ``(class, options)``. The class of a runner gets the
+    storage as its first argument.
+
+    The engine runs from ``start`` to ``stop``, or inside ``with``. While it runs, ``lookup`` and the classes of
+    graphs find it.
+
+    In the scope of its ``unique``, one instance of an id is open. To ensure this, one engine checks and stores starts
+    one at a time. Starts that do not go through this engine are not checked together with them.
     """
 
     def __init__(self, name: str, storage: Any = None, runner: Any = None) -> None:
@@ -51,6 +56,7 @@ class Engine:
             storage = runner.storage
         self.storage: Storage = _make_adapter("storage", storage, MemoryStorage)
         self.runner: Runner = _make_adapter("runner", runner, LocalRunner, self.storage)
+        # Instances would be stored in one place and looked up in another.
         if getattr(self.runner, "storage", self.storage) is not self.storage:
             raise NotConfigured(f"engine {name!r}: its runner works on another storage than the one that was given")
         self.backend = EngineBackend(self)
@@ -60,7 +66,10 @@ class Engine:
         return f"<Engine {self.name!r}>"
 
     def start(self) -> Self:
-        """Register it, and go on with what its storage has open. Raises ``NotConfigured`` when its name is taken."""
+        """Register the engine and continue the open instances of its storage.
+
+        Raises ``NotConfigured`` when the name is taken.
+        """
         backend.register(self.name, self)
         try:
             self.runner.recover()
@@ -70,7 +79,7 @@ class Engine:
         return self
 
     def stop(self) -> None:
-        """Deregister it, then let the steps that run come to their end."""
+        """Deregister the engine, then let the running steps end."""
         backend.deregister(self.name, self)
         self.runner.stop()
 
@@ -83,9 +92,9 @@ class Engine:
     # -- instances by id -----------------------------------------------------------------------------------------------
 
     def check(self, workflow: type[Startable], id: str, *, version: int | None = None) -> str:
-        """``"ok"``, or ``"already_running"``: something with that id is open in the scope of the class.
+        """Return ``"ok"``, or ``"already_running"`` if the id is open in the scope of the class.
 
-        ``version`` is the one that would run.
+        ``version`` is the version that would run.
         """
         number, cls = workflow.resolve_version(version)
         scope = "global" if cls.unique is None else cls.unique.scope
@@ -106,7 +115,7 @@ class Engine:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store and begin an instance with that id; gives the id.
+        """Store and start an instance with that id. Return the id.
 
         Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownWorkflow`` for a function workflow, ``UnknownVersion``,
         ``PayloadError``.
@@ -117,6 +126,7 @@ class Engine:
                 f"{cls.name} is no graph: an engine executes graphs alone; a function workflow takes Django, or a WorkflowEnvironment"
             )
         check_id(id)
+        # The check and the insert are one step, or two starts of one id could both find it free.
         with self._start_lock:
             if self.check(workflow, id, version=number) != "ok":
                 raise AlreadyRunning(f"{cls.name} {id!r} is open already: use its handle, or another id")
@@ -125,33 +135,34 @@ class Engine:
     def resume(
         self, id: str, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None
     ) -> None:
-        """See ``contracts.Runner.resume``."""
+        """Resume a waiting step; see ``contracts.Runner.resume``."""
         self.runner.resume(id, event, step=step, data=data, by=by)
 
     def schedule_resume(self, id: str, step: StepRef | str, delay: float) -> Timer:
-        """See ``contracts.Runner.schedule_resume``."""
+        """Schedule the timeout of a step; see ``contracts.Runner.schedule_resume``."""
         return self.runner.schedule_resume(id, step, delay)
 
     def cancel(self, id: str) -> None:
-        """See ``contracts.Runner.cancel``."""
+        """Cancel an instance; see ``contracts.Runner.cancel``."""
         self.runner.cancel(id)
 
     def get(self, id: str) -> Instance:
-        """See ``contracts.Storage.get``."""
+        """Return an instance; see ``contracts.Storage.get``."""
         return self.storage.get(id)
 
     def query(self, **filters: Any) -> list[Instance]:
-        """See ``contracts.Storage.query``."""
+        """Return the instances that match; see ``contracts.Storage.query``."""
         return self.storage.query(**filters)
 
     def delete(self, id: str) -> None:
-        """See ``contracts.Storage.delete``; what is open is dropped, too."""
+        """Delete all instances of an id, open ones included; see ``contracts.Storage.delete``."""
+        # First, so that no step stores the instance again after it was deleted.
         self.runner.forget(id)
         self.storage.delete(id)
 
 
 def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
-    """The adapter that was given in one of its three forms. Raises ``NotConfigured``."""
+    """Return the adapter from one of its three forms. Raises ``NotConfigured``."""
     if adapter is None:
         adapter = default
     cls, options = (adapter, {}) if isinstance(adapter, type) else adapter if isinstance(adapter, tuple) else (None, {})

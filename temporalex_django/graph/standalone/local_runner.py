@@ -1,12 +1,14 @@
-"""Graphs executed by threads of this process, on any ``Storage``: as durable as that is.
+"""A runner that executes graphs with threads of this process, on any ``Storage``; it is as durable as the storage.
 
-What is parked holds no thread. The lock of an instance is held while results are folded and stored, never while a step
-runs. An instance that was begun elsewhere, or before a crash, goes on from what is stored: steps that had begun are
-executed again, and timers begin anew, since they are in memory only. Two processes must not run the same
-instances.
+A waiting instance holds no thread. The lock of an instance is held while results are folded and stored, never while a
+step runs.
 
-Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; timeouts and
-``retention`` of a class. The durable runtime has all of these, and a graph that asks for one is refused here.
+An instance that was started elsewhere, or before a crash, continues from its stored state. Steps that had started are
+executed again. Timers start again, since they are in memory only. Two processes must not run the same instances.
+
+The runner does not support ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; or
+timeouts and ``retention`` of a class. The durable runtime supports all of these. A graph that declares one is refused
+here.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from temporalex_django.graph.steps import Approval, StepRef, events_of, human_ta
 
 logger = logging.getLogger("temporalex_django.graph")
 
-#: After how many seconds an instance whose turn crashed is begun again from the storage, one crash after the other.
+#: Seconds before an instance is started again from the storage, for each turn in a row that crashed.
 RESTARTS = (0.1, 0.5, 2.0, 10.0, 60.0)
 
 Change = Callable[[Progress, datetime], None]
@@ -58,7 +60,7 @@ RunListener = Callable[[Instance, str, dict[str, Any]], None]
 
 
 class _LocalRun:
-    """One instance in the hands of a runner; what stands here is read and written under ``lock``."""
+    """One instance in a runner. Its attributes are read and written under ``lock``."""
 
     def __init__(self, instance: Instance) -> None:
         self.key = identity(instance)
@@ -66,7 +68,7 @@ class _LocalRun:
         self.progress = Progress(instance)
         self.is_started = False
         self.busy = False  # in the middle of a turn
-        self.is_finished = False  # it takes nothing more: closed, deleted, replaced, or given up
+        self.is_finished = False  # no more changes: closed, deleted, replaced, or given up
         self.executing: set[int] = set()
         self.timers: dict[int, Timer] = {}
         self.crashes = 0
@@ -83,7 +85,10 @@ class _LocalRun:
 
 
 class _StepCycle:
-    """Steps that became active together: executed concurrently, folded together in order of their numbers."""
+    """Steps that became active together.
+
+    They run concurrently. Their results are folded together, in the order of the step numbers.
+    """
 
     def __init__(self, run: _LocalRun, instance: Instance, numbers: Iterable[int]) -> None:
         self.run = run
@@ -93,7 +98,7 @@ class _StepCycle:
         self._lock = threading.Lock()
 
     def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
-        """All results, when this is the last one; else nothing."""
+        """Record a result. Return all results if this was the last one, else an empty list."""
         with self._lock:
             self._results[number] = result
             self._remaining.discard(number)
@@ -101,11 +106,11 @@ class _StepCycle:
 
 
 class LocalRunner:
-    """``contracts.Runner`` over a thread pool.
+    """The implementation of ``contracts.Runner`` over a thread pool.
 
-    ``threads`` bounds the steps that run at once. ``clock`` gives aware datetimes; waiting steps, retries and restarts
-    are timed by ``timers``. ``tell(instance, name, facts)`` hears, once it is stored, what Django signals tell of a
-    durable run.
+    ``threads`` is the number of steps that run at a time. ``clock`` returns aware datetimes. ``timers`` times waiting
+    steps, retries and restarts. ``tell(instance, name, facts)`` is called for the same things as the Django signals
+    of a durable run, after they are stored.
     """
 
     def __init__(
@@ -137,7 +142,10 @@ class LocalRunner:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Stored when it returns, begun by a thread of the pool. ``Engine`` sees to it that one id starts once."""
+        """Store the instance and return; a thread of the pool starts it.
+
+        ``Engine`` ensures that one id starts once.
+        """
         self._require_running()
         number, cls = workflow.resolve_version(version)
         _refuse_options(cls)
@@ -147,6 +155,7 @@ class LocalRunner:
         for open_instance in self.storage.query(id=id, workflow=cls, status=OPEN):
             if identity(open_instance) == identity(instance):
                 raise AlreadyRunning(f"{cls.name} {id!r} is open already ({open_instance.status})")
+        # Replace the run before the insert, so that nothing of an earlier instance is applied to the new one.
         run = self._get_run(instance, replace=True)
         try:
             self.storage.put(instance)
@@ -167,9 +176,10 @@ class LocalRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Judged and stored when it returns; the pool executes what follows. ``by`` is noted with the data.
+        """Judge and store a resume, then return; the pool executes the steps that follow.
 
-        Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
+        ``by`` is recorded with the data. Raises ``ActionNotPermitted`` when ``by`` is not a user with the role of the
+        step, or when the groups of the user cannot be known.
         """
         user, name = split_decider(by)
         sender_name = str(user) if user is not None else name
@@ -200,7 +210,10 @@ class LocalRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """The event of the step's timer; ``timeout`` for a step without one. In memory only."""
+        """Deliver the event of the step's timer later, or ``timeout`` for a step without a timer.
+
+        This timer is in memory only.
+        """
         instance = self._require_open("schedule_resume", id, workflow, version)
         ref = instance.graph.by_key.get(step if isinstance(step, str) else key_of(step))
         if ref is None:
@@ -214,7 +227,7 @@ class LocalRunner:
         return self._fire_after(seconds, self._get_run(instance), instance.graph.number[ref], event)
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """At once. A step that runs ends in its own time; what it gives goes nowhere."""
+        """Cancel at once. A step that is running ends in its own time, and its result is ignored."""
 
         def change(progress: Progress, now: datetime) -> None:
             progress.instance = engine.cancel(progress.instance)
@@ -224,10 +237,14 @@ class LocalRunner:
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
-        """The instance when it is closed. Raises ``ResultTimeout`` when it is not in time, or nobody runs it."""
+        """Wait until the instance is closed and return it.
+
+        Raises ``ResultTimeout`` when it is not closed in time, or when no thread runs it.
+        """
         instance = self.storage.get(id, workflow=workflow, version=version)
         with self._lock:
             run = self._runs.get(identity(instance))
+        # The event is set after the instance is stored, so the storage is read again below.
         if run is not None and not instance.closed:
             run.finished_event.wait(timeout)
         instance = self.storage.get(id, workflow=workflow, version=version)
@@ -239,27 +256,29 @@ class LocalRunner:
         return instance
 
     def recover(self) -> int:
-        """Open instances go on, closed ones stay as they are."""
+        """Continue the open instances of the storage; closed ones stay as they are. Return their number."""
         self._require_running()
         instances = self.storage.query(status=OPEN)
+        # The query returns the newest first; continue the oldest first.
         for instance in reversed(instances):
             self._recover(instance)
         return len(instances)
 
     def forget(self, id: str) -> None:
-        """The instances of that id are about to be deleted: nothing of them is executed or timed any more."""
+        """Stop executing and timing the instances of that id, which are about to be deleted."""
         with self._lock:
             runs = [self._runs.pop(key) for key in [*self._runs] if key[0] == id]
         for run in runs:
             run.finish()
 
     def stop(self) -> None:
-        """Steps that run come to their end and are stored where that ends their cycle.
+        """Let the running steps end, and store their results where they complete a cycle.
 
         The rest waits for ``recover``.
         """
         with self._lock:
             self._stopped = True
+        # Before the timers: steps that end now may start timers.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._timers.stop()
         with self._lock:
@@ -270,7 +289,7 @@ class LocalRunner:
     # -- instances and their turns -------------------------------------------------------------------------------------
 
     def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
-        """The instance in our hands; ``replace`` loses what is still on its way to the one before."""
+        """Return the run of an instance; ``replace`` drops an earlier run, with results and timers still to come."""
         key = identity(instance)
         with self._lock:
             old_run = self._runs.get(key)
@@ -293,15 +312,16 @@ class LocalRunner:
         self._submit(lambda: self._drive(run))
 
     def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
-        """A change from outside, in the caller's thread; what it raises changes nothing."""
+        """Apply a change from outside, in the caller's thread. If it raises, nothing has changed."""
         while True:
             run = self._get_run(self._require_open(operation, id, workflow, version))
             with run.lock:
+                # The run may have been replaced before its lock was free: look it up again, and raise if it is closed.
                 if not run.is_finished and self._run_turn(run, change):
                     return
 
     def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
-        """A change from inside. A turn that crashes (the storage, mostly) is done again from what is stored."""
+        """Apply a change from inside. A turn that crashes (mostly in the storage) is repeated from stored data."""
         with run.lock:
             if run.is_finished:
                 return
@@ -310,7 +330,7 @@ class LocalRunner:
                 run.crashes = 0
             except WorkflowNotFound:
                 self._finish_run(run)
-            except Exception as exc:  # noqa: BLE001 - the storage, or a bug: it is told, and kept on the run
+            except Exception as exc:  # noqa: BLE001 - the storage, or a bug: logged, and kept on the run
                 if run.crashes == len(RESTARTS):
                     logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], error_line(exc))
                     run.crash = exc
@@ -322,8 +342,9 @@ class LocalRunner:
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
-        """Load, change, store, then see to what is to be executed or timed. False: it is closed already."""
+        """Load the instance, change and store it, then start steps and timers. Return False if it is closed already."""
         name, workflow, version = run.key
+        # The lock is reentrant, so a transition that calls the engine would get here in the middle of its own turn.
         if run.busy:
             raise NestingError(f"{name}: a transition of the instance cannot act on the instance itself")
         notes: list[tuple[str, dict[str, Any]]] = []
@@ -334,14 +355,17 @@ class LocalRunner:
                 self._finish_run(run)
                 return False
             progress, now = run.progress, self._clock()
+            # The storage is the truth: a turn that crashed may have left another instance in memory.
             progress.instance = stored
             progress.listener = None if self._listener is None else lambda name, facts: notes.append((name, facts))
+            # The start and the first change are one turn: a resume may come before the pool gets to the start.
             if not run.is_started:
                 notes.append(("runner_initialized", {"recovered": stored.status != "pending"}))
                 progress.begin(now)
             if change is not None:
                 change(progress, now)
             instance = progress.instance
+            # The functions of the engine return the same object if nothing has changed.
             if instance is not stored:
                 self.storage.put(instance)
             run.is_started = True
@@ -352,11 +376,13 @@ class LocalRunner:
         else:
             self._update_timers(run, instance)
             self._start_steps(run, instance)
+        # Only now, when everything is stored and no error can undo it.
         self._announce(instance, notes)
         return True
 
     def _finish_run(self, run: _LocalRun) -> None:
         with self._lock:
+            # Another run may have replaced this one under the same key.
             if self._runs.get(run.key) is run:
                 del self._runs[run.key]
         run.finish()
@@ -371,6 +397,7 @@ class LocalRunner:
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
     def _update_timers(self, run: _LocalRun, instance: Instance) -> None:
+        # Timers follow the stored instance: cancel those of steps that wait no more, and start the missing ones.
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()
         for number in bits(instance.waiting):
@@ -380,6 +407,7 @@ class LocalRunner:
 
     def _fire_after(self, seconds: float, run: _LocalRun, number: int, event: str) -> Timer:
         def change(progress: Progress, now: datetime) -> None:
+            # A resume may have ended the step after the timer fired and before this turn.
             if progress.instance.waiting >> number & 1:
                 progress.fold([(number, TimerEvent(event))], now)
 
@@ -388,6 +416,7 @@ class LocalRunner:
     def _start_steps(self, run: _LocalRun, instance: Instance) -> None:
         active = {*bits(instance.active)}
         new_numbers = sorted(active - run.executing)
+        # Steps of this turn run as one cycle: their results are folded together, in a fixed order.
         run.executing = active
         cycle = _StepCycle(run, instance, new_numbers)
         for number in new_numbers:
@@ -401,20 +430,21 @@ class LocalRunner:
         if run.is_finished:
             return
         result = run_attempt(cycle.instance, number, attempt)
+        # A pause holds no thread of the pool.
         if isinstance(result, float):
             self._timers.start(result, lambda: self._submit_attempt(cycle, number, attempt + 1))
             return
         results = cycle.add_result(number, result)
 
         def change(progress: Progress, now: datetime) -> None:
-            # a turn that crashed may have been stored all the same
+            # A turn that crashed may have been stored all the same: fold no result twice.
             progress.fold([(n, step_result) for n, step_result in results if progress.instance.active >> n & 1], now)
 
         if results:
             self._drive(run, change)
 
     def _submit(self, fn: Callable[[], None]) -> None:
-        """In the pool; nothing once it has stopped: what is stored waits for ``recover``."""
+        """Run the function in the pool. After ``stop`` this does nothing: stored instances wait for ``recover``."""
         with self._lock:
             if not self._stopped:
                 self._pool.submit(_run_logged, fn)
@@ -430,7 +460,7 @@ _STEP_OPTIONS = ("atomic", "timeout", "heartbeat", "queue")
 
 
 def _refuse_options(cls: Any) -> None:
-    """Raises ``NotConfigured`` for what is declared and would have no effect here."""
+    """Raise ``NotConfigured`` for declared options that would have no effect here."""
     option_names = [
         f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _STEP_OPTIONS if _has_option(ref, name)
     ]
@@ -443,7 +473,10 @@ def _refuse_options(cls: Any) -> None:
 
 
 def _approval_options(ref: StepRef) -> list[str]:
-    """What is of human tasks, which nobody keeps here: who may decide is asked all the same."""
+    """Return the options of an approval that need stored human tasks, which this runner has not.
+
+    The candidates are not among them: they are checked here as well.
+    """
     if not isinstance(ref, Approval):
         return []
     option_names = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
@@ -457,5 +490,5 @@ def _has_option(ref: StepRef, name: str) -> bool:
 def _run_logged(fn: Callable[[], None]) -> None:
     try:
         fn()
-    except Exception as exc:  # noqa: BLE001 - the thread serves others too
+    except Exception as exc:  # noqa: BLE001 - the thread also serves other instances
         logger.error("a thread of the local runner failed: %s", error_line(exc))

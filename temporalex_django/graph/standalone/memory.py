@@ -1,4 +1,4 @@
-"""Instances in the memory of this process: for tests, for scripts, and for graphs without Django."""
+"""A storage of instances in the memory of this process: for tests, for scripts, and for graphs without Django."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from temporalex_django.graph.instance import Instance
 
 
 class MemoryStorage:
-    """``contracts.Storage`` over a dict; lost with the process.
+    """The implementation of ``contracts.Storage`` over a dict; its instances are lost with the process.
 
-    What is put is kept as it is: instances never change.
+    Instances are stored without a copy, because they never change.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._instances: dict[str, dict[Identity, Instance]] = {}  # by id; what was begun last stands last
-        self._start_numbers: dict[Identity, int] = {}  # when, counted
+        self._instances: dict[str, dict[Identity, Instance]] = {}  # by id; the newest start is the last one
+        self._start_numbers: dict[Identity, int] = {}  # the order of the starts
         self._count = 0
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """The one with that identity. Raises ``WorkflowNotFound``."""
+        """Return the newest instance that matches. Raises ``WorkflowNotFound``."""
         with self._lock:
             for instance in reversed(self._instances.get(id, {}).values()):
                 if workflow in (None, instance.workflow.name) and version in (None, instance.version):
@@ -32,11 +32,12 @@ class MemoryStorage:
         raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:
-        """Insert it, or overwrite the one with its identity."""
+        """Insert the instance, or overwrite the one with its identity."""
         key = identity(instance)
         with self._lock:
             instances = self._instances.setdefault(instance.id, {})
             old_instance = instances.get(key)
+            # A new start under an old identity moves to the end, as a new row would.
             if old_instance is None or (old_instance.closed and not instance.closed):
                 instances.pop(key, None)
                 self._count += 1
@@ -44,13 +45,13 @@ class MemoryStorage:
             instances[key] = instance
 
     def delete(self, id: str) -> None:
-        """All instances of that id; absent ones are fine."""
+        """Delete all instances with that id; a missing id is no error."""
         with self._lock:
             for key in self._instances.pop(id, {}):
                 del self._start_numbers[key]
 
     def query(self, **filters: Any) -> list[Instance]:
-        """Those for which all filters hold, begun last first; without a filter all."""
+        """Return the instances that match all filters, newest start first; without a filter, all of them."""
         criteria = checked(filters)
         with self._lock:
             groups = [self._instances.get(criteria["id"], {})] if "id" in criteria else [*self._instances.values()]

@@ -1,4 +1,4 @@
-"""Timers of this process: one thread for all of them, however many there are, and none while there is none."""
+"""Timers of this process: one thread for all of them, however many there are, and no thread while there is no timer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _ScheduledCall:
 
 
 class ThreadTimers:
-    """``contracts.Timers`` on the monotonic clock. They are lost with the process."""
+    """The implementation of ``contracts.Timers`` on the monotonic clock. The timers are lost with the process."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -36,6 +36,7 @@ class ThreadTimers:
     def start(self, seconds: float, fn: Callable[[], None]) -> _ScheduledCall:
         entry = _ScheduledCall(fn)
         with self._condition:
+            # The number decides between equal times: calls cannot be compared.
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="graph-timers", daemon=True)
@@ -52,11 +53,11 @@ class ThreadTimers:
         while (fn := self._wait_for_next()) is not None:
             try:
                 fn()
-            except Exception as exc:  # noqa: BLE001 - the other timers go on
+            except Exception as exc:  # noqa: BLE001 - the thread also serves other timers
                 logger.error("a timer failed: %s", error_line(exc))
 
     def _wait_for_next(self) -> Callable[[], None] | None:
-        """Waits for the next one that is due; None when there is none left, and with that the thread ends."""
+        """Wait for the next call that is due and return it. Return None when no timer is left; the thread then ends."""
         with self._condition:
             while self._heap:
                 due, _, entry = self._heap[0]
@@ -66,6 +67,8 @@ class ThreadTimers:
                     if entry.fn is not None:
                         return entry.fn
                 else:
+                    # A new timer may be due earlier: it notifies, and the loop looks at the heap again.
                     self._condition.wait(min(seconds_left, threading.TIMEOUT_MAX))
+            # Under the lock, so that a timer that starts now sees that it needs a new thread.
             self._thread = None
             return None

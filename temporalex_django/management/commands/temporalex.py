@@ -1,4 +1,4 @@
-"""``manage.py temporalex <subcommand>``: each subcommand is a module beside this package."""
+"""The command ``manage.py temporalex <subcommand>``; each subcommand is a module beside this package."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from temporalex_django.workers import hash_seed
 
 
 class Subcommand(Protocol):
-    """A module with these: a docstring, its arguments, and what it does.
+    """A module with a docstring, which is its help text, and with these functions.
 
-    ``output``: the type of what ``--json`` prints.
+    ``output`` is the type of what ``--json`` prints.
     """
 
     __doc__: str | None
@@ -50,7 +50,10 @@ class Subcommand(Protocol):
 
 
 class _Subparser(CommandParser):
-    """Takes its arguments from its module when it is the one to parse: those of others import what it does not need."""
+    """Parser of one subcommand, which adds its arguments only when it parses.
+
+    The arguments of the other subcommands would import modules that this command does not need.
+    """
 
     module: Subcommand | None = None
 
@@ -58,12 +61,13 @@ class _Subparser(CommandParser):
         if self.module is not None:
             self.module.add_arguments(self)
             _add_general(self)
+            # Filled once: parsing again must not add the arguments a second time.
             self.module = None
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         self.fill_arguments()
         namespace, unknown_arguments = super().parse_known_args(*args, **kwargs)
-        if unknown_arguments:  # told with the usage of the subcommand, which says what it takes
+        if unknown_arguments:  # reported here, with the usage of the subcommand
             self.error(f"unrecognized arguments: {' '.join(unknown_arguments)}")
         return namespace, unknown_arguments
 
@@ -72,7 +76,7 @@ class _Subparser(CommandParser):
 
 
 class _Nested(_Subparser):
-    """One of a subcommand's own: ``switches off``."""
+    """Parser of an action within a subcommand, such as ``switches off``."""
 
     general = False
 
@@ -83,10 +87,10 @@ class _Nested(_Subparser):
 
 
 class Command(BaseCommand):
-    """Run and look after durable workflows."""
+    """Run and operate durable workflows."""
 
     help = "Run and look after durable workflows."
-    # a worker needs neither the URLs nor the templates of the project
+    # A worker needs neither the URLs nor the templates of the project, so their checks are not run.
     requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {
         "start": start,
@@ -118,34 +122,42 @@ class Command(BaseCommand):
             dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND", parser_class=_Subparser
         )
         for name, module in self.subcommands.items():
+            # Argparse formats help texts with %.
             description = (module.__doc__ or "").strip().replace("%", "%%")
             subparser = parsers.add_parser(name, help=description.split("\n", 1)[0], description=description)
             subparser.module = module
-            if not parser.called_from_command_line:  # call_command looks at the options of all
+            if not parser.called_from_command_line:  # call_command reads the options of all subcommands
                 subparser.fill_arguments()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """A worker takes the hash seed of the project first, where its process was started for that."""
+        """Run the command. A worker first restarts its process with the hash seed of the project, if it can."""
         if argv[2:3] == ["worker"]:
             hash_seed.restart(argv[1:])
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """``doctor`` says itself what the checks find; ``health`` is to be quick, and asks no database."""
+        """Execute the command, without system checks for two subcommands.
+
+        ``doctor`` reports what the checks find itself. ``health`` must be quick, and uses no database.
+        """
         if options.get("subcommand") in ("doctor", "health"):
             options["skip_checks"] = True
         return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         del args
+        # Every expected error becomes an exit status here, so subcommands just raise.
         with exit_codes.exit_on_errors(self):
             self.subcommands[options.pop("subcommand")].handle(self, **options)
 
 
 def _add_general(parser: CommandParser) -> None:
-    """What every command of Django's takes, behind the subcommand as well. What is not given leaves all as it is."""
+    """Let the options of every Django command follow the subcommand, too.
+
+    An option that is not given leaves the value that came before the subcommand.
+    """
     general = parser.add_argument_group("of every command")
-    general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # read by manage.py before
+    general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # manage.py has read it already
     general.add_argument("--pythonpath", default=SUPPRESS, help=SUPPRESS)
     general.add_argument("-v", "--verbosity", default=SUPPRESS, type=int, choices=[0, 1, 2, 3], help=SUPPRESS)
     for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):

@@ -1,9 +1,9 @@
-"""django-q2 as the host of workers: a broker that looks after them beside its queue.
+"""django-q2 as the host of workers: a broker that runs them beside its queue.
 
     Q_CLUSTER = {..., "broker_class": "temporalex_django.workers.q2.Broker"}
 
-``manage.py qcluster`` then runs the project's own tasks as ever, from the broker that the rest of ``Q_CLUSTER``
-configures, and beside them processes that advance workflows. Turns never go through django-q2's queue.
+``manage.py qcluster`` then runs the project's own tasks as before, from the broker that the rest of ``Q_CLUSTER``
+configures. Beside them it runs processes that advance workflows. Turns never go through django-q2's queue.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
 log = logging.getLogger("temporalex_django.workers")
 
+#: Seconds until the broker of the project's tasks is asked again after it failed.
 _RETRY_SECONDS = 2.0
 
 
 def worker_count() -> int:
-    """How many processes of a cluster advance workflows."""
+    """Return how many processes of a cluster advance workflows."""
     return get_settings().Q2_PUMPS or max(1, int(Conf.WORKERS) // 2)
 
 
 class WorkerHost:
-    """Mix it in front of a broker of your own: ``class Broker(WorkerHost, MyBroker)``.
+    """A mixin for a broker of your own: ``class Broker(WorkerHost, MyBroker)``.
 
-    ``dequeue`` runs in the cluster's pusher process, which becomes the parent of the workers. The cluster waits for its
-    pusher when it stops, and the pusher for the workers.
+    ``dequeue`` runs in the cluster's pusher process, which becomes the parent of the workers. When the cluster stops,
+    it waits for its pusher, and the pusher waits for the workers.
     """
 
     _owner: int = 0
 
     def dequeue(self) -> Any:
-        """The next task of the project; starts the workers when the pusher asks first."""
+        """Return the next task of the project; start the workers at the first call of the pusher."""
+        # The cluster forks with brokers that exist already, so the process id shows whether this one has its own
+        # workers.
         if self._owner != os.getpid():
             self._owner = os.getpid()
             hosted = WorkerProcesses(worker_count())
@@ -51,7 +54,8 @@ class WorkerHost:
         try:
             return super().dequeue()  # type: ignore[misc] # the broker that this is mixed into
         except Exception as exc:  # noqa: BLE001 - see below
-            # Stock django-q2 replaces the pusher; what becomes of the queue must not interrupt workflows.
+            # Stock django-q2 would replace the pusher, which ends its workers. A broken queue must not interrupt
+            # workflows.
             log.error("the broker of this cluster's tasks does not answer, trying again: %s", error_line(exc))
             connections.close_all()
             time.sleep(_RETRY_SECONDS)
@@ -59,7 +63,7 @@ class WorkerHost:
 
 
 class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
-    """For a cluster that has no queue of its own: workers only."""
+    """The broker of a cluster that has no queue of its own: workers only."""
 
     def dequeue(self) -> None:
         time.sleep(Conf.POLL)
@@ -78,7 +82,7 @@ class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
 
 
 def _project_broker() -> type[Any]:
-    """The broker that ``Q_CLUSTER`` configures apart from its class, as ``django_q.brokers.get_broker`` chooses it."""
+    """Return the broker that ``Q_CLUSTER`` configures apart from its class, as ``django_q.brokers.get_broker`` does."""
     if Conf.IRON_MQ:
         from django_q.brokers.ironmq import IronMQBroker as Chosen  # noqa: PLC0415 - each needs a library of its own
     elif isinstance(Conf.SQS, dict):

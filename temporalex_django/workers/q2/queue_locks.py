@@ -1,10 +1,11 @@
-"""Who reads a queue of a django-q2 cluster: so that one who is killed meanwhile does not lock the others out for ever.
+"""Locks on the queues of a django-q2 cluster that do not outlive the processes that hold them.
 
-Processes of the cluster take turns at its queues: whoever waits for a task holds the queue's lock, and a process that
-is killed does not let go of it. Here each of them notes that it holds the lock, in memory that they share, and the lock
-of a dead one is let go: that of the task queue by the pusher, that of the result queue by the monitor that replaces the
-dead one. That is what django-q2's queues are, underneath: ``multiprocessing.Queue``, whose reading end has one lock
-(``_rlock``), and processes that know their arguments.
+Processes of the cluster take turns at its queues. The one that waits for a task holds the queue's lock, and a process
+that is killed never releases it, which would lock the others out for ever. Here each process records that it holds the
+lock, in memory that all of them share. The lock of a dead process is released: that of the task queue by the pusher,
+that of the result queue by the monitor that replaces the dead one. This relies on what django-q2's queues are
+underneath: ``multiprocessing.Queue``, whose reading end has one lock (``_rlock``), and processes that know their
+arguments. See decision 34.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from temporalex_django.liveness.process_identity import identity_of
 
 _PID = struct.Struct("q")
 _TASKS, _RESULTS = 0, _PID.size
-#: Made before the cluster forks, hence shared by all its processes.
+#: The pids of the processes that hold the locks. It is made before the cluster forks, so all its processes share it.
 _holders = mmap.mmap(-1, 2 * _PID.size)
 
 
 class _TrackedLock:
-    """The lock of a queue's reading end; while a process holds it, its pid is written down."""
+    """The lock of a queue's reading end, which records the pid of the process that holds it."""
 
     def __init__(self, lock: Any, offset: int) -> None:
         self.lock = lock
@@ -37,6 +38,7 @@ class _TrackedLock:
         return got
 
     def release(self) -> None:
+        # Before the release: afterwards it could erase the pid of the next holder.
         _PID.pack_into(_holders, self.offset, 0)
         self.lock.release()
 
@@ -48,10 +50,10 @@ class _TrackedLock:
 
 
 class _ForkHook:
-    """What ``multiprocessing`` tells of each process that it forks."""
+    """The object that ``multiprocessing`` calls in each process that it forks."""
 
     def replace_lock(self) -> None:
-        """In the child, before its function: whoever reads a queue of the cluster does so under a noted lock."""
+        """Give the child, before its function runs, a tracked lock for the queue of the cluster that it reads."""
         match _target_module(), _process_arguments():
             case "django_q.worker", (queue, *_):
                 queue._rlock = _TrackedLock(queue._rlock, _TASKS)  # noqa: SLF001
@@ -65,7 +67,7 @@ util.register_after_fork(_fork_hook, _ForkHook.replace_lock)
 
 
 def release_dead_reader() -> None:
-    """In the pusher: let go of the lock of the task queue if the process that holds it is gone."""
+    """Release the lock of the task queue if the process that holds it is gone; for the pusher."""
     (pid,) = _PID.unpack_from(_holders, _TASKS)
     if pid and not _is_alive(pid) and _target_module() == "django_q.pusher":
         queue, *_ = _process_arguments()
@@ -79,7 +81,7 @@ def _release_lock(lock: Any, offset: int) -> None:
 
 
 def _target_module() -> str:
-    """The module of the function that this process runs for the cluster."""
+    """Return the module of the function that this process runs for the cluster."""
     return getattr(getattr(process.current_process(), "_target", None), "__module__", "")
 
 

@@ -1,6 +1,6 @@
 """One worker of a django-q2 cluster.
 
-``python -m temporalex_django.workers.q2.worker_process PID``, the pid being that of the pusher that wants it.
+It is run as ``python -m temporalex_django.workers.q2.worker_process PID``, with the pid of the pusher that starts it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOOK_EVERY = 0.2
 
 
 def main(parent: int) -> None:
-    """Advance workflows until told to stop (SIGTERM), or old: then the process ends, and its memory with it.
+    """Advance workflows until SIGTERM comes, or until the process is too old or too large.
 
-    At once with its pusher.
+    The process ends then, and its memory with it. It ends at once with its pusher.
     """
     die_with_parent(parent)
     stop = threading.Event()
@@ -40,7 +40,7 @@ def main(parent: int) -> None:
 
 
 def _watch(stop: threading.Event) -> None:
-    """Tell the worker when to stop."""
+    """Set ``stop`` when the worker is too old, or takes too much memory."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, started_at = get_settings(), time.monotonic()
@@ -56,7 +56,7 @@ def _watch(stop: threading.Event) -> None:
 
 
 def _memory_mb() -> float:
-    """Resident memory of this process; 0.0 where the system does not tell."""
+    """Return the resident memory of this process in megabytes; 0.0 where the system does not report it."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

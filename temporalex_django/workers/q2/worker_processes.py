@@ -1,8 +1,8 @@
 """The workers of a django-q2 cluster: processes that its pusher starts, replaces and ends.
 
-They are children of the pusher and share nothing with the cluster but the log: what happens to its queue does not
-concern them. The pusher in turn is replaced by the cluster's sentinel when it dies; the workers of the dead one end,
-those of the new one take their one.
+They are children of the pusher and share nothing with the cluster but the log, so that its queue does not affect them.
+When the pusher dies, the cluster's sentinel replaces it. The workers of the dead one end, and the new one starts its
+own. See decision 34.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from temporalex_django.workers.q2.queue_locks import release_dead_reader
 log = logging.getLogger("temporalex_django.workers")
 
 _LOOK_EVERY = 0.2
-#: A worker that ends sooner than this is not started again at once.
+#: A worker that ends within this many seconds is not started again at once.
 _SOON = 10.0
 _LONGEST_PAUSE = 5.0
 
 
 class WorkerProcesses:
-    """So many workers, looked after in a thread of this process from ``start`` to ``stop``."""
+    """A number of workers, watched in a thread of this process from ``start`` to ``stop``."""
 
     def __init__(self, number: int) -> None:
         self.workers = [_SupervisedWorker() for _ in range(number)]
@@ -48,6 +48,7 @@ class WorkerProcesses:
         guard = None if limit is None else WorkerGuardian(DjangoStorage().domain, limit)
         while not self._stop.is_set():
             try:
+                # A process of the cluster that was killed while it waited for a task would keep the queue locked.
                 release_dead_reader()
                 for worker in self.workers:
                     worker.ensure_running()
@@ -56,6 +57,7 @@ class WorkerProcesses:
             except Exception as exc:  # noqa: BLE001 - the others go on
                 log.error("looking after the workers of this cluster failed, going on: %s", error_line(exc))
             self._stop.wait(_LOOK_EVERY)
+            # A process whose parent has died gets another parent.
             if os.getppid() != self._sentinel:
                 log.error("this cluster has lost its sentinel: its workers end")
                 break
@@ -64,9 +66,9 @@ class WorkerProcesses:
             guard.stop()
 
     def stop(self) -> None:
-        """Tell all to finish, and return when they are gone.
+        """Tell all workers to finish, and return when they are gone.
 
-        Who does not leave in time is killed: others take what it had.
+        Workers that do not leave in time are killed: others take what they had.
         """
         self._stop.set()
         self._thread.join()
@@ -120,7 +122,7 @@ class _SupervisedWorker:
 
 
 def _spawn_worker() -> subprocess.Popen[bytes]:
-    """A process of this interpreter, this project and these settings, in the cluster's group."""
+    """Start a process of this interpreter, this project and these settings, in the cluster's group."""
     environment: dict[str, Any] = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": django_settings.SETTINGS_MODULE,

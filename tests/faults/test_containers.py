@@ -128,8 +128,10 @@ def test_what_kills_its_worker_is_found_in_containers(
         wait_for(over, seconds=_SECONDS if SCALE > 1 else 3 * _SECONDS, what="the killer to be found")
         took = time.monotonic() - began
         wait_for(lambda: not one.look() and not two.look() and not _open(others), what="its neighbours")
-        # a guardian testifies before it ends
-        wait_for(lambda: (one.look(), two.look()) and one.deaths + two.deaths >= 3, what="the last one to end")
+        # A guardian testifies before it ends, so its worker may end last. Without one, a worker that is late on a busy
+        # machine counts as a death without an explanation, and two deaths are enough (decision 22).
+        least = 3 if survivor == "guardian" else 2
+        wait_for(lambda: (one.look(), two.look()) and one.deaths + two.deaths >= least, what="the last one to end")
         print(f"\n  {one.deaths + two.deaths} deaths, {took:.1f} s, neighbours {time.monotonic() - began:.1f} s")
 
     assert one.deaths + two.deaths <= (4 if survivor == "nothing" else 3)

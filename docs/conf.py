@@ -49,11 +49,11 @@ nitpick_ignore_regex = [
     ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
     ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
-    # Of Django, in the words of whoever has it; what a step and a queue declare.
+    # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
     ("py:.*", r"temporalex_django\.(core\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
-    ("py:.*", r"temporalex_django\.authoring\.(activity\.(_Decorator|Options|Changes)|typed\.Runs|facade\.Startable)"),
+    ("py:.*", r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)"),
 ]
 
 #: What users import. Of modules without ``__all__`` every name that they define and that has no underscore is public.
@@ -75,7 +75,7 @@ PUBLIC = (
 
 
 def names(module: ModuleType) -> list[str]:
-    """What is public in a module.
+    """Return the public names of a module.
 
     ``__all__``, else the functions, classes and signals that it defines and that have no underscore.
     """
@@ -99,7 +99,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def without_docstring(name: str, value: Any) -> Iterator[str]:
-    """Which of the value itself, its public methods and properties have none. An inherited docstring counts."""
+    """Yield the value and its public methods and properties that have no docstring. An inherited docstring counts."""
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         return  # a value: its page shows the comment above it
     if not inspect.getdoc(value):
@@ -115,7 +115,7 @@ def without_docstring(name: str, value: Any) -> Iterator[str]:
 
 
 def undocumented(shown: set[str]) -> list[str]:
-    """What is wrong: public names without docstring, and those that are not among the names ``shown`` on the pages."""
+    """Return the findings: public names without a docstring, and those that no page shows."""
     found = []
     there = {id(value) for name, value in public() if name in shown}  # under one of its names is enough
     for name, value in public():
@@ -132,5 +132,5 @@ def check(app: Sphinx, *_: Any) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """What Sphinx calls."""
+    """Connect the check to Sphinx."""
     app.connect("env-check-consistency", check)

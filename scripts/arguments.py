@@ -1,8 +1,8 @@
-"""Try the table of public arguments: each test must fail when its argument has no effect.
+"""Try the table of public arguments: each test must fail if its argument has no effect.
 
 ``python scripts/arguments.py [OWNER…]``.
 
-A run of pytest for each argument, on SQLite: some minutes for all of them.
+It runs pytest for each argument, on SQLite; all of them take some minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLE = ROOT / "tests" / "structure" / "public_arguments.toml"
 
 
 def survives(owner: str, name: str, test: str) -> bool:
-    """Whether the test passes although nobody has given the argument; one with processes of its own is not tried."""
+    """Return True if the test passes without the argument. A test with its own processes is not tried."""
     if test.startswith("faults/"):
         return False
     command = [
@@ -41,7 +41,7 @@ def survives(owner: str, name: str, test: str) -> bool:
 
 
 def main(owners: list[str]) -> int:
-    """The number of arguments that nothing misses."""
+    """Return the number of arguments that no test needs."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     table.pop("without effect")
     found = 0

@@ -1,7 +1,9 @@
-"""Which test proves which behaviour: ``python scripts/conformance.py [TX,ST]``, or ``make conformance ROWS=TX,ST``.
+"""Write the tests that prove each behaviour.
+
+``python scripts/conformance.py [TX,ST]``, or ``make conformance ROWS=TX,ST``.
 
 A test names rows of ``docs/reference/behaviours.toml`` in its docstring, or in the id of its case where a table has one
-row a case. This collects them through pytest itself, so that cases and hosts are the real ones, and writes
+row per case. This script collects them through pytest itself, so that cases and hosts are the real ones, and writes
 ``docs/reference/conformance.md``.
 """
 
@@ -29,19 +31,19 @@ HOSTS = ("memory", "memory-evicted", "database", "database-evicted")
 ROW = re.compile(r"\b[A-Z]{2}-\d{3}\b")
 _OUTPUT = "TX_CONFORMANCE"
 
-#: Test functions as "path::name", and for each row the hosts of the cases that name it ("" for a test that has no
-#: host).
+#: For each test function, as "path::name", the rows that it names, and for each row the hosts of its cases ("" for a
+#: test that has no host).
 Named = dict[str, dict[str, set[str]]]
 
 
 def behaviours() -> list[tuple[str, dict[str, dict[str, str]]]]:
-    """Title and rows of each group, in the order of the file. A row: ``mark`` and ``does``."""
+    """Return title and rows of each group, in the order of the file. A row has ``mark`` and ``does``."""
     stored = tomllib.loads((REFERENCE / "behaviours.toml").read_text(encoding="utf-8"))
     return [(group["title"], group["rows"]) for group in stored["groups"]]
 
 
 class Collector:
-    """Plugin of the pytest run that only collects: what each case names, and where it runs."""
+    """A plugin of the pytest run that only collects: the rows that each case names, and its host."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         cases = [
@@ -57,7 +59,7 @@ class Collector:
 
 
 def collected() -> Named:
-    """What the tests name. Raises ``SystemExit`` with pytest's output when they cannot be collected."""
+    """Return the rows that the tests name. Raises ``SystemExit`` with pytest's output if they cannot be collected."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "cases.json"
         done = subprocess.run(
@@ -79,18 +81,18 @@ def collected() -> Named:
 
 
 def missing(named: Named, groups: list[str]) -> list[str]:
-    """Rows of these groups that no test names."""
+    """Return the rows of these groups that no test names."""
     return [row for _, rows in behaviours() for row in rows if row[:2] in groups and row not in named]
 
 
 def unknown(named: Named) -> dict[str, list[str]]:
-    """Rows that tests name and that do not exist, with these tests."""
+    """Return the rows that tests name and that do not exist, with these tests."""
     known = {row for _, rows in behaviours() for row in rows}
     return {row: sorted(named[row]) for row in sorted(named) if row not in known}
 
 
 def page(named: Named) -> str:
-    """The page, as it is to be stored."""
+    """Return the text of the page."""
     lines = [
         "# Conformance",
         "",

@@ -6,9 +6,9 @@
     python -m scripts.embedded_postgres run -- pytest tests/integration     # the command sees DATABASE_URL
     python -m scripts.embedded_postgres serve                               # prints DATABASE_URL, stays until Ctrl-C
 
-Only the wheel's programs are used, not its Python code: that opens the permissions of every folder above the data
-directory and registers clean-up handlers in whoever imports it. Here the server is a plain child of the process that
-asked for it, listens on a Unix socket only, and ends with that process, even when the process is killed (Linux).
+This module uses only the wheel's programs, not its Python code, which opens the permissions of every folder above the
+data directory and registers clean-up handlers in every process that imports it. Here the server is a plain child of the
+process that started it, listens on a Unix socket only, and ends with that process, even if it is killed (Linux).
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ class EmbeddedPostgres:
             temp = Path("/tmp")  # noqa: S108 - the directory made below is private to the server's user
         self.socket_dir = temp / f"tx-pg-{digest}"
         self.account = _unprivileged_account()
-        # As root the server runs as somebody else, who may not be able to reach a checkout in a private folder.
+        # If we are root, the server runs as another user, who may not be able to reach a checkout in a private folder.
         reachable = self.account is None or _others_may_enter(self.wanted_dir.parent)
         self.data_dir = self.wanted_dir / "data" if reachable else temp / f"tx-pg-{digest}-data" / "data"
 
     @property
     def log_file(self) -> Path:
-        """What the server says, while it starts and later."""
+        """The log of the server, from its start on."""
         return self.data_dir.parent / "postgres.log"
 
     def start(self) -> EmbeddedPostgres:
-        """Start the server unless one is running over the same directory; return when it takes connections."""
+        """Start the server unless one runs on the same directory; return when it accepts connections."""
         if self._is_ready():
             return self
         binaries = self._binaries()
@@ -93,8 +93,8 @@ class EmbeddedPostgres:
                 stdout=log,
                 stderr=log,
                 cwd=self.data_dir.parent,
-                start_new_session=True,  # Ctrl-C is for the program that uses the server; it stops the server last
-                preexec_fn=die_with_parent  # noqa: PLW1509 - not when there may be other threads
+                start_new_session=True,  # Ctrl-C goes to the program that uses the server, which stops the server last
+                preexec_fn=die_with_parent  # noqa: PLW1509 - only in the main thread
                 if threading.current_thread() is threading.main_thread()
                 else None,
                 **self._identity(),
@@ -137,7 +137,7 @@ class EmbeddedPostgres:
         newest = max(installs, key=lambda path: int(path.name.removeprefix("pginstall") or 0))
         if self.account is None or _others_may_enter(newest / "bin"):
             return newest / "bin"
-        # The checkout is in a private folder: keep one copy per environment where the server's user can read it.
+        # The checkout is in a private folder: keep a copy per environment that the server's user can read.
         digest = hashlib.sha256(os.fsencode(newest)).hexdigest()[:12]
         copy = Path(tempfile.gettempdir()) / f"tx-pg-programs-{digest}"
         if not (copy.is_dir() and copy.stat().st_uid == os.geteuid()):
@@ -153,7 +153,7 @@ class EmbeddedPostgres:
             except OSError:
                 if not (copy.is_dir() and copy.stat().st_uid == os.geteuid()):
                     raise
-                shutil.rmtree(fresh)  # somebody was faster
+                shutil.rmtree(fresh)  # another process was faster
         return copy / package.name / newest.name / "bin"
 
     def _make_folder(self, path: Path) -> None:
@@ -210,21 +210,21 @@ class EmbeddedPostgres:
 
 
 def ensure_server(data_dir: Path | str, **options: Any) -> dict[str, Any]:
-    """Start or find the server of this directory; return what belongs into ``DATABASES["default"]``.
+    """Start or find the server of this directory; return the settings for ``DATABASES["default"]``.
 
-    A server that this call started stops when this process ends. The keywords are those of `EmbeddedPostgres`.
+    A server that this call started stops when this process ends. The keywords are those of ``EmbeddedPostgres``.
     """
     return database_settings(EmbeddedPostgres(data_dir, **options).start().url())
 
 
 def database_settings(url: str) -> dict[str, Any]:
-    """Translate a DATABASE_URL of PostgreSQL into Django's form."""
+    """Return Django's settings for a DATABASE_URL of PostgreSQL."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql", "psql"}:
         message = f"DATABASE_URL must begin with postgresql://, not {parts.scheme}://"
         raise ValueError(message)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    # urlsplit().hostname lowers its case, which a socket's path does not survive.
+    # urlsplit().hostname lowers the case, which would change the path of a socket.
     host = parts.netloc.rpartition("@")[2]
     host = host if host.endswith("]") else (host.rpartition(":")[0] or host) if ":" in host else host
     return {
@@ -239,7 +239,7 @@ def database_settings(url: str) -> dict[str, Any]:
 
 
 def _unprivileged_account() -> pwd.struct_passwd | None:
-    """Return who the server runs as when we are root: PostgreSQL refuses to run as root."""
+    """Return the account of the server if we are root, else None: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "pgserver", "nobody"):
@@ -257,7 +257,7 @@ def _others_may_enter(path: Path) -> bool:
 
 
 def die_with_parent() -> None:
-    """In a child, before its program: ask Linux for SIGINT when whoever started it is gone, however it went."""
+    """Have Linux send SIGINT when the parent ends, however that happens; runs in a child before its program."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
 

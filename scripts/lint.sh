@@ -29,6 +29,7 @@ step "import-contracts" $bin/lint-imports --cache-dir .import_linter_cache
 step "migrations" $bin/python manage.py makemigrations --check --dry-run
 step "system-checks" $bin/python manage.py check
 step "codespell" $bin/python -m codespell_lib
+step "prose" $bin/python scripts/prose.py
 step "changelog" $bin/towncrier build --draft
 
 wait

@@ -23,9 +23,9 @@ SKIPPED = ("migrations", "__pycache__", "reference/messages.md", "reference/conf
 LONGEST = 40
 
 OPENING = re.compile(r"(?:What|Of|The same|Those|Whoever|Whether|Who|How|That|Where|Which|Why|Nobody)\b")
-PERSON = re.compile(r"\b(?:[Ww]hoever|he|He|him|his|His)\b")
+PERSON = re.compile(r"\b(?:(?i:whoever)|he|He|him|his|His)\b")
 REPLACED = re.compile(
-    r"(?i)\b(?:lone (?:activit\w+|tasks?)|(?:takes?|has|gives?) the wheel|bur(?:y|ied)|rings? (?:for|the)|left to others"
+    r"(?i)\b(?:lone (?:activity|activities|tasks?)|(?:takes?|has|gives?) the wheel|bur(?:y|ied)|rings? (?:for|the)|left to others"
     r"|steer(?:s|ed|ing)? (?:a|the) runs?|dead locks|pumps?)\b"
 )
 CODE = re.compile(r"``[^`]*``|`[^`\n]*`|\[([^\]]*)\]\([^)]*\)|https?://\S+")

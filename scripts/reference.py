@@ -125,7 +125,7 @@ def commands_page() -> str:
         *(f"| {status} | {text} |" for status, text in exit_codes.MEANINGS.items()),
         "",
         "Commands do everything, in the name of the account of the operating system, which the audit notes; with `--as-user NAME` they do what",
-        "that user may do, to the runs that there are for him. `--settings`, `--pythonpath`, `--traceback`, `--verbosity` and their kin may",
+        "that user may do, to the runs that exist for them. `--settings`, `--pythonpath`, `--traceback`, `--verbosity` and their kin may",
         "stand behind the subcommand as well.",
     ]
     for name, parser in _subparsers(Command().create_parser("manage.py", "temporalex")).items():
@@ -150,7 +150,7 @@ def _usage(parser: Any) -> list[str]:
 
 
 def _label(action: Any) -> str | None:
-    """As a reader writes it; None for what is in every command."""
+    """Return an argument as a reader writes it, or None for one that every command has."""
     if argparse.SUPPRESS in (action.help, action.dest) or action.dest == "help":
         return None
     if isinstance(action, argparse._SubParsersAction):
@@ -162,7 +162,7 @@ def _label(action: Any) -> str | None:
 
 
 def _nested(parser: Any) -> list[str]:
-    """What stands behind a subcommand that has subcommands."""
+    """Return the lines below a subcommand that has subcommands."""
     lines = []
     for name, one in _subparsers(parser).items():
         lines.append(f"- `{name}`: {_escaped(one.description or '')}")
@@ -173,7 +173,7 @@ def _escaped(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("%%", "%").replace("``", "`")
 
 
-#: What an event says, in the words of the glossary.
+#: The meaning of each event, in the words of the glossary.
 _EVENTS = {
     "WorkflowStarted": "the run began: its input, class, version, seed, engine number",
     "ActivationStarted": "an activation began; everything up to the next one is of one moment and one transaction",
@@ -287,7 +287,7 @@ def messages_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: What is told otherwise than as the message of an error: title, cause and mend, and where it is said.
+#: Texts that are not messages of errors: title, cause and remedy, and the modules that have them.
 _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "definitions": (
         "Wrong definitions",
@@ -354,7 +354,7 @@ _FEWEST_WORDS = 5
 
 
 def _told(place: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Sentences of a module that are no messages of errors, each with its section."""
+    """Yield the sentences of a module that are not messages of errors, each with its section."""
     section = next((name for name, (*_, places) in _SECTIONS.items() if place.startswith(places)), None)
     for node in ast.walk(tree):
         found: list[ast.expr] = []
@@ -392,7 +392,7 @@ def _sources() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def _text(node: ast.expr) -> str | None:
-    """A text of the source, with `…` for what it takes in; None: it is made elsewhere."""
+    """Return a text of the source, with ``…`` for each inserted value, or None if it is made elsewhere."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -404,7 +404,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _literal(text: str) -> str:
-    """Shown as it is."""
+    """Return a text as inline code of Markdown."""
     text = re.sub("…+", "…", " ".join(text.split()))
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 

@@ -2,12 +2,12 @@
 
 ``python -m benchmarks run [--db sqlite] [--only one,update,...] [--peers dbos,absurd] [--json FILE]``
 
-A benchmark of ours runs on a PostgreSQL server (of DATABASE_URL, or an embedded one that ends with this command), or on
-SQLite. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
-absent, never as zero. Each row ends by itself in less than two minutes; what is not done then is said. Those that take
-minutes run when they are named, ``grown`` after ``python -m benchmarks data``.
+Our benchmarks run on a PostgreSQL server (the one of DATABASE_URL, or an embedded one that ends with this command), or
+on SQLite. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
+absent, never as zero. Each row ends within two minutes, and reports the parts that were not done by then. Rows that
+take minutes run only if you name them, and ``grown`` only after ``python -m benchmarks data``.
 
-``data`` builds a database of a million closed runs; ``plans`` writes how hot statements are planned into NOTES.md;
+``data`` builds a database of a million closed runs. ``plans`` writes the plans of hot statements into NOTES.md.
 ``results FILE...`` writes the figures of these files into RESULTS.md.
 """
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _leave(number: int, _frame: Any) -> None:
-    """What was started is ended on the way out, and whoever is impatient does not keep it from that."""
+    """Leave on a signal and ignore further ones, so that the processes that were started are ended on the way out."""
     for one in _BREAKS:
         signal.signal(one, signal.SIG_IGN)
     break_off(SystemExit(128 + number))
@@ -123,7 +123,7 @@ def _known(parser: argparse.ArgumentParser, text: str, known: Any, what: str) ->
 
 
 def _run(options: argparse.Namespace) -> int:
-    """1 when a benchmark of ours failed."""
+    """Run the benchmarks and return 1 if one of ours failed, otherwise 0."""
     figures: dict[str, Any] = {"machine": _machine(options.database)}
     wanted = [(name, rows.ROWS[name]) for name in options.only]
     with _collecting(options.gc):
@@ -146,7 +146,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _judged(figures: dict[str, Any], file: Path | None) -> str:
-    """The figures as JSON, with ratios and goals, in the file too."""
+    """Return the figures as JSON, with ratios and goals, and write them to the file if there is one."""
     if (above := goals.latency_above(figures.get("latency", {}))) is not None:
         figures["latency"]["above_dbos_and_a_notify_ms"] = above
     ratios = goals.compared(figures)
@@ -158,13 +158,13 @@ def _judged(figures: dict[str, Any], file: Path | None) -> str:
 
 
 def _measure(name: str, row: rows.Row, options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Ours, then the peers; all of it within the time of a row. What is known is kept when somebody has enough."""
+    """Measure ours and then the peers, all within the time of a row; an interrupt keeps the figures found so far."""
     began, found = time.monotonic(), figures.setdefault(name, {})
     sides = ["ours", *(peer for peer in row.peers if peer in options.peers)]
     for done, side in enumerate(sides):
         _say(f"{name}: {side} …")
         left = row.seconds - (time.monotonic() - began)
-        if side != "ours":  # what one peer does not use the next ones have
+        if side != "ours":  # time that one peer does not use is left for the next ones
             left = max(left, 0.0) / (len(sides) - done)
         try:
             with within(left) if row.seconds else _unlimited():
@@ -172,16 +172,16 @@ def _measure(name: str, row: rows.Row, options: argparse.Namespace, figures: dic
         except (TooLong, TimeoutError) as exc:
             found[side] = {"absent": str(exc)}
             _forget_connections()
-        except Exception:  # noqa: BLE001 - the others are measured all the same
+        except Exception:  # noqa: BLE001 - the others are measured anyway
             found[side] = {"failed": traceback.format_exc()}
             _say(found[side]["failed"])
             _forget_connections()
     found["seconds"] = round(time.monotonic() - began, 1)
-    _judged(figures, options.json)  # whoever breaks the rest off has these
+    _judged(figures, options.json)  # kept if the rest is interrupted
 
 
 def _forget_connections() -> None:
-    """One that was in the middle of something takes nothing more."""
+    """Close the connections: one that was interrupted in a statement is not usable any more."""
     if "DJANGO_SETTINGS_MODULE" in os.environ:
         from django.db import connections
 

@@ -1,4 +1,4 @@
-"""Many starts at once, made by the database itself: what a benchmark is not about must not take its time."""
+"""Many starts at once, made by the database itself, so that they take no time of the benchmark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from django.db import connection, transaction
 
 
 def queue(cls: Any, count: int, args: Any = None) -> None:
-    """Start ``count`` runs: all are there at once, like one that was started and copied. Needs no unique id."""
+    """Start ``count`` runs that appear at once: one is started, and the database copies it.
+
+    The class must not need a unique id.
+    """
     from temporalex_django.models import Chain, Instance
 
     if count < 1:
@@ -47,7 +50,7 @@ def queue(cls: Any, count: int, args: Any = None) -> None:
 
 
 def _after(first: UUID) -> str:
-    """SQL of an id that sorts behind the first one, by a number ``n``, as ids do that are drawn one after the other."""
+    """Return SQL of an id that sorts after the first one, in the order of ``n``, like ids drawn one after the other."""
     soon = f"{(first.int >> 80) + 1:012x}"
     return (
         f"('{soon[:8]}-{soon[8:]}-7000-8' || lpad(to_hex(n >> 16), 3, '0') || '-' || lpad(to_hex(n & 65535), 4, '0')"

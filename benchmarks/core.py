@@ -2,7 +2,7 @@
 
 Time is CPU time of this process.
 
-Each figure is the best of its rounds: the others say how busy the machine was.
+Each figure is the best of its rounds: the others show how busy the machine was.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def replay(count: int, rounds: int) -> dict[str, Any]:
-    """Events/s from history to executor.
+    """Measure events/s from history to executor.
 
-    Of one run with ``count`` activities, and of carts with as many messages together.
+    The histories are one run with ``count`` activities, and carts with as many messages together.
     """
     env = WorkflowEnvironment()
     steps = env.start(flows.Steps, count).history()
@@ -41,14 +41,14 @@ def replay(count: int, rounds: int) -> dict[str, Any]:
 
 
 def steps(count: int, rounds: int) -> dict[str, Any]:
-    """Activity steps/s of one run: each an activation that brings the last result and asks for the next activity."""
+    """Measure activity steps/s of one run; each activation brings the last result and asks for the next activity."""
     return {"steps_per_s": _rate(count, lambda: _steps(count), rounds)}
 
 
 def fan(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """µs a branch of one ``parallel``.
+    """Measure µs a branch of one ``parallel``.
 
-    All results in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
+    There are three ways: all results in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
     """
     return {
         "at_once": _growth(sizes, lambda size: _fan(size, size), rounds),
@@ -58,9 +58,9 @@ def fan(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def long(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """µs a signal through one phase.
+    """Measure µs a signal through one phase.
 
-    All in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
+    There are three ways: all in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
     """
     return {
         "at_once": _growth(sizes, lambda size: _long(size, size), rounds),
@@ -70,9 +70,9 @@ def long(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def memory(count: int) -> dict[str, Any]:
-    """Bytes of a parked executor: a cart with ten items in its phase, and a run that waits for one activity.
+    """Measure bytes of a parked executor: a cart with ten items in its phase, and a run that waits for one activity.
 
-    The middle of a tenth as many as are asked for.
+    The figures are averages over ``count`` / 10 executors.
     """
     count = max(count // 10, 1)
     return {
@@ -157,7 +157,7 @@ def _executor(workflow: type[Workflow], id: str = "1") -> Executor:
 
 
 def _bytes(count: int, park: Callable[[int], Executor]) -> int:
-    park(0).evict()  # what the first one leaves behind for all belongs to none
+    park(0).evict()  # objects that the first one creates for all belong to none
     gc.collect()
     tracemalloc.start()
     try:
@@ -176,14 +176,14 @@ def _rate(count: int, once: Callable[[], object], rounds: int) -> int:
 
 
 def _growth(sizes: Sequence[int], once: Callable[[int], None], rounds: int) -> dict[str, Any]:
-    """µs a unit for each size, and what it grows by from 100 (or the smallest) to the largest."""
+    """Return µs a unit for each size, and the growth from 100 (or the smallest) to the largest."""
     costs = {size: _cost(size, once, rounds) for size in sizes}
     shown: dict[str, Any] = {f"us_at_{size}": round(cost, 2) for size, cost in costs.items()}
     return {**shown, "growth": round(costs[max(costs)] / costs.get(100, costs[min(costs)]), 2)}
 
 
 def _cost(size: int, once: Callable[[int], None], rounds: int) -> float:
-    """µs a unit. Small sizes are repeated, so that a round is long enough to be measured."""
+    """Return µs a unit. Small sizes are repeated, so that a round is long enough to be measured."""
     times = max(1_000 // size, 1)
 
     def several() -> None:

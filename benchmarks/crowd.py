@@ -13,15 +13,15 @@ from benchmarks.processes import cpu_seconds, family, memory_mb, worker
 
 _MONTH: Final = 30 * 86_400.0
 _LONGEST: Final = 75.0
-#: So many are started at once, the next ones when these are asleep: a worker that keeps up.
+#: Runs that start at once; the next ones start when these are asleep, so that the worker keeps up.
 _PORTION: Final = 500
 
 
 def parked(runs: int, idle: float) -> dict[str, Any]:
-    """Bytes in the database a run that sleeps for a month; memory and idle time of the worker that put them there.
+    """Measure bytes in the database per run that sleeps for a month, and memory and idle CPU time of the worker.
 
-    It is watched for ``idle`` seconds in which it has nothing to do. They arrive one portion after the other, sixty
-    times as fast as 50 a second, so the server that runs here vacuums sixty times as often as by default.
+    The worker is watched for ``idle`` seconds in which it has nothing to do. Runs arrive one portion after the other,
+    sixty times as fast as 50 a second, so the server that runs here vacuums sixty times as often as by default.
     """
     empty, few = _bytes(), min(runs, 4 * _PORTION)
     with worker() as child:
@@ -29,7 +29,7 @@ def parked(runs: int, idle: float) -> dict[str, Any]:
             until = time.monotonic() + _LONGEST
             _arrive(few, until)
             early = memory_mb(family(child.pid))
-            with suppress(TimeoutError):  # as many as are asleep by then on this machine: their number is said
+            with suppress(TimeoutError):  # the figures have the number of those that are asleep by then
                 _arrive(runs, until)
         late = memory_mb(family(child.pid))
         asleep = _asleep()
@@ -57,7 +57,7 @@ def _arrive(runs: int, until: float) -> None:
 
 
 def wake(timers: int) -> dict[str, Any]:
-    """Seconds from the moment at which so many timers are due until all runs have ended."""
+    """Measure seconds from the moment at which so many timers are due until all runs have ended."""
     from temporalex_django.models import Instance
 
     with worker():
@@ -68,7 +68,7 @@ def wake(timers: int) -> dict[str, Any]:
         _put_to_sleep(timers, due)
         asleep = _asleep()
         time.sleep(max(due - time.time(), 0))
-        late = time.time()  # when this machine was too slow to have put all of them to sleep
+        late = time.time()  # if this machine was too slow to put all of them to sleep
         ended = Instance.objects.filter(status="completed")
         wait_until(lambda: ended.count() >= timers, seconds=60, every=0.05)
         seconds = time.time() - max(due, late if asleep < timers else due)

@@ -1,4 +1,4 @@
-"""``day``: carts of the demo: web server, provider, cluster and customers on this machine, as fast as they can."""
+"""``day``: carts of the demo, with web server, provider, cluster and customers on this machine at full speed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.processes import process
 from benchmarks.server import ROOT
 
 _DAY: Final = ROOT / "example_project" / "data" / "2017-06-14"
-#: So many seconds of the day in one of ours, and a short time to confirm: customers are not what is waited for.
+#: Seconds of the day in one real second, and a short time to confirm: nothing has to wait for customers.
 _SPEED: Final = "20000"
 
 
 def run(database: str, carts: int) -> dict[str, Any]:
-    """Carts/s over the first ones of the day, how long updates took, and whether everything reconciles (0)."""
+    """Measure carts/s over the first ``carts`` of the day, times of updates, and the exit code (0: it reconciles)."""
     with tempfile.TemporaryDirectory(prefix="tx-day-") as folder:
         report = Path(folder) / "report.json"
         command = [
@@ -48,7 +48,7 @@ def run(database: str, carts: int) -> dict[str, Any]:
 
 
 def _first(carts: int, folder: Path) -> Path:
-    """A day of so many baskets, beside its products."""
+    """Write a day of so many baskets, with its products beside it, and return its path."""
     shutil.copy(_DAY / "products.csv", folder)
     head, *lines = (_DAY / "basket_lines.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     wanted = list(dict.fromkeys(_basket(line) for line in lines))[:carts]

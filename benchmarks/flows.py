@@ -1,4 +1,4 @@
-"""The workflows that the figures of the pure executor are taken with."""
+"""The workflows that measure the pure executor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Steps(Workflow):
 
 
 class Fan(Workflow):
-    """As many branches as asked for, an activity in each."""
+    """As many branches as its argument says, an activity in each."""
 
     async def run(self, args: int) -> Ok[int]:
         return Ok(len(await api.parallel([partial(double, number) for number in range(args)])))
 
 
 class Long(Workflow):
-    """One phase that counts signals until it has as many as asked for."""
+    """One phase that counts signals until it has as many as its argument says."""
 
     async def run(self, args: int) -> Ok[int]:
         def count(step: int, seen: int) -> NoReply | Stop:
@@ -41,7 +41,7 @@ class Long(Workflow):
 
 
 class Cart(Workflow):
-    """Updates and signals, a reminder, a fan-out at the end: what a shop does."""
+    """A shop's cart: updates and signals, a reminder, a fan-out at the end."""
 
     async def run(self, args: Any) -> Ok[int]:
         def add(item: dict[str, Any], state: dict[str, Any]) -> Reply:

@@ -1,4 +1,4 @@
-"""What is wanted of the figures, and the ratios between ours and those of peers. Pure: from JSON to JSON."""
+"""The goals of the figures, and the ratios between ours and those of peers. Pure: from JSON to JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: The figure by which a row is compared, where the same work is done: a rate, or (``_ms``) a time.
+#: The figure that compares a row with peers that do the same work: a rate, or (``_ms``) a time.
 FIGURES: Final = {
     "one": "workflows_per_s",
     "ten": "steps_per_s",
@@ -70,9 +70,9 @@ GOALS: Final = (
 
 
 def compared(figures: Mapping[str, Any]) -> dict[str, float]:
-    """``one_vs_dbos`` and so on: how many times as good ours is, in one run on one machine.
+    """Return ratios such as ``one_vs_dbos``: how many times as good ours is, in one run on one machine.
 
-    A peer that is absent, or does not have the work, has no ratio.
+    A peer that is absent, or does not do the same work, has no ratio.
     """
     found = {}
     for row, figure in FIGURES.items():
@@ -86,7 +86,7 @@ def compared(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def judged(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The goals of which there is a figure: what is wanted, what is, and whether that is enough."""
+    """Return the goals that have a figure, each with its bound, its value and whether it is met."""
     database = figures.get("machine", {}).get("database", "postgres")
     found = []
     for goal in GOALS:
@@ -101,7 +101,7 @@ def judged(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def latency_above(row: Mapping[str, Any]) -> float | None:
-    """By how many ms start to result takes longer than DBOS takes within a process, and a NOTIFY."""
+    """Return the ms by which start to result exceeds that of DBOS within a process plus a NOTIFY."""
     parts = [_at(row, path) for path in ("ours.p50_ms", "dbos.p50_ms", "ours.notify.p50_ms")]
     ours, theirs, notify = parts
     return None if ours is None or theirs is None or notify is None else round(ours - theirs - notify, 3)

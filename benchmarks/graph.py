@@ -1,6 +1,6 @@
 """``graph``: ten-step graphs against the same steps as a function workflow.
 
-And the cost of a step in small and large graphs.
+It also measures the cost of a step in small and large graphs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from benchmarks.measures import wait_until
 from benchmarks.processes import worker
 
 _AT_ONCE = 10
-#: Another round is begun until then, so that the last one ends in time.
+#: Seconds after which no further round begins, so that the last one ends in time.
 _ENOUGH = 45.0
 
 
 def run(count: int, rounds: int) -> dict[str, Any]:
-    """Steps per second of one worker process over a backlog; microseconds a step by size.
+    """Measure steps per second of one worker process over a backlog, and microseconds a step by size.
 
-    The best of at most ``rounds``, and of fewer on a slow machine.
+    Figures are the best of at most ``rounds`` rounds, and of fewer on a slow machine.
     """
     from benchmarks.app import workflows as flows
 
@@ -33,7 +33,7 @@ def run(count: int, rounds: int) -> dict[str, Any]:
             best[cls.name] = max(best.get(cls.name, 0.0), rate)
         for shape, classes in (("chain", flows.CHAINS), ("fan", flows.FANS)):
             for size, cls in classes.items():
-                # as many at a time whatever their size: a chain alone would measure the latency of a turn
+                # the same number at a time for every size: a single run would measure the latency of a turn
                 cost = _seconds(cls, _AT_ONCE, f"s{done}") / (_AT_ONCE * size) * 1e6
                 sizes[shape][size] = min(cost, sizes[shape].get(size, cost))
         done += 1
@@ -48,7 +48,7 @@ def run(count: int, rounds: int) -> dict[str, Any]:
 
 
 def _seconds(cls: Any, runs: int, mark: str) -> float:
-    """From the moment at which all are there for a worker that has done one to the last run that has ended."""
+    """Return the seconds from the commit of all runs, for a worker that has done one, until the last one has ended."""
     from django.db import transaction
 
     from temporalex_django.models import Instance

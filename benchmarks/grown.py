@@ -1,4 +1,4 @@
-"""``grown``: what a run costs beside a million closed ones with their histories, against the empty database.
+"""``grown``: the cost of a run beside a million closed ones with their histories, against the empty database.
 
 ``python -m benchmarks data`` builds that database, which takes minutes, and keeps it in ``var/bench-data``.
 """
@@ -18,14 +18,14 @@ from benchmarks.processes import worker
 
 NAME: Final = "bench_data"
 ABSENT: Final = f"there is no database {NAME}: run `make bench-data` first"
-#: Of a thousand runs that are made seventy are open.
+#: Of a thousand runs that are made, seventy are open.
 _CLOSED: Final = 0.93
 _ROUNDS: Final = 2
 _AT_MOST: Final = 3_000
 
 
 def build(runs: int, events: int) -> dict[str, Any]:
-    """Make it anew, with so many closed runs: how large it is, and how long that took."""
+    """Build the database anew with so many closed runs, and return its size and the time that this took."""
     from django.db import connection
 
     from benchmarks import million
@@ -48,7 +48,7 @@ def build(runs: int, events: int) -> dict[str, Any]:
 
 
 def run(count: int, starts: int, updates: int) -> dict[str, Any]:
-    """Workflows/s, starts/s and ms an update, on both in turn; how many times as slow the large one is."""
+    """Measure workflows/s, starts/s and ms an update on both in turn, and how many times as slow the large one is."""
     if not there():
         return {"absent": ABSENT}
     best: dict[str, dict[str, float]] = {}
@@ -71,7 +71,7 @@ def run(count: int, starts: int, updates: int) -> dict[str, Any]:
 
 
 def there() -> bool:
-    """Whether somebody has built it on this server."""
+    """Return True if the database was built on this server."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -101,7 +101,7 @@ def _measured(count: int, starts: int, updates: int) -> dict[str, float]:
 
 
 def counted() -> dict[str, int]:
-    """Runs and events, as the server's statistics know them."""
+    """Return the numbers of runs and events, according to the server's statistics."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -114,7 +114,7 @@ def counted() -> dict[str, int]:
 
 @contextmanager
 def on(name: str) -> Iterator[None]:
-    """Django here, and workers that are started, on this database of the server."""
+    """Let this process and the workers that it starts use this database of the server, until the block ends."""
     from django.core.management import call_command
     from django.db import connection
 

@@ -1,4 +1,4 @@
-"""``guard``: what the determinism guard costs the pure executor, in one run: rounds with it on and off in turn."""
+"""``guard``: the cost of the determinism guard for the pure executor, in rounds with it on and off in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.core.history.activation import Activation, RunInfo
 from temporalex_django.core.history.events import Job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-#: The same flows twice: code that was instrumented once stays so.
+#: These flows are compiled twice, since code that was instrumented once stays so.
 FLOWS = """
 from temporalex_django import Ok, Workflow, activity
 
@@ -51,11 +51,12 @@ class Busy(Workflow):
 
 
 def run(count: int, rounds: int) -> dict[str, Any]:
-    """``steps``: activity steps/s of one run; ``suspects``: the same, with a variable called in each.
+    """Measure the rates with the guard on and off.
 
-    ``calls``: nothing but calls.
+    ``steps``: activity steps/s of one run; ``suspects``: the same steps, each with a call of a variable; ``calls``:
+    nothing but calls.
 
-    Python 3.11 looks at calls only in runs whose code is suspect, for which a variable that is called is enough.
+    On Python 3.11 the guard checks calls only in runs whose code is suspect; a variable that is called is enough.
     """
     before = guard.mode()
     flows = {mode: _flows(mode) for mode in ("on", "off")}

@@ -1,4 +1,4 @@
-"""``latency``, ``update``: how long one caller waits where nothing else is going on."""
+"""``latency``, ``update``: the time that one caller waits on an idle system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _Q2: Final = "temporalex_django.workers.q2.Broker"
 
 
 def latency(calls: int) -> dict[str, Any]:
-    """Start to result of a workflow of one activity, from another process than the worker's: ours, and of django-q2."""
+    """Measure start to result of a workflow of one activity, from another process than the worker's.
+
+    The worker process is ours, and then that of django-q2.
+    """
     from benchmarks.app.workflows import One
 
     def call() -> None:
@@ -28,7 +31,7 @@ def latency(calls: int) -> dict[str, Any]:
 
 
 def update(calls: int) -> dict[str, Any]:
-    """A synchronous update on a run that is parked in a phase: in the request, and through a worker process."""
+    """Measure a synchronous update of a run that is parked in a phase: in the request, and through a worker process."""
     from benchmarks.app.workflows import Parked
 
     handle = Parked.start()
@@ -40,13 +43,13 @@ def update(calls: int) -> dict[str, Any]:
 
 
 def _several(call: Any, calls: int) -> dict[str, float]:
-    for _ in range(5):  # what is only done once
+    for _ in range(5):  # first do the work that is done only once
         call()
     return milliseconds([timed(call) for _ in range(calls)])
 
 
 def _exchanged(call: Any) -> dict[str, int]:
-    """Of one call: how often the server was waited for, and statements that it ended. From the protocol itself."""
+    """Count the waits for the server in one call, and the statements that ended, in the trace of the protocol."""
     from django.db import connection
 
     if connection.vendor == "sqlite":
@@ -68,7 +71,7 @@ def _exchanged(call: Any) -> dict[str, int]:
 
 
 def _notified(calls: int) -> dict[str, float]:
-    """From a NOTIFY on one connection to its arrival on another."""
+    """Measure the time from a NOTIFY on one connection to its arrival on another."""
     import psycopg
 
     url = os.environ["BENCH_DATABASE_URL"]

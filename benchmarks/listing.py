@@ -1,4 +1,4 @@
-"""``listing``: ``temporalex list --json`` over many runs, in a process of its own: how long, and in how much memory."""
+"""``listing``: time and memory of ``temporalex list --json`` over many runs, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from benchmarks.processes import process
 
-#: How many lines are read before the memory is looked at for the first time: all that is loaded once is loaded then.
+#: Lines before the memory is first measured; by then everything that is loaded only once is loaded.
 _FIRST: Final = 10_000
 
 
 def run(runs: int) -> dict[str, Any]:
-    """Lines, seconds, and megabytes of the process after the first lines and at most."""
+    """Measure lines, seconds, and megabytes of the process: after the first lines and at most."""
     from temporalex_django.models import Instance
 
     if Instance.objects.count() < runs:
@@ -45,7 +45,7 @@ def run(runs: int) -> dict[str, Any]:
 
 
 def _megabytes(pid: int, what: str) -> float:
-    """Linux."""
+    """Return a value of the process's status file in megabytes (Linux)."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return round(int(found[1]) / 1024, 1)

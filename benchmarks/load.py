@@ -1,6 +1,7 @@
-"""A generator of load, a process of its own: ``python -m benchmarks.load PORT KIND CLIENTS SECONDS [ID ...]``.
+"""A generator of load, in its own process: ``python -m benchmarks.load PORT KIND CLIENTS SECONDS [ID ...]``.
 
-Each client keeps a connection and sends the next request when it has the answer. Only to this machine. Prints JSON.
+Each client keeps a connection and sends the next request when it has the answer. It sends only to this machine, and
+prints JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main(port: str, kind: str, clients: str, seconds: str, *ids: str) -> None:
     threads = [
         threading.Thread(
             target=_client,
-            # runs of its own for each client: two that update the same one would measure how one waits for the other
+            # each client has its own runs: two that update the same run would measure how one waits for the other
             args=(int(port), kind, ids[n::count], began + float(seconds), took[n], answers[n]),
         )
         for n in range(count)

@@ -1,4 +1,4 @@
-"""Measuring: waits with a deadline, limits, percentiles."""
+"""Tools to measure with: waits with a deadline, limits, percentiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-#: What signals have broken the measurement off with, the first one first.
+#: The errors with which signals have interrupted the measurement, in their order.
 _broken_off: list[BaseException] = []
 
 
@@ -18,9 +18,9 @@ class TooLong(Exception):
 
 
 def break_off(error: BaseException) -> NoReturn:
-    """Raise ``error``, from a signal; and again in the next ``wait_until``.
+    """Raise ``error`` from a signal handler, and again in the next ``wait_until``.
 
-    What a handler raises is lost where Python happens to be in a callback of the collector.
+    An error that a handler raises is lost if Python is in a callback of the garbage collector at that moment.
     """
     _broken_off.append(error)
     raise error
@@ -28,7 +28,7 @@ def break_off(error: BaseException) -> NoReturn:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise ``TooLong`` in the block, which is in the main thread, when it takes longer."""
+    """Raise ``TooLong`` in the block if it takes longer. It must run in the main thread."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         break_off(TooLong(f"not done within {seconds:.0f} s"))
@@ -44,7 +44,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> float:
-    """Wait until ``done()``; the moment (``time.perf_counter``) at which it was seen. Raises ``TimeoutError``."""
+    """Wait until ``done()`` is true and return that moment (``time.perf_counter``). Raises ``TimeoutError``."""
     deadline = time.perf_counter() + seconds
     while not done():
         if _broken_off:
@@ -56,7 +56,7 @@ def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02)
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds that a call takes."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""A database of many runs, as a team has it after a year: made by the server itself in some statements."""
+"""A database of many runs, like that of a team after a year; the server itself makes it, in a few statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECTS: Final = 50_000
 GROUPS: Final = 20
 CLASSES: Final = ("One", "Parked", "Ten", "TenCalls", "Long")
 
-#: Of a thousand runs: most are over, one in fourteen is open.
+#: The status of each of a thousand runs: most have ended, one in fourteen is open.
 _STATUS = """case
   when n % 1000 < 880 then 'completed' when n % 1000 < 910 then 'failed' when n % 1000 < 920 then 'cancelled'
   when n % 1000 < 925 then 'terminated' when n % 1000 < 927 then 'timed_out' when n % 1000 < 930 then 'continued_as_new'
@@ -24,18 +24,18 @@ _NEXT = "(lpad(to_hex(ms + 30000), 12, '0') || '7' || lpad(to_hex((n + 1) % 4096
 _NUMBERS = """select n, at, (extract(epoch from at) * 1000)::bigint as ms from (
   select n, %(now)s::timestamptz - (%(runs)s - n) * interval '{step}' - interval '2 minutes' as at from generate_series(1, %(runs)s) n) s"""
 
-#: Scattered over the whole time, so that a page of them is far apart: one run in five thousand is blocked, and so on.
+#: Scattered over the whole time, so that the rows of a page lie far apart: one run in 5,000 is blocked, and so on.
 _BLOCKED, _PAUSED, _LATE, _CHILD = "n % 5000 = 997", "n % 5000 = 1996", "n % 9000 = 2998", "n % 30000 = 1995"
 _IS_CHILD = "n % 30000 = 1994"  # of the run after it
-#: Of a thousand open runs a hundred and forty ask people; one in ten of these somebody has claimed.
+#: Of a thousand open runs, a hundred and forty ask people; people have claimed one in ten of these.
 _ASKS, _TAKEN = "n % 1000 between 971 and 980", "n % 1000 = 971"
 _TIMER, _ACTIVITY = "n % 1000 between 930 and 944", "n % 1000 between 945 and 960"
 
 
 def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any]:
-    """Fill the tables. So many ``events`` has the history of each of the newest runs, which are this share of all.
+    """Fill the tables. The newest runs, the share ``recorded`` of all, have a history of ``events`` events each.
 
-    Gives the id of the run with a long history, and how large the tables are.
+    Returns the id of the run with a long history, and the sizes of the tables.
     """
     from django.contrib.auth import get_user_model
     from django.contrib.contenttypes.models import ContentType
@@ -46,7 +46,7 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
     encode = codec().encode
     values: dict[str, Any] = {
         "runs": runs,
-        "now": datetime.now(UTC),  # the same in all statements: ids are made of it
+        "now": datetime.now(UTC),  # one time for all statements, because ids are made of it
         "kind": ContentType.objects.get_for_model(get_user_model()).pk,
         "args": encode({"customer": 17, "total": "120.00"}),
         "published": encode({"phase": "approval", "total": "120.00"}),
@@ -129,7 +129,7 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
         ):
             cursor.execute(
                 statement.replace("%", "%%").replace("%%(", "%("), values
-            )  # what is no parameter is a modulo
+            )  # every other percent sign is a modulo
         cursor.execute("vacuum analyze")
         cursor.execute("select run_id from temporalex_chain where open_key = %s", [f"k{_long(runs)}"])
         (long_one,) = cursor.fetchone()
@@ -142,7 +142,7 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
 
 
 def never_due() -> None:
-    """No worker is to touch what has been made: what was due is so in thirty years, and nothing waits for new code."""
+    """Keep workers from the runs that were made: due times move by thirty years, and no run waits for new code."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -154,5 +154,5 @@ def never_due() -> None:
 
 
 def _long(runs: int) -> int:
-    """The number of the run with a long history: one of the last that wait for a message."""
+    """Return the number of the run with a long history: one of the last that wait for a message."""
     return runs - runs % 1000 - 10 if runs > 1000 else 975

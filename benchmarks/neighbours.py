@@ -1,4 +1,4 @@
-"""``crowded``, ``naps``, ``chain``, ``switched``: what one has to do with the others, and with its own past."""
+"""``crowded``, ``naps``, ``chain``, ``switched``: the effect of other runs, and of a run's own past."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LONGEST: Final = 90.0
 
 
 def crowded(crowd: int) -> dict[str, Any]:
-    """Start to result of a small run on one worker: alone, beside a fan-out, and beside as many runs of another class.
+    """Measure start to result of a small run on one worker: alone, beside a fan-out, and beside runs of another class.
 
-    The crowd goes on the whole time; ``left`` is what was left of it at the end.
+    There are as many of these runs as branches. The crowd works the whole time; ``left`` is the rest of it at the end.
     """
     from benchmarks.app.workflows import Branches, Greedy, One
     from temporalex_django.models import ActivityTask, Instance
@@ -32,7 +32,7 @@ def crowded(crowd: int) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     with worker():
-        for _ in range(5):  # what is only done once
+        for _ in range(5):  # first do the work that is done only once
             call()
         found["calm"] = milliseconds([call() for _ in range(_CALM)])
         fan = Branches.start(crowd)
@@ -54,7 +54,7 @@ def _while(left: Callable[[], int], call: Callable[[], float], seconds: float = 
 
 
 def naps(count: int) -> dict[str, Any]:
-    """Seconds until so many ``async`` activities that sleep for a second each, at the same time, have ended."""
+    """Measure seconds until so many ``async`` activities, which sleep for a second at the same time, have ended."""
     from benchmarks.app.workflows import Naps
 
     with worker(BENCH_TEMPORALEX=json.dumps({"ACTIVITY_TASKS": count})):
@@ -65,14 +65,14 @@ def naps(count: int) -> dict[str, Any]:
 
 
 def chain(runs: int) -> dict[str, Any]:
-    """Milliseconds a run of one chain that continues as new so many times: its first runs, and its last ones."""
+    """Measure ms a run of one chain that continues as new so many times: its first runs, and its last ones."""
     from benchmarks.app.workflows import Again
     from temporalex_django.models import Instance
 
     with worker():
         handle = Again.start(runs)
         began = time.perf_counter()
-        with suppress(TimeoutError):  # as many as there are by then on this machine: their number is said
+        with suppress(TimeoutError):  # the figures have the number of runs that there are by then
             wait_until(lambda: handle.describe().status == "completed", seconds=_LONGEST, every=0.2)
         total = time.perf_counter() - began
     ids = Instance.objects.order_by("pk")
@@ -91,7 +91,7 @@ def chain(runs: int) -> dict[str, Any]:
 
 
 def switched(times: int) -> dict[str, Any]:
-    """Seconds from the commit of a switch until a worker takes no more of an activity, and until it does again."""
+    """Measure seconds from the commit of a switch until a worker stops taking an activity, and until it resumes."""
     from benchmarks.app.workflows import Drip
     from temporalex_django.actions.switch_off import SwitchOff
     from temporalex_django.actions.switch_on import SwitchOn
@@ -106,7 +106,7 @@ def switched(times: int) -> dict[str, Any]:
         for _ in range(times):
             SwitchOff("activity", name).execute()
             at, count, quiet = time.perf_counter(), begun.count(), time.perf_counter()
-            while time.perf_counter() - quiet < 0.5:  # so long nothing ended
+            while time.perf_counter() - quiet < 0.5:  # until nothing has ended for this long
                 if (now := begun.count()) != count:
                     count, quiet = now, time.perf_counter()
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""``pages``: each page of the admin and each list of the REST face over many runs, with its statements."""
+"""``pages``: each page of the admin and each list of the REST API over many runs, with its statements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.measures import percentile
 GOAL_MS: Final = 150
 _ROUNDS: Final = 5
 _COUNTED: Final = 501
-#: A page that is slower than that is broken off, and said to be.
+#: A slower page is cancelled, and reported as such.
 _STATEMENT_MS: Final = 4_000
 _LONG_ENOUGH_MS: Final = 1_000
 
 
 def run(runs: int) -> dict[str, Any]:
-    """Milliseconds (the middle one and the best of five, and those of the database), statements about our tables.
+    """Measure milliseconds (median and best of five, and those of the database) and statements about our tables.
 
-    Where the database takes a third of the goal or more, how its slowest statement is planned.
+    If the database takes a third of the goal or more, the figures have the plan of its slowest statement.
     """
     from django.contrib.auth import get_user_model
     from django.db import connection
@@ -131,7 +131,7 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
     from django.test.utils import CaptureQueriesContext
 
     try:
-        answer = client.get(address)  # what is only done once in a process
+        answer = client.get(address)  # first do the work that a process does only once
         times: list[float] = []
         while len(times) < _ROUNDS and sum(times) < _LONG_ENOUGH_MS:
             began = time.perf_counter()
@@ -161,7 +161,7 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
 
 
 def _questions() -> Iterator[tuple[str, Any]]:
-    """What ``docs/howto/search.md`` asks, of people as the objects."""
+    """Yield the questions of ``docs/howto/search.md``, with users as the objects."""
     from django.contrib.auth import get_user_model
 
     from benchmarks.app.workflows import Parked
@@ -196,7 +196,7 @@ def _questions() -> Iterator[tuple[str, Any]]:
 
 
 def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
-    """How the ids of a list are found, as many as the admin counts: by what turns rewrite, by tags, in an order."""
+    """Yield queries for as many ids of a list as the admin counts: by columns that turns rewrite, by tags, in order."""
     from temporalex_django.access import runs_for
     from temporalex_django.actions.narrowing import FILTERS
     from temporalex_django.actions.ordering import limit_to_range, order_runs
@@ -220,7 +220,7 @@ def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inboxes() -> Iterator[tuple[str, Any]]:
-    """A page of the inbox of somebody whom two in ten of the 10,000 open human tasks ask, and of others."""
+    """Yield a page of the inbox of a user who is asked in two of ten of the 10,000 open human tasks, and of others."""
     from django.contrib.auth import get_user_model
     from django.contrib.auth.models import Group
     from django.test import override_settings

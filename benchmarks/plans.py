@@ -1,4 +1,4 @@
-"""How PostgreSQL plans what starts, signals, updates and the turns of a worker ask: into NOTES.md.
+"""The plans that PostgreSQL makes for starts, signals, updates and the turns of a worker, written into NOTES.md.
 
 Each statement is explained where it is sent, with its own parameters and rows, and rolled back; then it is sent.
 """
@@ -24,7 +24,7 @@ _MESSAGES: Final = f"turns of another worker, {_RUNS} runs with a signal each"
 
 
 class Explainer:
-    """An execute wrapper of Django. Of statements that come several times it keeps the plan of the slowest."""
+    """An execute wrapper of Django. For a repeated statement it keeps the plan of the slowest execution."""
 
     def __init__(self) -> None:
         self.stage = ""
@@ -40,7 +40,7 @@ class Explainer:
 
 
 def write(closed: int, *, grown: bool = False) -> None:
-    """Beside so many closed runs of a new database, or on the one that ``data`` has built."""
+    """Write the plans beside so many closed runs of a new database, or on the one that ``data`` has built."""
     with server.database("postgres", grown=grown):
         if grown and not there():
             sys.exit(ABSENT)
@@ -88,7 +88,7 @@ def _planned() -> dict[tuple[str, str], list[str]]:
     with connection.execute_wrapper(explainer):
         explainer.stage = _MESSAGES
         run_until_idle(timeout=90)
-    # what a worker asks once in several turns it asks when it comes and goes
+    # a worker sends a statement that occurs once in several turns only when it starts or stops
     once = {sql for (stage, sql), times in explainer.times.items() if stage == _TURNS and times == 1}
     return {
         what: plan
@@ -114,7 +114,7 @@ def _explained(connection: Any, sql: str, params: Any) -> list[str]:
 
 
 def _took(plan: list[str]) -> float:
-    """Milliseconds, of the last line: ``Execution Time: 0.123 ms``."""
+    """Return the milliseconds of the last line: ``Execution Time: 0.123 ms``."""
     return float(plan[-1].split()[-2])
 
 

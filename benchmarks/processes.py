@@ -1,4 +1,4 @@
-"""Processes of the benchmarks, and what they cost.
+"""Processes of the benchmarks, and their cost.
 
 Each ends with the block that started it, and with this process, however that ends (Linux). A second interrupt does not
 keep the first one from ending them.
@@ -24,8 +24,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run Python with these arguments until the end of the block: SIGTERM, and SIGKILL to its group after a while."""
-    with _unbroken():  # between its start and the block that ends it
+    """Run Python with these arguments until the block ends; then SIGTERM, and after a while SIGKILL to its group."""
+    with _unbroken():  # no interrupt between its start and the block that ends it
         child = subprocess.Popen(
             [sys.executable, *arguments],
             env={**os.environ, **environment},
@@ -44,7 +44,7 @@ def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
 
 @contextmanager
 def worker(**environment: str) -> Iterator[subprocess.Popen[str]]:
-    """One worker process of ours, ready (its first line of output has been read)."""
+    """Run one worker process of ours, which is ready: its first line of output has been read."""
     with process("-m", "django", "temporalex", "worker", **environment) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -63,7 +63,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return the ids of a process and of all its descendants."""
     parents = {int(entry.name): _stat(int(entry.name)) for entry in Path("/proc").glob("[0-9]*")}
     found, left = [pid], [pid]
     while left:
@@ -75,12 +75,12 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Of a processor, with those of children that have ended."""
+    """Return the CPU seconds of processes and of their children that have ended."""
     return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / _TICKS
 
 
 def memory_mb(pids: list[int]) -> float:
-    """Resident now. Pages that processes share count for each of them."""
+    """Return the resident memory in MB. Pages that processes share count for each of them."""
     pages = 0
     for pid in pids:
         with suppress(OSError):
@@ -89,7 +89,7 @@ def memory_mb(pids: list[int]) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on; the name before it may hold anything."""
+    """Return the fields of a process from the state on; the name before it may hold any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -97,14 +97,14 @@ def _stat(pid: int) -> list[str]:
 
 
 def _begin() -> None:
-    """In a child: it dies with its parent, and can be interrupted."""
+    """Prepare a child process: it ends with its parent, and can be interrupted."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BREAKS)
 
 
 @contextmanager
 def _unbroken() -> Iterator[None]:
-    """What breaks a benchmark off comes after the block."""
+    """Hold back signals that interrupt a benchmark until the block has ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BREAKS)
     try:
         yield

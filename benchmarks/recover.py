@@ -1,6 +1,6 @@
-"""``recover``: one of two workers is killed while both have their hands full.
+"""``recover``: one of two workers is killed while both are busy.
 
-Nothing may be lost; what was done twice is counted.
+Nothing may be lost; effects that happened twice are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.processes import worker
 
 
 def run(count: int) -> dict[str, Any]:
-    """Seconds until nothing is owned by the dead one any more, effects that happened twice, runs that are lost."""
+    """Measure seconds until the dead worker owns nothing, effects that happened twice, and lost runs."""
     from benchmarks.app.models import Entry
     from benchmarks.app.workflows import Effect
     from temporalex_django.models import ActivityTask, Instance, Worker
@@ -29,7 +29,7 @@ def run(count: int) -> dict[str, Any]:
         epoch = Worker.objects.get().epoch
         with worker():
             wait_until(lambda: Worker.objects.count() == 2, seconds=20)
-            with transaction.atomic():  # all are there at once
+            with transaction.atomic():  # all appear at once
                 for number in range(count):
                     Effect.start(f"effect-{number}", id=f"effect-{number}")
             owned = ActivityTask.objects.filter(owner=epoch)

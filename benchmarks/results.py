@@ -1,4 +1,4 @@
-"""RESULTS.md from what ``run --json`` wrote: a section a file, with its ratios, goals and figures."""
+"""The page RESULTS.md from files of ``run --json``: a section per file, with its ratios, goals and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each activity before it runs. A goal that is missed is said to be."""
 
 
 def write(files: Sequence[Path], page: Path = PAGE) -> None:
-    """Replace the page."""
+    """Replace the page by the results of these files."""
     parts = [_INTRODUCTION]
     for file in files:
         parts += _section(json.loads(file.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""The benchmarks by name: what each measures of ours, and which peers do the same work."""
+"""The benchmarks by name: the function that measures ours, and the peers that do the same work."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Where = Literal["memory", "database", "http"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """``where``: in this process alone, on a database, or with the admin and servers on one.
+    """A benchmark.
 
-    ``named``: runs only when it is named, since it takes minutes or needs what somebody has to build.
+    ``where``: in this process alone, on a database, or with the admin and servers on one.
+    ``named``: it runs only if you name it, since it takes minutes or needs a database that you build first.
     """
 
     measure: Callable[[Namespace], Any]
@@ -27,7 +28,10 @@ class Row:
 
 
 def _from(module: str, function: str, *arguments: str) -> Callable[[Namespace], Any]:
-    """Call it with these options. What needs Django is imported when it is set up."""
+    """Return a measure that calls the function with these options.
+
+    It imports the module when it runs, because modules that need Django are importable only after its setup.
+    """
 
     def measure(options: Namespace) -> Any:
         found = getattr(__import__(f"benchmarks.{module}", fromlist=[function]), function)
@@ -77,6 +81,6 @@ ROWS: Final = {
 
 
 def usual(database: str) -> list[str]:
-    """What runs unless something is named."""
+    """Return the benchmarks that run if you name none."""
     sqlite = database == "sqlite"
     return [name for name, row in ROWS.items() if not row.named and (row.sqlite or not sqlite)]

@@ -1,4 +1,4 @@
-"""The database of a benchmark: a server, or a file, that ends with it, and what it is set to."""
+"""The database of a benchmark: a server, or a file, that ends with it, and its settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-#: Where ``make bench-data`` keeps its server, as long as nobody deletes it.
+#: ``make bench-data`` keeps its server here until you delete it.
 GROWN: Final = ROOT / "var" / "bench-data"
-#: Printed with the figures: a server that forgets is quicker.
+#: Printed with the figures: a server that need not keep its commits is quicker.
 _SETTINGS: Final = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
 #: Process ids of the server that runs here, for its share of the processors.
 postmaster: int | None = None
@@ -23,7 +23,7 @@ postmaster: int | None = None
 def database(kind: str, *, web: bool = False, grown: bool = False) -> Iterator[None]:
     """Set Django up on a new database: ``postgres`` or ``sqlite``.
 
-    ``grown``: on the one that ``make bench-data`` fills. DATABASE_URL names another server than the embedded one.
+    ``grown``: use the one that ``make bench-data`` fills. DATABASE_URL replaces the embedded server.
     """
     with tempfile.TemporaryDirectory(prefix="tx-bench-") as folder:
         Path(folder).chmod(0o755)
@@ -44,7 +44,7 @@ def database(kind: str, *, web: bool = False, grown: bool = False) -> Iterator[N
 
 
 def databases(url: str, *names: str) -> None:
-    """Make these databases anew."""
+    """Drop these databases and create them again."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -54,12 +54,12 @@ def databases(url: str, *names: str) -> None:
 
 
 def address(name: str) -> str:
-    """Of another database of the same server."""
+    """Return the address of another database of the same server."""
     return urlsplit(os.environ["BENCH_SERVER_URL"])._replace(path=f"/{name}").geturl()
 
 
 def facts() -> dict[str, Any]:
-    """What the database is, and whether it keeps what it has said to have committed."""
+    """Return versions, and the settings that decide whether the database keeps what it has committed."""
     import django
     from django.db import connection
 
@@ -80,7 +80,7 @@ def facts() -> dict[str, Any]:
 def empty() -> None:
     """Delete all runs, so that a benchmark does not measure those of the one before.
 
-    Not the rows of workers: one that misses its own takes itself for dead, and lets go of what it has in hand.
+    The rows of workers stay: a worker without its row counts as dead, and releases everything that it claimed.
     """
     from django.apps import apps
     from django.db import connection
@@ -97,7 +97,7 @@ def empty() -> None:
 
 @contextmanager
 def vacuuming(every: str) -> Iterator[str]:
-    """Let the server that runs here look for tables to vacuum so often; another keeps its pause. Gives which."""
+    """Set the pause of autovacuum on the server that runs here; another server keeps its own. Yields the pause."""
     from django.db import connection
 
     if not postmaster:
@@ -142,7 +142,7 @@ def _set_up() -> None:
 
 
 def _for_sqlalchemy(parts: SplitResult) -> str:
-    """The folder of a socket as a parameter: SQLAlchemy does not unquote a host."""
+    """Return the address with the folder of a socket as a parameter: SQLAlchemy does not unquote a host."""
     user, at, host = parts.netloc.rpartition("@")
     if not host.startswith("%2F"):
         return parts.geturl()

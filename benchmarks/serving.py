@@ -1,4 +1,4 @@
-"""``served``: starts, signals and updates over REST, through gunicorn and uvicorn; beside them the calls themselves."""
+"""``served``: starts, signals and updates over REST, through gunicorn and uvicorn, compared with direct calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.processes import process
 CLIENTS: Final = 8
 _PROCESSES: Final = "2"
 _KINDS: Final = ("start", "signal", "update")
-#: Two processes each, as there are processors; connections to the database are kept.
+#: Two processes each, like the number of processors; they keep their connections to the database.
 SERVERS: Final = {
     "gunicorn": (
         ("-m", "gunicorn", "benchmarks.served:wsgi", "--workers", _PROCESSES, "--threads", "4", "--bind", "127.0.0.1:{port}"),
@@ -30,7 +30,7 @@ SERVERS: Final = {
 
 
 def run(seconds: float) -> dict[str, Any]:
-    """Requests a second of eight clients, and how long each took. A server that is not installed is absent."""
+    """Measure requests a second of eight clients, and their times. A server that is not installed is absent."""
     from django.contrib.auth import get_user_model
 
     from benchmarks.app.workflows import Parked
@@ -57,7 +57,7 @@ def run(seconds: float) -> dict[str, Any]:
 
 
 def _called(call: Callable[[int], Any], seconds: float) -> dict[str, float]:
-    """One caller, one after the other."""
+    """Measure the calls of one caller, one after the other."""
     times: list[float] = []
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -68,7 +68,7 @@ def _called(call: Callable[[int], Any], seconds: float) -> dict[str, float]:
 
 
 def _empty(handles: list[Any]) -> None:
-    """Have what was signalled read: an update that comes behind thousands of signals measures them."""
+    """Let the runs read their signals, since an update behind thousands of signals would measure these."""
     for handle in handles:
         handle.update("count", 0, timeout=60)
 
@@ -84,7 +84,7 @@ def _served(
     with process(*(part.format(port=port) for part in arguments), **environment):
         wait_until(lambda: _listens(port), seconds=30, every=0.1)
         for kind in _KINDS:
-            _load(port, kind, 1, handles)  # what is only done once in a process
+            _load(port, kind, 1, handles)  # first do the work that a process does only once
             found[kind] = _load(port, kind, seconds, handles)
             _empty(handles)
     return found

@@ -1,4 +1,4 @@
-"""Django settings of the benchmarks: the server, or the file, of BENCH_DATABASE_URL."""
+"""Django settings of the benchmarks; the database is the one of BENCH_DATABASE_URL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INSTALLED_APPS = [
     "benchmarks.app",
 ]
 TASKS = {"default": {"BACKEND": "temporalex_django.tasks.DurableBackend"}}
-if find_spec("django_tasks_db"):  # a peer, which need not be there
+if find_spec("django_tasks_db"):  # an optional peer
     INSTALLED_APPS.append("django_tasks_db")
     TASKS["peer"] = {"BACKEND": "django_tasks_db.DatabaseBackend"}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -46,5 +46,5 @@ Q_CLUSTER = {
 }
 if "BENCH_Q2_BROKER" in os.environ:
     Q_CLUSTER["broker_class"] = os.environ["BENCH_Q2_BROKER"]
-#: What a benchmark sets for the workers that it starts.
+#: Settings of a benchmark for the workers that it starts.
 TEMPORALEX: dict[str, object] = json.loads(os.environ.get("BENCH_TEMPORALEX", "{}"))

@@ -1,11 +1,11 @@
-"""Django settings of the benchmarks that go through HTTP: those of the others, with the admin and the REST face."""
+"""Django settings of the benchmarks over HTTP: those of the others, with the admin and the REST API."""
 
 from __future__ import annotations
 
 import os
 
 from benchmarks import settings
-from benchmarks.settings import *  # noqa: F403 - the same but for what follows
+from benchmarks.settings import *  # noqa: F403 - all settings but those below are the same
 
 DATABASES["default"] |= {"CONN_MAX_AGE": int(os.environ.get("BENCH_CONN_MAX_AGE", "0"))}  # noqa: F405 - as above
 if "BENCH_POOL" in os.environ:

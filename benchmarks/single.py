@@ -12,15 +12,15 @@ from benchmarks.backlog import queue
 from benchmarks.measures import wait_until
 from benchmarks.processes import worker
 
-#: Branches that are measured together, whatever their number in one run is: a small run alone would measure latency.
+#: Branches that are measured together, in one run or several: a small run alone would measure latency.
 _TOGETHER: Final = 2_000
 _AT_ONCE: Final = 100
-#: The middle one of so many.
+#: The median of this many.
 _SAMPLES: Final = 5
 
 
 def fan(sizes: Sequence[int]) -> dict[str, Any]:
-    """µs a branch of ``parallel``, by their number; branches/s at the last size but one."""
+    """Measure µs a branch of ``parallel`` by their number, and branches/s at the last size but one."""
     from benchmarks.app.workflows import Branches
     from temporalex_django.models import Instance
 
@@ -44,7 +44,7 @@ def fan(sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def long(signals: int) -> dict[str, Any]:
-    """How long a hundred signals that come together take to be consumed: the first hundreds, and the last ones."""
+    """Measure the time in which a hundred signals that come together are consumed: the first hundreds, and the last."""
     from django.db import transaction
 
     from benchmarks.app.workflows import Signals

@@ -11,7 +11,7 @@ from benchmarks.processes import worker
 
 
 def run(count: int) -> dict[str, Any]:
-    """Tasks/s of a worker of ours, and how many a client enqueues a second."""
+    """Measure tasks/s of a worker of ours, and the tasks that a client enqueues in a second."""
     from temporalex_django.models import EndedTask
 
     return measured(count, "default", worker(), EndedTask.objects.count)
@@ -20,7 +20,7 @@ def run(count: int) -> dict[str, Any]:
 def measured(
     count: int, backend: str, workers: AbstractContextManager[Any], ended: Callable[[], int]
 ) -> dict[str, Any]:
-    """The figures of a backend: all tasks are there first, then its worker comes; from the first end to the last."""
+    """Measure a backend from the first end to the last: all tasks are enqueued before its worker starts."""
     from benchmarks.app.django_tasks import nothing
 
     task = nothing.using(backend=backend)

@@ -1,4 +1,4 @@
-"""Who asks the servers of the benchmarks, and whose runs there are for him."""
+"""The users of the benchmarks' servers, and the runs that each of them may see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = "X-Bench-User"
 
 
 class Somebody(BaseAuthentication):
-    """Whoever the header names: one read a request, as with a token."""
+    """Authentication as the user whom the header names: one read per request, as with a token."""
 
     def authenticate(self, request: Any) -> tuple[Any, None] | None:
         name = request.headers.get(HEADER)
@@ -21,7 +21,7 @@ class Somebody(BaseAuthentication):
 
 
 class Tenants(AccessPolicy):
-    """A user sees the runs whose ids begin with his name."""
+    """The policy that a user sees the runs whose ids begin with their name."""
 
     def narrow(self, user: Any, runs: Any) -> Any:
         return runs if user.is_superuser else runs.filter(workflow_id__startswith=f"{user.get_username()}-")

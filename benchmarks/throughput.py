@@ -1,4 +1,4 @@
-"""``one``, ``ten``, ``atomic``, ``two``, ``starts``: how much one worker process does over a backlog."""
+"""``one``, ``ten``, ``atomic``, ``two``, ``starts``: the throughput of a worker process over a backlog."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.processes import cpu_seconds, family, worker
 
 #: Runs that a worker has done before it is measured in ``sizes``.
 _WARM: Final = 200
-#: Of ``ten`` so many times the workflows: more than a worker keeps in memory.
+#: A second backlog of ``ten`` has this many times the workflows: more than a worker keeps in memory.
 _CROWD: Final = 4
-#: No longer than that over the largest backlog: its rate is asked for, not its end.
+#: Seconds over the largest backlog: its rate is measured, not its end.
 _AWHILE: Final = 6.0
 
 
 def one(count: int, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """Workflows/s over ``count`` starts, each in a transaction of its own, and what they cost; the rates by backlog."""
+    """Measure workflows/s and the cost of ``count`` starts, each in its own transaction, and the rates by backlog."""
     from benchmarks.app.workflows import One
     from temporalex_django.models import HistoryEvent, Instance
 
@@ -48,19 +48,19 @@ def one(count: int, sizes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _rate_over(size: int) -> int:
-    """Workflows/s of a worker that is warm, over so many that are there at once."""
+    """Return workflows/s of a warm worker over so many that appear at once."""
     from benchmarks.app.workflows import One
 
     server.empty()
     with worker():
         queue(One, _WARM)
-        One.start()  # its hint wakes the worker
+        One.start()  # its notification wakes the worker
         wait_until(lambda: _completed() > _WARM, seconds=30)
         server.empty()
         queue(One, size - 1)
         began = time.perf_counter()
         One.start()
-        if size > 5_000:  # to count many rows takes time that the worker wants
+        if size > 5_000:  # counting many rows would take time from the worker
             time.sleep(_AWHILE)
             done = _completed()
             return round(done / (time.perf_counter() - began))
@@ -68,7 +68,7 @@ def _rate_over(size: int) -> int:
 
 
 def ten(count: int) -> dict[str, Any]:
-    """Steps/s of workflows of ten activities that do nothing, in sequence; the same with several times as many."""
+    """Measure steps/s of workflows of ten activities that do nothing, in sequence, and of several times as many."""
     from benchmarks.app.workflows import TenInSequence
 
     few = max(count // 10, 1)
@@ -79,7 +79,7 @@ def ten(count: int) -> dict[str, Any]:
 
 
 def atomic(count: int) -> dict[str, Any]:
-    """The same with atomic activities that each write a business row."""
+    """Measure steps/s of workflows of ten atomic activities that each write a business row."""
     from benchmarks.app.models import Entry
     from benchmarks.app.workflows import TenEntries
 
@@ -90,7 +90,7 @@ def atomic(count: int) -> dict[str, Any]:
 
 
 def two(count: int) -> dict[str, Any]:
-    """Steps/s of one worker process and of two, where each activity waits 2 ms."""
+    """Measure steps/s of one worker process and of two, where each activity waits 2 ms."""
     from benchmarks.app.workflows import TenRests
 
     workflows = max(count // 20, 1)
@@ -99,7 +99,7 @@ def two(count: int) -> dict[str, Any]:
 
 
 def starts(count: int) -> dict[str, Any]:
-    """Starts/s of one client, each in a transaction of its own; no worker runs."""
+    """Measure starts/s of one client, each in a transaction of its own; no worker runs."""
     from benchmarks.app.workflows import One
 
     One.start()
@@ -108,7 +108,7 @@ def starts(count: int) -> dict[str, Any]:
 
 
 def _steps(cls: Any, workflows: int, workers: int = 1) -> dict[str, Any]:
-    """From the moment at which all are there for workers that wait for them to the last run that has ended."""
+    """Measure from the commit of all runs, for which workers wait, until the last run has ended."""
     with ExitStack() as stack:
         for _ in range(workers):
             stack.enter_context(worker())
@@ -117,7 +117,7 @@ def _steps(cls: Any, workflows: int, workers: int = 1) -> dict[str, Any]:
         server.empty()
         queue(cls, workflows - 1)
         began = time.perf_counter()
-        cls.start()  # its hint wakes the workers
+        cls.start()  # its notification wakes the workers
         spent = wait_until(lambda: _completed() >= workflows, seconds=100) - began
     return {"workflows": workflows, "steps_per_s": round(10 * workflows / spent)}
 
@@ -135,7 +135,7 @@ def _completed() -> int:
 
 
 def _processors(pid: int) -> tuple[float, float]:
-    """Seconds that the worker has used, and the server."""
+    """Return the CPU seconds of the worker and of the server."""
     return cpu_seconds(family(pid)), cpu_seconds(family(server.postmaster)) if server.postmaster else 0.0
 
 
@@ -161,7 +161,7 @@ def _ask(sql: str, *, clear: bool = False) -> list[Any]:
 
 
 def beside(count: int, seconds: float) -> dict[str, Any]:
-    """Workflows/s over a backlog while a web process sends an update every 20 ms: how long those take."""
+    """Measure workflows/s over a backlog while a web process sends an update every 20 ms, and the times of these."""
     from benchmarks.app.workflows import One, Parked
 
     handle = Parked.start()

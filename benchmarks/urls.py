@@ -1,4 +1,4 @@
-"""The addresses that benchmarks ask."""
+"""The addresses that the benchmarks request."""
 
 from __future__ import annotations
 

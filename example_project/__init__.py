@@ -1,1 +1,1 @@
-"""A shop that runs on temporalex_django: carts, onboarding, inventory, event collector, batch."""
+"""A shop on temporalex_django: carts, orders, invoices, onboarding, inventory, event collector, batch."""

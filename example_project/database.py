@@ -1,4 +1,4 @@
-"""Where the example's database is: DATABASE_URL, else a SQLite file."""
+"""The example's database: the one of DATABASE_URL, or a SQLite file without it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def sqlite(file: Path | str) -> dict[str, Any]:
         # A reused connection keeps its page cache, and needs no WAL handshake for every request.
         "CONN_MAX_AGE": 600,
         "OPTIONS": {
-            # A transaction that begins as a reader and wants to write later fails at once when another wrote in
-            # between.
+            # A transaction that begins as a reader and writes later fails at once if another one wrote in between.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
@@ -53,7 +52,10 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def database(url: str, *, default: Path) -> dict[str, Any]:
-    """Translate a DATABASE_URL; an empty one means the SQLite file ``default``. Raises ValueError for other schemes."""
+    """Return Django's settings for a DATABASE_URL; if it is empty, for the SQLite file ``default``.
+
+    Raises ``ValueError`` for other schemes.
+    """
     if not url:
         private_folder(default.parent)
         return sqlite(default)

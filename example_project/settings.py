@@ -12,12 +12,12 @@ import django
 from example_project.database import database, private_folder
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-# Database, logs, ledger, key: all that a run leaves behind.
+# Everything that a run of the example leaves behind: database, logs, ledger, key.
 VAR_DIR = Path(os.environ.get("SHOP_VAR") or BASE_DIR / "var")
 
 
 def _secret_key() -> str:
-    """Return the key of the environment, else one that is drawn once and kept beside the database."""
+    """Return the key from the environment, or one that is drawn once and kept beside the database."""
     if key := os.environ.get("SECRET_KEY"):
         return key
     file = private_folder(VAR_DIR) / "secret-key"
@@ -25,7 +25,7 @@ def _secret_key() -> str:
     draft.touch(mode=0o600)
     draft.write_text(secrets.token_urlsafe(48))
     try:
-        # Several processes may start at once: a link is made by exactly one of them, and is never seen half written.
+        # Several processes may start at once. Exactly one of them creates the link, and a link is never half written.
         os.link(draft, file)
     except FileExistsError:
         pass
@@ -100,7 +100,7 @@ TEMPLATES = [
 DATABASES = {"default": database(os.environ.get("DATABASE_URL", ""), default=VAR_DIR / "demo.sqlite3")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# The cluster's processes and the web server see one cache, as django-q2's monitor needs.
+# The cluster's processes and the web server share one cache, which django-q2's monitor needs.
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.filebased.FileBasedCache",
@@ -158,16 +158,16 @@ Q_CLUSTER = {
     "log_level": "INFO",
 }
 
-# A bug in a workflow stops its run until the code is put right: orders live for weeks, and nobody is to lose one.
+# A bug in a workflow blocks its run until the code is corrected: orders live for weeks and must not be lost.
 TEMPORALEX: dict[str, object] = {"UNEXPECTED_ERROR": "block"}
 
-# The payment provider is a process of its own: `python -m example_project.provider`. Carts and orders have an account
+# The payment provider is a separate process: `python -m example_project.provider`. Carts and orders have an account
 # each.
 SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:8901")
 SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://127.0.0.1:8902")
-# With which the carrier signs what it reports.
+# The carrier signs its reports with this secret.
 SHOP_CARRIER_SECRET = os.environ.get("SHOP_CARRIER_SECRET") or sha256(f"carrier:{SECRET_KEY}".encode()).hexdigest()
-# The same for the bank, which tells what was paid of invoices.
+# The bank signs its reports of payments with this one.
 INVOICES_BANK_SECRET = os.environ.get("INVOICES_BANK_SECRET") or sha256(f"bank:{SECRET_KEY}".encode()).hexdigest()
 
 LOGGING = {
@@ -177,7 +177,7 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": os.environ.get("LOG_LEVEL", "INFO")},
     "loggers": {
-        # One line a request is a lot when a day is played; errors still show.
+        # A line for each request is too much while a day is played; errors are still logged.
         "django.server": {"handlers": ["stderr"], "level": "INFO" if DEBUG else "ERROR", "propagate": False},
         # Refusals (422, 409) are answers, not incidents.
         "django.request": {"level": "ERROR"},

@@ -1,4 +1,4 @@
-"""The Django task of the row ``tasks``; apart from what others import, since it takes Django 6.0."""
+"""The Django task of the row ``tasks``, in a module of its own because it needs Django 6.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The business rows that activities write. There are no migrations: ``migrate --run-syncdb`` makes the table."""
+"""The business rows that activities write. There are no migrations: ``migrate --run-syncdb`` creates the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class Entry(models.Model):
-    """That something was done, by a run."""
+    """The record of a thing that a run has done."""
 
     objects: ClassVar[models.Manager[Entry]] = models.Manager()
 

@@ -1,4 +1,4 @@
-"""What django-q2 runs as the peer of a workflow with one activity."""
+"""The django-q2 task that is the peer of a workflow with one activity."""
 
 from __future__ import annotations
 

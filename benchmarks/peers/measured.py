@@ -1,4 +1,7 @@
-"""A peer does the work of a row, in a process of its own, on the same server. Why it cannot is said, too."""
+"""Measurements of peers: each does the work of a row, in a process of its own, on the same server.
+
+If it cannot, the reason is part of the figures.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from typing import Any, Final
 from benchmarks.measures import TooLong
 from benchmarks.processes import process
 
-#: Modules that are run with the row, the count and the address of the database.
+#: Modules that run with the row, the count and the address of the database as arguments.
 _CHILDREN: Final = {"dbos": "in_dbos", "absurd": "in_absurd", "temporal": "in_temporal"}
 _BEGAN: Final = time.monotonic()
 PEERS: Final = (*_CHILDREN, "django-q2", "django-tasks-db")
-#: Peers are slower, and a rate needs no more: all ways of all of them are to be done within the time of a row.
+#: Peers are slower, and a rate needs no more: all ways of all peers have to fit into the time of a row.
 _AT_MOST: Final = {
     "one": 600,
     "ten": 200,
@@ -28,12 +31,12 @@ _AT_MOST: Final = {
     "update": 200,
     "fan": 1_000,
 }
-#: Of the dev server, which is made for tries: it does tens of activities a second, and its row has two minutes as well.
+#: Limits of the dev server, which is made for trials: it does tens of activities a second, and has two minutes as well.
 _OF_TEMPORAL: Final = {"one": 150, "ten": 30, "starts": 500}
 
 
 def measured(peer: str, row: str, options: Namespace, seconds: float) -> dict[str, Any]:
-    """Its figures, or ``absent`` with the reason. It has so many seconds."""
+    """Return the figures of a peer, or ``absent`` with the reason. It has so many seconds."""
     most = _AT_MOST | (_OF_TEMPORAL if peer == "temporal" else {})
     count = min(_count(row, options), most[row])
     try:
@@ -48,7 +51,7 @@ def measured(peer: str, row: str, options: Namespace, seconds: float) -> dict[st
         return _said(_CHILDREN[peer], row, str(count), os.environ["BENCH_PEER_URL"], str(seconds))
     except TooLong:
         raise
-    except Exception as exc:  # noqa: BLE001 - whatever keeps a peer from running, it is absent
+    except Exception as exc:  # noqa: BLE001 - a peer that cannot run for any reason is absent
         return {"absent": f"{type(exc).__name__}: {exc}"}
 
 
@@ -68,20 +71,20 @@ def _said(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def told(measure: Any) -> None:
-    """In the child: print what ``measure(row, count, url)`` gives, or why it gives nothing."""
+    """Print the result of ``measure(row, count, url)``, or why there is none; runs in the child process."""
     row, count, url, _seconds = sys.argv[1:]
     try:
         found = measure(row, int(count), url)
-    except Exception as exc:  # noqa: BLE001 - it is what is told
+    except Exception as exc:  # noqa: BLE001 - the error is the result
         found = {"absent": f"{type(exc).__name__}: {str(exc).splitlines()[0] if str(exc) else ''}"}
     print(json.dumps(found), flush=True)
     os._exit(0)  # threads of a peer that never end
 
 
 def best(figure: str, ways: Mapping[str, Any]) -> dict[str, Any]:
-    """Of several documented ways to do the same work the quickest, which is what is compared; the others beside it.
+    """Run several documented ways to do the same work; return the figure of the quickest, and the others beside it.
 
-    Another one is tried when it would be done in time if it took as long as the longest so far.
+    A further way runs only if it would end in time when it takes 1.5 times as long as the longest so far.
     """
     rates: dict[str, int | str] = {}
     longest, until = 0.0, _BEGAN + float(sys.argv[4])
@@ -92,7 +95,7 @@ def best(figure: str, ways: Mapping[str, Any]) -> dict[str, Any]:
             continue
         try:
             rates[name] = round(way())
-        except Exception as exc:  # noqa: BLE001 - the other ways may do
+        except Exception as exc:  # noqa: BLE001 - the other ways may work
             rates[name] = f"{type(exc).__name__}: {exc}"[:200]
         longest = max(longest, 1.5 * (time.monotonic() - began))
     numbers = {name: rate for name, rate in rates.items() if isinstance(rate, int)}

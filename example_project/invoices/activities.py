@@ -1,4 +1,4 @@
-"""What invoicing does to the world: plain functions, which the steps of the graph call, and activities around them."""
+"""Effects of invoicing: plain functions, which the steps of the graph call, and activities around them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ MAIL = RetryPolicy(max_attempts=5, initial_interval=timedelta(minutes=1), backof
 
 
 def mail_reminder(terms: Terms, which: int, due: Decimal) -> None:
-    """A mail server is not always there: it is tried again. The key lets it know a mail that it has had already."""
+    """Mail a reminder.
+
+    Raises an error if the mail server is away, and the activity or step is retried. The message id holds the
+    idempotency key, so that the server recognizes a mail that it already has.
+    """
     EmailMessage(
         subject=f"Reminder {which}: invoice {terms.number}",
         body=f"{due} EUR of invoice {terms.number} are due.",
@@ -24,7 +28,10 @@ def mail_reminder(terms: Terms, which: int, due: Decimal) -> None:
 
 
 def enter_payment(number: str, paid: Paid, *, settled: bool) -> None:
-    """The payment, the status and the next step of the run: one transaction."""
+    """Record a payment, and the new status if it settles the invoice.
+
+    Atomic activities and steps call it, so both commit in one transaction with the next step of the run.
+    """
     from example_project.invoices.models import Invoice, Payment  # noqa: PLC0415 - workflows run without tables, too
 
     invoice = Invoice.objects.get(number=number)
@@ -34,7 +41,7 @@ def enter_payment(number: str, paid: Paid, *, settled: bool) -> None:
 
 
 def enter_write_off(number: str, amount: Decimal, approved_by: str) -> None:
-    """Write the rest of an invoice off: once, with the next step of the run."""
+    """Write off the rest of an invoice, exactly once: in one transaction with the next step of the run."""
     from example_project.invoices.models import Invoice, WriteOff  # noqa: PLC0415 - workflows run without tables, too
 
     invoice = Invoice.objects.get(number=number)
@@ -44,7 +51,7 @@ def enter_write_off(number: str, amount: Decimal, approved_by: str) -> None:
 
 @activity(retry=MAIL, start_to_close=timedelta(seconds=30))
 def send_reminder(terms: Terms, which: int, due: Decimal) -> None:
-    """Remind of what is due."""
+    """Remind the customer of the sum that is due."""
     mail_reminder(terms, which, due)
 
 
@@ -56,5 +63,5 @@ def book_payment(number: str, paid: Paid, *, settled: bool) -> None:
 
 @activity(atomic=True)
 def write_off(number: str, amount: Decimal, approved_by: str) -> None:
-    """Write off what is left, in the transaction of the run."""
+    """Write off the open rest, in the transaction of the run."""
     enter_write_off(number, amount, approved_by)

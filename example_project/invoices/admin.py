@@ -1,4 +1,4 @@
-"""Invoices in the admin, with the runs that are about them."""
+"""Invoices in the admin, with their runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class PaymentInline(TabularInline):
-    """Money that came; runs book it, nobody else."""
+    """Payments of an invoice, read-only: only runs book them."""
 
     model = Payment
     extra = 0
@@ -30,7 +30,7 @@ class PaymentInline(TabularInline):
 
 @admin.register(Invoice)
 class InvoiceAdmin(WorkflowAdminMixin, ModelAdmin):
-    """Invoices: issued at the desk, with their runs, which go by what they were issued with."""
+    """Invoices with their runs. People issue them at the desk; a run keeps the terms that it was started with."""
 
     list_display = ("number", "customer", "total", "status", "issued_at")
     list_filter = ("status",)

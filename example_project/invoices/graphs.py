@@ -1,4 +1,4 @@
-"""The same as a graph: a picture that the accountants have signed."""
+"""Invoicing as a graph: a picture that the accountants have signed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def in_full(paid: Paid, context: Context) -> Err[str] | None:
-    """Whether it is the whole sum: a part of it settles nothing."""
+    """Return an error unless the payment is the whole sum; this graph accepts no part of it."""
     due = Decimal(context.initial.total)
     wrong = why_not(paid, due)
     if wrong is None and paid.amount != due:
@@ -35,7 +35,7 @@ def _terms(context: Context) -> Terms:
 
 
 class Remind(Step):
-    """Tried again while the mail server is away."""
+    """Reminds the customer; retried while the mail server is away."""
 
     events = ("reminded",)
     retry = activities.MAIL
@@ -47,7 +47,7 @@ class Remind(Step):
 
 
 class Book(Step):
-    """The payment and the status, in the transaction of the run."""
+    """Books the payment and the status, in the transaction of the run."""
 
     events = ("booked",)
     atomic = True
@@ -60,7 +60,7 @@ class Book(Step):
 
 
 class WriteItOff(Step):
-    """What nobody will pay."""
+    """Writes off the sum that nobody will pay."""
 
     events = ("written_off",)
     atomic = True

@@ -1,4 +1,4 @@
-"""Invoices and what was paid of them."""
+"""Invoices, their payments and their write-offs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from temporalex_django.models.states import WorkflowStateQuerySet
 
 
 class Invoice(models.Model):
-    """What somebody owes. What becomes of it says the run that is about it."""
+    """A sum that a customer owes. The run of the invoice says how it proceeds."""
 
     class Status(models.TextChoices):
         OPEN = "open", "open"
@@ -37,7 +37,7 @@ class Invoice(models.Model):
 
 
 class Payment(models.Model):
-    """Money that came for an invoice."""
+    """A payment of an invoice."""
 
     invoice = models.ForeignKey(Invoice, on_delete=models.CASCADE, related_name="payments")
     reference = models.CharField(max_length=LONGEST_REFERENCE)
@@ -52,7 +52,7 @@ class Payment(models.Model):
 
 
 class WriteOff(models.Model):
-    """What will never come."""
+    """The rest of an invoice that will never be paid."""
 
     invoice = models.OneToOneField(Invoice, on_delete=models.CASCADE, related_name="write_off")
     amount = models.DecimalField(max_digits=10, decimal_places=2)

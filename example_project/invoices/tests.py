@@ -1,4 +1,4 @@
-"""How invoices are tested: the workflows alone in memory, then the application with the clock of the environment."""
+"""Tests of the invoices: the workflows alone in memory, then the application with a virtual clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def payment(reference: str, amount: str) -> Paid:
 
 
 class InMemoryTests(SimpleTestCase):
-    """No database: activities are stood in for."""
+    """The workflows without a database: fakes replace the activities."""
 
     def setUp(self) -> None:
         self.env = WorkflowEnvironment()
@@ -105,7 +105,7 @@ class InMemoryTests(SimpleTestCase):
 
 
 class ApplicationTests(TestCase):
-    """Views, mails, rows: with the virtual clock."""
+    """Views, mails and rows, with the virtual clock."""
 
     def setUp(self) -> None:
         self.env = self.enterContext(DjangoEnvironment())
@@ -138,8 +138,8 @@ class ApplicationTests(TestCase):
         self.assertContains(page, "100.00")
         self.assertContains(page, "issued")
         self.assertEqual(self.bank("a", "60.00"), (200, {"open": "40.00"}))
-        self.assertEqual(self.bank("a", "60.00"), (200, {"open": "40.00"}))  # it comes again
-        self.assertEqual(self.bank("b", "40.00")[0], 503)  # the first one is not booked yet: the bank repeats it
+        self.assertEqual(self.bank("a", "60.00"), (200, {"open": "40.00"}))  # the bank repeats it
+        self.assertEqual(self.bank("b", "40.00")[0], 503)  # the first one is not booked yet: the bank has to repeat it
         self.env.advance()
         self.assertEqual(self.bank("b", "60.00")[0], 409)
         self.assertEqual(self.bank("b", "40.00", forged=True)[0], 403)
@@ -163,14 +163,14 @@ class ApplicationTests(TestCase):
         answer = self.client.post(
             reverse("invoices:desk"), {"number": "A-1", "customer": "ada@example.org", "total": "1.00"}
         )
-        self.assertContains(answer, "must be lower-case letters and digits")  # the run is called by it
+        self.assertContains(answer, "must be lower-case letters and digits")  # the number is part of the id of the run
         run = self.issue()
         self.assertEqual(self.bank("", "1.00")[0], 400)
         self.assertEqual(self.bank("a", True)[0], 400)
         run.pause("the books are closed")
-        self.assertEqual(self.bank("a", 59.9)[0], 503)  # it will be taken: the bank repeats it
+        self.assertEqual(self.bank("a", 59.9)[0], 503)  # the run is paused: the bank has to repeat it
         run.unpause()
-        self.assertEqual(self.bank("a", 59.9), (200, {"open": "40.10"}))  # a number of JSON, which no float is
+        self.assertEqual(self.bank("a", 59.9), (200, {"open": "40.10"}))  # a JSON number, which is exact as a decimal
         self.env.advance()
         self.assertEqual(self.bank("b", 40.1), (200, {"open": "0.00"}))
         self.env.advance()
@@ -213,7 +213,7 @@ class ApplicationTests(TestCase):
         self.client.force_login(User.objects.create_superuser("root"))
         page = self.client.get(reverse("admin:invoices_invoice_change", args=[Invoice.objects.get().pk]))
         self.assertContains(page, "Invoicing")
-        self.assertNotContains(page, 'name="total"')  # its run goes by what it was issued with
+        self.assertNotContains(page, 'name="total"')  # its run keeps the terms that it was started with
         self.assertEqual(self.client.get(reverse("admin:invoices_invoice_add")).status_code, 403)
         self.assertContains(page, "paid")
 

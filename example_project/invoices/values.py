@@ -1,4 +1,4 @@
-"""What runs are started with, told and give: annotated, so that money stays money on its way through the history."""
+"""Arguments and messages of the runs, annotated so that money stays a decimal in the history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_REFERENCE = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """An invoice, as its run is started with it."""
+    """The argument of a run: the invoice as it was issued."""
 
     number: str
     customer: str
@@ -20,14 +20,17 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Paid:
-    """A payment, as the bank tells it."""
+    """A payment, as the bank reports it."""
 
     reference: str
     amount: Decimal
 
 
 def why_not(paid: Paid, due: Decimal) -> str | None:
-    """What is wrong with a payment of what is due; what could not be booked must not be accepted."""
+    """Return the reason why a payment of ``due`` is not possible, or None.
+
+    A run must not accept a payment that it could not book.
+    """
     if not 1 <= len(paid.reference) <= LONGEST_REFERENCE:
         return f"a reference has 1 to {LONGEST_REFERENCE} characters"
     if not (paid.amount.is_finite() and 0 < paid.amount <= due):

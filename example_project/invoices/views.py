@@ -1,4 +1,4 @@
-"""The desk where invoices are issued, and what the bank tells."""
+"""The desk where people issue invoices, and the address to which the bank reports payments."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ LATER = (
 
 
 class InvoiceForm(forms.ModelForm):  # type: ignore[type-arg] # generic in the stubs only
-    """A new invoice."""
+    """Form of a new invoice."""
 
     class Meta:
         model = Invoice
         fields = ("number", "customer", "total")
 
     def clean_number(self) -> str:
-        """It names the run, too."""
+        """Check the number, which also names the run."""
         number = str(self.cleaned_data["number"])
         try:
             Invoicing.unique.id_for(number)
@@ -54,7 +54,7 @@ class InvoiceForm(forms.ModelForm):  # type: ignore[type-arg] # generic in the s
 @login_required
 @permission_required("invoices.add_invoice", raise_exception=True)
 def desk(request: HttpRequest) -> HttpResponse:
-    """All invoices, each with where its run stands, and a form for a new one."""
+    """List all invoices with the states of their runs, and show the form for a new one."""
     form = InvoiceForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         issue(form)
@@ -64,7 +64,7 @@ def desk(request: HttpRequest) -> HttpResponse:
 
 
 def issue(form: InvoiceForm) -> Invoice:
-    """The invoice and its run: both or neither."""
+    """Save the invoice and start its run, in one transaction."""
     with transaction.atomic():
         invoice: Invoice = form.save()
         terms = Terms(number=invoice.number, customer=invoice.customer, total=invoice.total)
@@ -73,20 +73,23 @@ def issue(form: InvoiceForm) -> Invoice:
 
 
 def signature(body: bytes) -> str:
-    """What the header says of a body that the bank has sent."""
+    """Return the signature that the header of a request with this body must hold."""
     return hmac.new(settings.INVOICES_BANK_SECRET.encode(), body, hashlib.sha256).hexdigest()
 
 
-@csrf_exempt  # the signature says who it is; there is no cookie to abuse
+@csrf_exempt  # the signature authenticates the caller; there is no cookie to abuse
 @require_POST
 def bank(request: HttpRequest) -> JsonResponse:
-    """``{"invoice", "reference", "amount"}``: 200 with what is open then, the same when it comes again."""
+    """Take ``{"invoice", "reference", "amount"}`` from the bank.
+
+    Answers 200 with the sum that is open then, again if the bank repeats the request. 503 asks the bank to repeat it.
+    """
     if not hmac.compare_digest(signature(request.body).encode(), request.headers.get(SIGNATURE, "").encode()):
         return JsonResponse({"error": "the signature does not fit"}, status=HTTPStatus.FORBIDDEN)
     try:
         said: dict[str, Any] = json.loads(request.body)
         number = str(said["invoice"])
-        paid = Paid(reference=str(said["reference"]), amount=Decimal(str(said["amount"])))  # 0.1 is one, too
+        paid = Paid(reference=str(said["reference"]), amount=Decimal(str(said["amount"])))  # a JSON number, too
     except (ValueError, ArithmeticError, KeyError, TypeError):
         return JsonResponse({"error": "invoice, reference and amount are needed"}, status=HTTPStatus.BAD_REQUEST)
     try:
@@ -95,8 +98,8 @@ def bank(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"error": f"there is no invoice {number!r}"}, status=HTTPStatus.NOT_FOUND)
     except errors.InvalidId:
         return JsonResponse({"error": "that is no reference"}, status=HTTPStatus.BAD_REQUEST)
-    except LATER:  # it is busy with what came before, or stands still, and will take it
+    except LATER:  # the run is busy with an earlier payment, or paused, and will accept it later
         return JsonResponse({"error": "busy, please repeat"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
-    except errors.UpdateRejected as exc:  # by the validator; or it is closed
+    except errors.UpdateRejected as exc:  # the validator refused it, or the run is closed
         return JsonResponse({"error": str(exc)}, status=HTTPStatus.CONFLICT)
     return JsonResponse({"open": left})

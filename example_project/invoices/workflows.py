@@ -1,4 +1,4 @@
-"""Invoicing, as a function. The same as a graph is in graphs.py."""
+"""Invoicing as a function. The module graphs.py has it as a graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECIDED_WITHIN = timedelta(days=14)
 
 
 class Waiting(TypedDict):
-    """State of a phase: what is open, references of what was booked, and the payment that ended it."""
+    """State of a phase: the open sum, the references of booked payments, and the payment that ended the phase."""
 
     open: Decimal
     booked: list[str]
@@ -27,7 +27,7 @@ class Waiting(TypedDict):
 
 
 def fits(paid: Paid, state: Waiting) -> Err[str] | None:
-    """Whether a payment can be one."""
+    """Return an error if the payment cannot be booked, or was booked already."""
     if paid.reference in state["booked"]:
         return Err(f"the payment {paid.reference!r} is booked already")
     wrong = why_not(paid, state["open"])
@@ -35,7 +35,7 @@ def fits(paid: Paid, state: Waiting) -> Err[str] | None:
 
 
 def receive(paid: Paid, state: Waiting) -> Stop:
-    """Take a payment; the answer is what is open then."""
+    """Take a payment; the answer is the sum that is open then."""
     return Stop({**state, "paid": paid}, str(state["open"] - paid.amount))
 
 
@@ -49,11 +49,11 @@ class Invoicing(Workflow):
     @query("standing")
     @staticmethod
     def standing(state: Any) -> Any:
-        """What is open, and at which stage it is."""
+        """Return the open sum and the stage."""
         return state
 
     async def run(self, args: Terms) -> Ok[dict[str, str]]:
-        """From the issue to the last cent, or to the end of hope."""
+        """Collect the money of one invoice, or write it off."""
         due, booked = args.total, list[str]()
         for which in range(REMINDERS + 1):
             due = await self._paid_in_time(due, args, which, booked)
@@ -67,14 +67,14 @@ class Invoicing(Workflow):
             role="invoices.write_off_invoice",
             due=DECIDED_WITHIN,
         )
-        if decision.by is None or decision.outcome != "approved":  # nobody: it is overdue
+        if decision.by is None or decision.outcome != "approved":  # overdue: nobody decided
             return Ok({"outcome": "collected by others"})
         await write_off(args.number, due, decision.by.name)
         self._publish(Decimal(0), "written off")
         return Ok({"outcome": "written off"})
 
     async def _paid_in_time(self, due: Decimal, terms: Terms, which: int, booked: list[str]) -> Decimal:
-        """What is open when it is paid, or when 30 days have passed without a payment."""
+        """Return the open sum once it is 0, or once 30 days have passed without a payment."""
         while due:
             self._publish(due, f"reminded {which} times" if which else "issued")
             got = await api.phase(

@@ -1,1 +1,1 @@
-"""A payment provider: a process of its own with a ledger of its own, unreliable in a reproducible way."""
+"""A payment provider: a separate process with its own ledger, unreliable in a reproducible way."""

@@ -1,4 +1,4 @@
-"""python -m example_project.provider --port 8901 --ledger var/ledger.sqlite3."""
+"""Command line of the provider: ``python -m example_project.provider --port 8901 --ledger var/ledger.sqlite3``."""
 
 from __future__ import annotations
 

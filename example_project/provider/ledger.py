@@ -1,4 +1,4 @@
-"""The provider's book: every call, and at most one charge a key."""
+"""The provider's ledger: every call, and at most one charge for each key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KeyConflict(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a caller wants: a charge or a refund of so many cents, under an idempotency key."""
+    """A charge or a refund of so many cents, under an idempotency key."""
 
     operation: str
     key: str
@@ -36,14 +36,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call that was written down; ``number`` counts the calls of its key from 1."""
+    """A call in the ledger; ``number`` counts the calls of its key from 1."""
 
     id: int
     number: int
 
 
 class Ledger:
-    """SQLite file behind one lock: the provider is small, and its numbers must be exact."""
+    """A SQLite file behind one lock: the provider is small, and its numbers must be exact."""
 
     def __init__(self, file: Path | str) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class Ledger:
         self._connection.executescript("pragma journal_mode=wal; pragma synchronous=normal;" + SCHEMA)
 
     def open_call(self, request: Request) -> Call:
-        """Write down that a call came, before anything can go wrong with it."""
+        """Record a call before anything can go wrong with it."""
         with self._lock, self._connection as db:
             (earlier,) = db.execute("select count(*) from call where key = ?", [request.key]).fetchone()
             cursor = db.execute(
@@ -61,9 +61,9 @@ class Ledger:
             return Call(id=int(cursor.lastrowid or 0), number=earlier + 1)
 
     def book(self, call: Call, *, request: Request) -> tuple[int, bool]:
-        """Book once by key. Return the number of the booking and whether it had been made before.
+        """Book a request once for its key, and return the number of the booking and whether it existed before.
 
-        Raises KeyConflict when the key stands for another amount or purpose.
+        Raises ``KeyConflict`` if the key was used for another amount or purpose.
         """
         wanted = (request.operation, request.reference, request.cents)
         with self._lock, self._connection as db:
@@ -78,16 +78,16 @@ class Ledger:
         return int(found[3]), True
 
     def close_call(self, call: Call, *, outcome: str) -> None:
-        """Write down how the call was answered."""
+        """Record how the call was answered."""
         with self._lock, self._connection as db:
             db.execute("update call set outcome = ? where id = ?", [outcome, call.id])
 
     def report(self, *, after: int = 0, without: str = "-") -> dict[str, Any]:
-        """Count what was called and booked after call number ``after``.
+        """Count calls and bookings after call number ``after``.
 
         References that begin with ``without`` are left out.
 
-        ``repeats`` are calls of a key that had been called before, ``doubles`` purchases that were charged under two
+        ``repeats`` are calls whose key had been called before; ``doubles`` are purchases that were charged under two
         keys.
         """
         values = {"after": after, "without": without}

@@ -1,4 +1,4 @@
-"""HTTP in front of the ledger: POST /charges and /refunds with an Idempotency-Key, GET /report."""
+"""The HTTP server of the ledger: POST /charges and /refunds with an Idempotency-Key, GET /report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BODY = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How unreliable the provider is. The same seed and purchase give the same weather, call by call."""
+    """The unreliability of the provider. The same seed and purchase give the same weather, call by call."""
 
     seed: int = 0
     fail: float = 0.05
@@ -29,7 +29,7 @@ class Weather:
     def outcome(self, *, reference: str, number: int) -> str:
         """Return what happens to call ``number`` of a purchase.
 
-        By the purchase and not by the key: keys hold the id of a run, which differs from play to play.
+        It depends on the purchase and not on the key: keys hold the id of a run, which differs from play to play.
         """
         digest = blake2b(f"{self.seed}:{reference}:{number}".encode(), digest_size=8).digest()
         draw = int.from_bytes(digest) / 2**64
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, self.server.ledger.report(after=int(after), without=without))
 
     def do_POST(self) -> None:
-        """Book a charge or a refund, in the weather of the day."""
+        """Book a charge or a refund, as reliably as the weather allows."""
         request = self._request()
         if request is None:
             error = "POST /charges or /refunds with Idempotency-Key and {reference, cents > 0}"
@@ -112,10 +112,10 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(content)
         except OSError:
-            self.close_connection = True  # the shop did not wait for a late answer; that is the point of them
+            self.close_connection = True  # the shop did not wait for a late answer, as intended
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the ledger has every call."""
+        """Log nothing: the ledger has every call."""
 
 
 class Provider(ThreadingHTTPServer):

@@ -1,1 +1,1 @@
-"""Plays a day of a supermarket chain against the running shop, and checks every figure afterwards."""
+"""The replay: plays a day of a supermarket chain against the running shop and then checks every figure."""

@@ -1,4 +1,4 @@
-"""What the day left behind, from all sides: results, stock, provider, invoices; and whether it equals the file."""
+"""The books of a day: compare results, stock, provider and invoices with the file."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ WEB_CARTS = "web-"
 
 
 def ask_provider(url: str, *, after: int) -> dict[str, Any]:
-    """Get the provider's figures; purchases of the web pages are not part of a play."""
+    """Return the provider's figures, without purchases of the web pages, which are not part of a play."""
     query = urlencode({"after": after, "without": WEB_CARTS})
-    with urlopen(f"{url}/report?{query}", timeout=20) as answer:  # noqa: S310 - an address that we were given
+    with urlopen(f"{url}/report?{query}", timeout=20) as answer:  # noqa: S310 - our caller gave us the address
         report: dict[str, Any] = json.load(answer)
     return report
 
 
 class Books(ABC):
-    """Opened before the play: the shop may have a past, and only what changes counts."""
+    """The books of one play.
+
+    They are opened before the play: the shop may have a past, and only changes count.
+    """
 
     def __init__(self, day: Day, *, provider_url: str) -> None:
         self.day = day
@@ -46,15 +49,15 @@ class Books(ABC):
 
     @staticmethod
     def booked_as(basket: Basket) -> str:
-        """Under which id the stock of a basket is booked."""
+        """Return the id under which the stock of a basket is booked."""
         return basket.id
 
     def provider(self) -> dict[str, Any]:
-        """What the provider saw since."""
+        """Return the provider's figures since the books were opened."""
         return ask_provider(self._provider_url, after=self._call)
 
     def checks(self, visits: Iterable[Visit], *, provider: dict[str, Any]) -> list[Check]:
-        """Compare everything with the file: first what all flows have in common."""
+        """Compare everything with the file: first the checks of all flows, then those of this one."""
         day, visits = self.day, list(visits)
         results = [visit.result for visit in visits if visit.result is not None]
         charged = [basket for basket in day.baskets if basket.cents]
@@ -89,7 +92,7 @@ class Books(ABC):
 
     @abstractmethod
     def _more(self, visits: list[Visit]) -> list[Check]:
-        """What only this flow has."""
+        """Return the checks of this flow alone."""
 
     @staticmethod
     def _wrong_totals(visits: list[Visit]) -> list[str]:
@@ -107,7 +110,7 @@ class Books(ABC):
         bookings = {(basket.id, line.product_id) for basket in self.day.baskets for line in basket.lines}
         booked = dict(mine.values_list("product_id").annotate(Sum("quantity")))
 
-        # Somebody may be shopping on the pages while the day is played.
+        # People may be shopping on the pages while the day is played: their bookings are subtracted.
         change = dict.fromkeys(expected, 0)
         for kind, product_id, units in since.exclude(cart_id__in=carts).values_list("kind", "product_id", "quantity"):
             change[product_id] = change.get(product_id, 0) - (units if kind == StockMovement.Kind.SALE else -units)
@@ -126,7 +129,7 @@ class Books(ABC):
 
 
 class CartBooks(Books):
-    """Of carts: who confirmed."""
+    """Books of carts: also check who confirmed."""
 
     def _more(self, visits: list[Visit]) -> list[Check]:
         silent = sum(1 for visit in visits if not visit.confirms)
@@ -141,7 +144,7 @@ class CartBooks(Books):
 
 
 class OrderBooks(Books):
-    """Of orders: who reviewed them, whether they arrived, what was invoiced."""
+    """Books of orders: also check reviews, deliveries and invoices."""
 
     def __init__(self, day: Day, *, provider_url: str) -> None:
         super().__init__(day, provider_url=provider_url)

@@ -1,4 +1,4 @@
-"""A customer who orders everything at once: the order is a graph, and goes its way without her."""
+"""A customer who orders everything at once: the order is a graph and proceeds without them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from example_project.replay.day import Basket
     from example_project.replay.rest import Answer
 
-#: Basket ids that are order numbers as they stand. Others are written in hexadecimal behind an x, so no two come to one
-#: number.
+#: Basket ids that are order numbers as they stand. Others are written in hexadecimal after an x, so that no two baskets
+#: have one number.
 PLAIN = re.compile(r"(?!x)[a-z0-9]+", re.ASCII)
 
 
 def order_number(basket: Basket) -> str:
-    """The number under which a basket is ordered."""
+    """Return the number under which a basket is ordered."""
     return basket.id if PLAIN.fullmatch(basket.id) else f"x{basket.id.encode().hex()}"
 
 
 class Buyer(Person):
-    """Orders at the moment of the basket's checkout."""
+    """A customer who orders at the moment of the basket's checkout."""
 
     @staticmethod
     def comes(basket: Basket) -> datetime:
-        """With the whole basket."""
+        """Return the time of the checkout."""
         return basket.stamp
 
     def fill(self, visit: Visit) -> None:
@@ -57,7 +57,7 @@ class Buyer(Person):
         visit.added = len(lines)
 
     def _started(self, visit: Visit, *, since: datetime) -> Answer | None:
-        """Our own order, when only the answer was lost. An order of an earlier play began before ``since``."""
+        """Return our own order if only the answer was lost; an order of an earlier play began before ``since``."""
         found = self.shop.describe(_run(visit))
         if not found.ok:
             return None
@@ -73,7 +73,7 @@ class Buyer(Person):
 
 
 def sale(steps: dict[str, Any]) -> dict[str, Any]:
-    """The result of an order that was delivered, as the books want it."""
+    """Return the result of a delivered order in the form that the books use."""
     sums = steps["validate_order"]
     return {
         **{name: sums[name] for name in ("total", "lines", "units")},

@@ -1,4 +1,4 @@
-"""Kills workers that have work in hand, and watches that the work is done again."""
+"""The chaos of a replay: kill workers that have work in hand, and watch that the work is done again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Kill:
 
 
 class Chaos(threading.Thread):
-    """Spreads ``wanted`` kills over the middle of the play, ``seconds`` long.
+    """A thread that spreads ``wanted`` kills over the middle of a play of ``seconds``.
 
     Only processes below ``cluster`` are killed.
     """
@@ -76,18 +76,18 @@ class Chaos(threading.Thread):
             connection.close()
 
     def finish(self) -> None:
-        """The play is over: what was not killed by now is not killed any more."""
+        """End the chaos because the play is over; no further worker is killed."""
         self._over.set()
         self.join(WATCH_FOR)
 
     def _try(self) -> Kill | None:
-        """Kill one of our workers if it holds a lease at this very moment."""
+        """Kill one of our workers that holds a lease at this moment, if there is one."""
         ours = {entry.pid for entry in descendants(self._cluster)} if _leases(None) else set()
         workers = Worker.objects.filter(pid__in=ours, host=socket.gethostname()) if ours else ()
         for worker in workers:
             if not _leases(worker.epoch):
                 continue
-            # Stopped first, so that "it holds a lease" is still true when it dies.
+            # Stopped first, so that it still holds the lease when it dies.
             os.kill(worker.pid, signal.SIGSTOP)
             held = _leases(worker.epoch)
             if not held:
@@ -106,7 +106,7 @@ class Chaos(threading.Thread):
             for key, held in list(waiting.items()):
                 task = rows.get(key)
                 if task is None or task.attempt > held.attempt:
-                    # A row that is gone was finished by somebody else: its holder is dead.
+                    # Another worker finished a row that is gone, because its holder is dead.
                     held.again = task.attempt if task else held.attempt + 1
                     del waiting[key]
             self._clock.sleep(LOOK_EVERY)

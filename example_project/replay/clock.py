@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Stopped(Exception):
-    """The play was called off."""
+    """The play was interrupted."""
 
 
 class Clock:
-    """Day time from ``begins`` on, ``speed`` times as fast as ours."""
+    """The clock of a day: it starts at ``begins`` and runs ``speed`` times as fast as real time."""
 
     def __init__(self, *, begins: datetime, speed: float) -> None:
         self.begins = begins
@@ -25,23 +25,23 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Our seconds since the day began."""
+        """Real seconds since the day began."""
         return time.monotonic() - self._origin
 
     @property
     def stopped(self) -> bool:
-        """Whether the play was called off."""
+        """True if the play was interrupted."""
         return self._stop.is_set()
 
     def wait_until(self, moment: datetime) -> None:
-        """Sleep until a moment of the day; at once when it is past. Raises Stopped."""
+        """Sleep until a moment of the day; return at once if it is past. Raises ``Stopped``."""
         self.sleep((moment - self.begins).total_seconds() / self.speed - self.elapsed)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep our seconds. Raises Stopped."""
+        """Sleep real seconds. Raises ``Stopped``."""
         if self._stop.wait(max(seconds, 0)):
             raise Stopped
 
     def stop(self) -> None:
-        """Call the play off: whoever sleeps wakes up."""
+        """Interrupt the play and wake all who sleep."""
         self._stop.set()

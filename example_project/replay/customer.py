@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from example_project.replay.clock import Clock
     from example_project.replay.day import Basket
 
-#: The page with the cart is looked at after every so many lines, and before the checkout.
+#: A customer looks at the cart after this many lines, and before the checkout.
 LOOK_EVERY = 5
 #: Seconds after the checkout; the shop's own page looks once a second.
 FIRST_LOOK = 0.2
 
 
 class Customer(Person):
-    """``confirm_within``: seconds after which the shop takes silence for a confirmation."""
+    """A customer with a cart. ``confirm_within``: seconds after which the shop counts silence as a confirmation."""
 
     def __init__(self, shop: Shop, *, clock: Clock, confirm_within: float, patience: float) -> None:
         super().__init__(shop, clock=clock, patience=patience)
@@ -32,11 +32,11 @@ class Customer(Person):
 
     @staticmethod
     def comes(basket: Basket) -> datetime:
-        """With the first line."""
+        """Return the time of the first line."""
         return basket.begins
 
     def fill(self, visit: Visit) -> None:
-        """Start the cart, add every line in its time, check out."""
+        """Start the cart, add every line at its time, and check out."""
         basket = visit.basket
         self.clock.wait_until(basket.begins)
         self._start(visit)
@@ -49,7 +49,7 @@ class Customer(Person):
             if number % LOOK_EVERY == 0 or number == len(basket.lines):
                 self._look(visit, expected=number)
         self.clock.wait_until(basket.stamp)
-        # A second checkout, sent because the answer to the first was lost, finds a cart that no longer listens:
+        # If the answer to the first checkout was lost, a second one reaches a cart that no longer accepts it. This is
         # harmless.
         self.insist(visit, lambda: self.shop.signal(basket.id, "checkout"), what="checkout", fine={HTTPStatus.ACCEPTED})
 
@@ -63,8 +63,8 @@ class Customer(Person):
         visit.result = self.result_of(visit, visit.basket.id)
 
     def _start(self, visit: Visit) -> None:
-        # Whoever means to confirm is given as long as he would wait himself: a slow machine must not confirm in his
-        # place.
+        # Customers who mean to confirm get as long as they would wait themselves: on a slow machine the timeout must
+        # not confirm in their place.
         within = max(self.confirm_within, self.patience) if visit.confirms else self.confirm_within
         args = {"customer": f"household of {visit.basket.id}", "confirm_within": within}
         lost = visit.resent

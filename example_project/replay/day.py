@@ -1,4 +1,4 @@
-"""Reading a day: baskets, and what is wrong with lines that are none."""
+"""The reader of a day: its baskets, and the problems of lines that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST_LINE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basket:
-    """What one customer bought; ``stamp`` is the checkout."""
+    """The purchase of one customer; ``stamp`` is the time of the checkout."""
 
     id: str
     stamp: datetime
@@ -32,27 +32,27 @@ class Basket:
 
     @property
     def cents(self) -> int:
-        """What it costs."""
+        """The sum of the lines, in cents."""
         return sum(cents(line.amount) for line in self.lines)
 
     @property
     def units(self) -> int:
-        """How much is in it."""
+        """The sum of the quantities."""
         return sum(line.quantity for line in self.lines)
 
     @property
     def begins(self) -> datetime:
-        """When the first line arrives."""
+        """The time of the first line."""
         return self.arrival(1)
 
     def arrival(self, number: int) -> datetime:
-        """Return when line ``number``, counted from 1, arrives."""
+        """Return the time at which line ``number``, counted from 1, arrives."""
         return self.stamp - BETWEEN_LINES * (len(self.lines) - number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A line that is none. Its basket is not played."""
+    """A line that cannot be read. Its basket is not played."""
 
     line: int
     reason: str
@@ -74,12 +74,12 @@ class Day:
 
     @property
     def begins(self) -> datetime:
-        """When the first line arrives."""
+        """The time of the first line of all baskets."""
         return min(basket.begins for basket in self.baskets)
 
     @property
     def ends(self) -> datetime:
-        """When the last customer checks out."""
+        """The time of the last checkout."""
         return max(basket.stamp for basket in self.baskets)
 
     def units(self) -> dict[str, int]:
@@ -96,7 +96,7 @@ class Malformed(Exception):
 
 
 def read_day(file: Path) -> Day:
-    """Read a file of basket lines. Raises OSError when there is none; all else becomes a Problem."""
+    """Read a file of basket lines. Raises ``OSError`` if there is none; every other error becomes a ``Problem``."""
     day = Day(file=file)
     lines: dict[str, list[Line]] = {}
     stamps: dict[str, datetime] = {}
@@ -125,11 +125,10 @@ def read_day(file: Path) -> Day:
 def _rows(file: Path, *, day: Day) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line numbers and named fields.
 
-    Physical lines are split one at a time: with a reader over the whole file one stray quote would swallow the baskets
-    after it.
+    Physical lines are split one at a time: a reader over the whole file would lose the baskets after a stray quote.
     """
     names: list[str] | None = None
-    # errors="replace": a byte that is no text is then an odd character in one field, and the problem of one line.
+    # errors="replace": an invalid byte becomes an odd character in one field, and so the problem of one line.
     with file.open(encoding="utf-8-sig", errors="replace", newline="\n") as text:
         for number, raw in enumerate(text, start=1):
             content = raw.rstrip("\r\n")
@@ -156,7 +155,7 @@ def _rows(file: Path, *, day: Day) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _first_field(content: str, names: list[str] | None) -> str:
-    """Return the basket of a line that cannot be split, where that is still readable."""
+    """Return the basket of a line that cannot be split, or an empty text if it is not readable."""
     position = names.index("basket_id") if names else 0
     fields = content.split(",")
     found = fields[position].strip().strip('"') if position < len(fields) else ""

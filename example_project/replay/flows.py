@@ -1,4 +1,4 @@
-"""The two ways in which a day is played: as carts that are filled line by line, and as orders that are graphs."""
+"""The two flows of a day: carts that are filled line by line, and orders that are graphs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A shop that runs.
+    """A running shop, as a flow needs it.
 
-    ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` the token
-    of a user with the role.
+    ``providers`` are the addresses of the payment provider's accounts by flow; ``clerk`` is the token of a user with
+    the role.
     """
 
     base_url: str
@@ -38,11 +38,11 @@ class Scene:
 
 
 class Flow(ABC):
-    """One way. ``play`` may be called once."""
+    """One way to play a day. ``play`` may be called once."""
 
     name: ClassVar[str]
     report: ClassVar[type[Report]]
-    #: How long the customers take to come, unless a speed is given.
+    #: Seconds in which all customers come, unless a speed is given.
     day_seconds: ClassVar[float]
 
     def __init__(self, day: Day, *, scene: Scene, pace: Pace) -> None:
@@ -52,7 +52,7 @@ class Flow(ABC):
         self.clock = Clock(begins=day.begins, speed=self.pace.factor(day))
 
     def play(self, *, kills: int) -> Report:
-        """Play the day, killing workers on the way, and reconcile."""
+        """Play the day, kill workers meanwhile, and reconcile."""
         shop = Shop(self.scene.base_url, token=self.scene.token)
         books = self._books(self.scene.providers[self.name])
         with ExitStack() as stack:
@@ -86,16 +86,16 @@ class Flow(ABC):
     def _person(self, shop: Shop) -> Person: ...
 
     def _own(self) -> dict[str, Any]:
-        """What the report has of this flow alone."""
+        """Return the arguments of the report that only this flow has."""
         return {}
 
     def _staff(self) -> list[Staff]:
-        """Who else has a part."""
+        """Return the staff who take part besides the customers."""
         return []
 
 
 class CartFlow(Flow):
-    """Carts."""
+    """The flow of carts."""
 
     name = "cart"
     report = CartReport
@@ -109,7 +109,7 @@ class CartFlow(Flow):
 
 
 class OrderFlow(Flow):
-    """Orders, with a clerk and a carrier."""
+    """The flow of orders, with a clerk and a carrier."""
 
     name = "graph"
     report = OrderReport

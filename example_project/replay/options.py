@@ -42,7 +42,7 @@ def positive_count(text: str) -> int:
 
 
 def add_play_options(parser: CommandParser, *, flow: str) -> None:
-    """Add how a day is played (as ``flow`` unless it is said otherwise), and on how many workers."""
+    """Add the options of a play and of its workers; ``flow`` is the default of ``--flow``."""
     flows = ("cart", "graph", "both")
     parser.add_argument(
         "--flow", choices=flows, default=flow, help="carts, orders that are graphs, or one after the other"
@@ -63,7 +63,7 @@ def add_play_options(parser: CommandParser, *, flow: str) -> None:
 
 
 def forwarded(options: dict[str, Any]) -> Iterator[str]:
-    """Give the play's options as another command's arguments."""
+    """Yield the options of the play as arguments for another command."""
     for name in PLAY_OPTIONS:
         if (value := options[name]) is not None:
             # The other command may run in another folder.

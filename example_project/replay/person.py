@@ -1,4 +1,4 @@
-"""What everybody who deals with the shop can do: ask until there is an answer, wait for the end of a run."""
+"""The base of everybody who deals with the shop: ask until there is an answer, wait for the end of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stuck(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Visit:
-    """What happened to one basket. ``result`` has total, lines, units and charge, and more by the flow that sold it."""
+    """The record of one basket. ``result`` has total, lines, units and charge, and more according to the flow."""
 
     basket: Basket
     confirms: bool = True
@@ -37,7 +37,7 @@ class Visit:
 
 
 class Person(ABC):
-    """Plays visits. ``patience``: seconds until a person gives up on an answer, or on an order."""
+    """A person who plays visits. ``patience``: seconds until they give up on an answer, or on an order."""
 
     def __init__(self, shop: Shop, *, clock: Clock, patience: float) -> None:
         self.shop = shop
@@ -47,27 +47,27 @@ class Person(ABC):
     @staticmethod
     @abstractmethod
     def comes(basket: Basket) -> datetime:
-        """When, in the time of the day, the person deals with the shop first."""
+        """Return the time of the day at which the person first deals with the shop."""
 
     @abstractmethod
     def fill(self, visit: Visit) -> None:
-        """Buy."""
+        """Buy the basket."""
 
     @abstractmethod
     def finish(self, visit: Visit) -> None:
-        """Wait for the order, and take its result."""
+        """Wait for the order and store its result in the visit."""
 
     def result_of(self, visit: Visit, run: str) -> dict[str, Any]:
-        """Wait until the run is closed; gives its result. Raises Stuck for a run that did not complete."""
+        """Wait until the run is closed and return its result. Raises ``Stuck`` if it did not complete."""
         deadline, pause = time.monotonic() + self.patience, 0.1
         while True:
-            # The shop answers when the run is closed, or after a while that it is not: nobody has to ask all the time.
+            # The shop answers once the run is closed, or after a while that it is still open: no need to poll often.
             answer = self.insist(visit, lambda: self.shop.result(run), what="result", fine={HTTPStatus.ACCEPTED})
             status = answer.body["status"]
             if answer.status != HTTPStatus.ACCEPTED:
                 break
             self.patient(deadline, what=f"run is {status}: {answer.body.get('detail')}")
-            self.clock.sleep(pause)  # too many may be waiting; then the shop answers at once
+            self.clock.sleep(pause)  # if too many wait, the shop answers at once
             pause = min(pause * 1.3, 0.5)
         result = value(answer.body)
         if status != "completed" or not isinstance(result, dict):
@@ -78,7 +78,7 @@ class Person(ABC):
     def insist(
         self, visit: Visit, ask: Callable[[], Answer], *, what: str, fine: frozenset[int] | set[int] = frozenset()
     ) -> Answer:
-        """Ask until there is an answer. Everything that is sent may be sent twice, so a lost answer is no problem."""
+        """Ask until there is an answer. Every request may be sent twice, so a lost answer is no problem."""
         deadline, pause = time.monotonic() + self.patience, 0.05
         while True:
             try:
@@ -98,7 +98,7 @@ class Person(ABC):
             pause = min(pause * 2, 1.0)
 
     def patient(self, deadline: float, *, what: str) -> None:
-        """Raise Stuck when the deadline is over."""
+        """Raise ``Stuck`` if the deadline has passed."""
         if time.monotonic() > deadline:
             message = f"gave up after {self.patience:g} s: {what}"
             raise Stuck(message)

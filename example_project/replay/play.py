@@ -1,4 +1,4 @@
-"""The play itself: customers come in their time, six at a time fill carts, others wait for their orders."""
+"""The play itself: customers come at their times; six at a time fill carts, others wait for their orders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 #: The busiest moment of the day has six open carts; a slow shop makes customers queue instead of opening more.
 OPEN_CARTS = 6
 WAITING_CUSTOMERS = 16
-#: Every so many baskets, nobody confirms.
+#: One basket in this many is not confirmed.
 SILENT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a day is played.
+    """The pace at which a day is played.
 
-    ``speed`` None: so that it takes about ``day_seconds``, but never slower than the day itself.
+    If ``speed`` is None, the day takes about ``day_seconds``, but is never slower than the day itself.
     """
 
     speed: float | None = None
@@ -40,19 +40,19 @@ class Pace:
     day_seconds: float = 60.0
 
     def factor(self, day: Day) -> float:
-        """Return how many seconds of the day are one of ours."""
+        """Return the seconds of the day that pass in one real second."""
         span = (day.ends - day.begins).total_seconds()
         return self.speed or max(span / self.day_seconds, 1.0)
 
 
 class Play:
-    """One day against one shop. ``visits`` is what happened, in the order in which the customers come."""
+    """One day against one shop. ``visits`` records what happened, in the order in which the customers come."""
 
     def __init__(self, day: Day, *, person: Person, clock: Clock) -> None:
         self.day = day
         self.clock = clock
         self.seconds = 0.0
-        # By the checkout, so that the silent ones are spread over the day.
+        # In the order of checkouts, so that the silent customers are spread over the day.
         order = sorted(day.baskets, key=lambda basket: (basket.stamp, basket.id))
         silent = {basket.id for number, basket in enumerate(order, start=1) if number % SILENT == 0}
         coming = sorted(day.baskets, key=lambda basket: (person.comes(basket), basket.id))
@@ -64,11 +64,11 @@ class Play:
 
     @property
     def expected_seconds(self) -> float:
-        """How long the customers take to come, in our seconds."""
+        """Real seconds in which all customers come."""
         return (self.day.ends - self.day.begins).total_seconds() / self.clock.speed
 
     def run(self) -> None:
-        """Play. On an interrupt the customers go home, and the interrupt goes on."""
+        """Play the day. An interrupt stops the customers and is raised again."""
         begun = time.monotonic()
         with (
             Progress(self._counts),
@@ -96,7 +96,7 @@ class Play:
 
     @staticmethod
     def _guard(step: Callable[[Visit], None], visit: Visit) -> bool:
-        """Run a step; what a customer complains about is written down, and the others go on."""
+        """Run a step and return True if it succeeded; a problem is recorded in the visit, and the others go on."""
         try:
             step(visit)
         except Stuck as stuck:
@@ -118,7 +118,7 @@ class Play:
 
 @contextmanager
 def _pool(size: int, clock: Clock) -> Iterator[ThreadPoolExecutor]:
-    """A thread pool that ends early on an interrupt."""
+    """Open a thread pool that ends early on an interrupt."""
     pool = ThreadPoolExecutor(size, thread_name_prefix="customer")
     try:
         yield pool

@@ -1,6 +1,6 @@
 """The processes of a running shop: provider, web server, worker cluster.
 
-Only what was started here is ever ended here.
+This module ends only processes that it started.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 START_DEADLINE = 60.0
 STOP_DEADLINE = 20.0
-# Python code of one process runs on one processor at a time.
+# The Python code of a process uses one processor at a time.
 WEB_PROCESSES = 2
 PR_SET_PDEATHSIG = 1
 
 
 class NotStarted(Exception):
-    """A process of the shop ended, or did not say where it listens; the message ends with its log."""
+    """A process of the shop ended, or printed no address; the message ends with its log."""
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end the process when the one that started it is gone, however it went."""
+    """Have Linux end this process when its parent ends, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class Process:
-    """One child with a log file of its own."""
+    """A child process with its own log file."""
 
     def __init__(self, name: str, *, command: Sequence[str], env: dict[str, str], cwd: Path, log: Path) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # Ctrl-C is for the program that started them; it ends them in order
+                start_new_session=True,  # Ctrl-C goes to the program that started them, which ends them in order
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - called from the main thread, one system call
             )
         self._lines: list[str] = []
@@ -60,7 +60,7 @@ class Process:
         threading.Thread(target=self._listen, args=(self.child.stdout,), name=f"{name}-output", daemon=True).start()
 
     def _listen(self, stream: IO[bytes] | None) -> None:
-        """Keep the first line; copy what follows to the log, or the pipe would fill up and the child stop."""
+        """Keep the first line and copy the rest to the log; otherwise the pipe would fill up and block the child."""
         with self.log.open("ab") as log:
             for raw in stream or ():
                 if not self._said.is_set():
@@ -73,26 +73,26 @@ class Process:
         self._said.set()
 
     def first_line(self) -> str:
-        """Wait for the first line on standard output. Raises NotStarted."""
+        """Wait for the first line on standard output and return it. Raises ``NotStarted``."""
         self._said.wait(START_DEADLINE)
         if not self._lines:
             raise NotStarted(self.explain("said nothing"))
         return self._lines[0]
 
     def explain(self, what: str) -> str:
-        """Say what is wrong, with the end of the log."""
+        """Return a message about the process with the end of its log."""
         tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
         return f"{self.name} {what} (exit code {self.child.poll()}); {self.log}:\n{tail}"
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """True while the process runs."""
         return self.child.poll() is None
 
     def stop(self) -> None:
-        """End it and whatever it started.
+        """End the process and everything that it started.
 
-        Its own children are asked by itself: a signal to all hangs a django-q2 cluster.
+        It asks its own children to end: a signal to all of them would hang a django-q2 cluster.
         """
         family = descendants(self.child.pid)
         if self.alive:
@@ -112,18 +112,18 @@ class Process:
 
 
 class Entry(tuple[int, int]):
-    """A process by id and start time: an id alone may have been given away again."""
+    """A process by id and start time: the system may reuse an id."""
 
     __slots__ = ()
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The id of the process."""
         return self[0]
 
 
 def _table() -> dict[Entry, int]:
-    """Return the parents of all processes, as far as the system tells (Linux)."""
+    """Return the parent of every process that the system shows (Linux)."""
     found: dict[Entry, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -150,7 +150,7 @@ def descendants(pid: int) -> list[Entry]:
 class Shop:
     """Providers, web server and cluster over one database, on free ports of 127.0.0.1.
 
-    Carts and orders have a provider with a ledger each; ``providers`` are the addresses by flow.
+    Carts and orders each have a provider with a ledger; ``providers`` are the addresses by flow.
     """
 
     def __init__(
@@ -205,18 +205,18 @@ class Shop:
         return process
 
     def check(self) -> None:
-        """Raise NotStarted when one of the processes has ended."""
+        """Raise ``NotStarted`` if one of the processes has ended."""
         for process in self._running:
             if not process.alive:
                 raise NotStarted(process.explain("has ended"))
 
     def wait(self) -> None:
-        """Stay until a process ends (NotStarted) or somebody interrupts."""
+        """Wait until a process ends, which raises ``NotStarted``, or until an interrupt."""
         while True:
             self.check()
             time.sleep(0.5)
 
     def stop(self) -> None:
-        """End everything, those first who use the others."""
+        """End all processes, first those that use the others."""
         while self._running:
             self._running.pop().stop()

@@ -1,4 +1,4 @@
-"""How far the day is, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of a day on standard error: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ELSEWHERE = 10.0
 
 
 class Progress:
-    """Shows ``counts()`` (done, total, words) while the block runs."""
+    """A context manager that shows ``counts()`` (done, total, words) while its block runs."""
 
     def __init__(self, counts: Callable[[], tuple[int, int, str]], *, stream: TextIO | None = None) -> None:
         self._counts = counts

@@ -1,4 +1,4 @@
-"""The report: figures, differences, problems; as text and as JSON."""
+"""The report of a day: figures, differences and problems, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN_IN_LINE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One figure: what the file says and what was found."""
+    """One figure: the value of the file and the value that was found."""
 
     name: str
     expected: Any
@@ -32,7 +32,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether they are the same."""
+        """True if both are equal."""
         return bool(self.expected == self.seen)
 
 
@@ -42,7 +42,7 @@ class Report(ABC):
 
     flow: ClassVar[str]
     title: ClassVar[str]
-    answers: ClassVar[str]  # what is waited for, and timed
+    answers: ClassVar[str]  # names the answers whose waiting time is measured
 
     day: Day
     visits: Sequence[Visit] = ()
@@ -57,7 +57,7 @@ class Report(ABC):
 
     @property
     def code(self) -> int:
-        """What the command exits with: a difference outranks malformed lines."""
+        """The exit code of the command: a difference outranks malformed lines."""
         troubled = any(visit.problem for visit in self.visits) or bool(self.staff_problems)
         if troubled or not all(check.ok for check in self.checks) or len(self.kills) < self.kills_wanted:
             return DIFFERENT
@@ -98,11 +98,11 @@ class Report(ABC):
 
     @abstractmethod
     def _own_facts(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        """What only this flow has, for machines."""
+        """Return the facts of this flow alone, for machines."""
 
     @abstractmethod
     def _own_rows(self, facts: dict[str, Any]) -> list[tuple[str, str]]:
-        """The same for people."""
+        """Return the rows of this flow alone, for people."""
 
     def text(self) -> str:
         """Return the report for people."""
@@ -173,7 +173,7 @@ class Report(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartReport(Report):
-    """Carts, filled line by line."""
+    """The report of carts, filled line by line."""
 
     flow = "cart"
     title = "as carts"
@@ -190,7 +190,7 @@ class CartReport(Report):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderReport(Report):
-    """Orders, each a graph."""
+    """The report of orders, each a graph."""
 
     flow = "graph"
     title = "as orders"
@@ -225,7 +225,7 @@ class OrderReport(Report):
 
 
 def worst(codes: Iterable[int]) -> int:
-    """The code of several reports: a difference outranks malformed lines."""
+    """Return the exit code of several reports: a difference outranks malformed lines."""
     found = set(codes)
     return next((code for code in (DIFFERENT, MALFORMED) if code in found), RECONCILED)
 

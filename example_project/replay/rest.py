@@ -1,4 +1,4 @@
-"""The replay's connections to the shop's web server: the standard library, one kept-alive connection a thread."""
+"""The replay's client of the shop's web server: the standard library, one kept-alive connection per thread."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ AGAIN = {HTTPStatus.ACCEPTED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, 
 
 
 class LostAnswer(Exception):
-    """The request may or may not have been heard."""
+    """The shop may or may not have received the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Status and decoded body."""
+    """Status and decoded body of an answer."""
 
     status: int
     body: Any
 
     @property
     def ok(self) -> bool:
-        """Whether the shop did it."""
+        """True if the shop did it."""
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES and self.status != HTTPStatus.ACCEPTED
 
     @property
     def again(self) -> bool:
-        """Whether asking again makes sense: not done yet, or the shop had a bad moment."""
+        """True if asking again makes sense: it is not done yet, or the shop had a temporary failure."""
         return self.status in AGAIN or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property
     def reason(self) -> str:
-        """Why not, in the words of the shop."""
+        """The reason for a refusal, in the words of the shop."""
         if isinstance(self.body, dict):
             return f"{self.status} {self.body.get('code', '')} {self.body.get('detail') or self.body.get('title') or ''}".strip()
         return f"{self.status} {self.body!r}"[:300]
 
 
 class Connection:
-    """One web server."""
+    """The connections of all threads to one web server."""
 
     def __init__(self, base_url: str, *, headers: dict[str, str] | None = None) -> None:
         parts = urlsplit(base_url)
@@ -56,7 +56,7 @@ class Connection:
     def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """Send JSON, read JSON. Raises LostAnswer."""
+        """Send JSON and return the answer. Raises ``LostAnswer``."""
         connection: HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""Who else has a part in an order: the clerk who reviews large ones, the carrier who reports on parcels."""
+"""The staff of an order: the clerk who reviews large orders, and the carrier who reports on parcels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.2
 STOP_WITHIN = 30.0
-#: Every so many reports of a carrier come twice, as they do.
+#: One report in this many comes twice, as reports of carriers do.
 TWICE = 10
 
 
 class Staff(ABC, threading.Thread):
-    """Looks for work until the block ends. ``problem`` says why it gave up, if it did."""
+    """A thread that looks for work until its block ends. ``problem`` says why it gave up, if it did."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -50,19 +50,19 @@ class Staff(ABC, threading.Thread):
                 try:
                     self.look()
                 except DatabaseError:
-                    connection.close()  # a busy moment: what was not done is found again
-        except Exception as error:  # noqa: BLE001 - the play goes on, and says what its orders wait for
+                    connection.close()  # the database was busy: the next look finds the rest
+        except Exception as error:  # noqa: BLE001 - the play goes on, and reports what its orders wait for
             self.problem = f"{self.name}: {type(error).__name__}: {error}"
         finally:
             connection.close()
 
     @abstractmethod
     def look(self) -> None:
-        """Do what there is to do."""
+        """Do the work that is there."""
 
 
 class Clerk(Staff):
-    """Approves those of ``orders`` that are in an inbox over HTTP: that of whoever the ``token`` is of."""
+    """A clerk who approves ``orders`` over HTTP, from the inbox of the user whom the ``token`` belongs to."""
 
     def __init__(self, base_url: str, *, token: str, orders: Collection[str]) -> None:
         super().__init__("clerk")
@@ -94,14 +94,14 @@ class Clerk(Staff):
                 "POST", f"/api/human-tasks/{task}/decide/", body=body, headers={"Idempotency-Key": task}
             )
         except LostAnswer:
-            return  # what was not done is in the next inbox
+            return  # the next inbox has the task again
         if not (answer.ok or answer.again or answer.status == HTTPStatus.CONFLICT):
             message = f"decision {task}: {answer.reason}"
             raise RuntimeError(message)
 
 
 class Carrier(Staff):
-    """Delivers the parcels of ``orders``, and tells the shop over HTTP."""
+    """A carrier who delivers the parcels of ``orders`` and reports it to the shop over HTTP."""
 
     def __init__(self, base_url: str, *, orders: Collection[str]) -> None:
         super().__init__("carrier")
@@ -114,20 +114,20 @@ class Carrier(Staff):
 
     @property
     def reported(self) -> int:
-        """How many parcels the shop has confirmed to have heard of."""
+        """The number of parcels whose report the shop has confirmed."""
         return len(self._told)
 
     def look(self) -> None:
         shipped = Shipment.objects.filter(pk__gt=self._before).order_by("pk").values_list("parcel", "order")
         for parcel, order in shipped:
             if parcel in self._told or order not in self._orders or not self._tell(parcel):
-                continue  # one whose answer was lost is told again
+                continue  # a report whose answer was lost is sent again
             self._told.add(parcel)
             if self.reported % TWICE == 0 and self._tell(parcel):
                 self.repeated += 1
 
     def _tell(self, parcel: str) -> bool:
-        """Whether the shop has heard it."""
+        """Report a delivery, and return True if the shop has confirmed it."""
         body = json.dumps({"parcel": parcel, "event": "delivered", "at": datetime.now(UTC).isoformat()}).encode()
         try:
             answer = self._connection.send("POST", "/carrier/", body=body, headers={SIGNATURE: signature(body)})

@@ -1,1 +1,1 @@
-"""The shop: products, stock, carts, and the six worked examples as workflows."""
+"""The shop: products, stock, carts, orders, and the six worked examples as workflows."""

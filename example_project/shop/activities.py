@@ -1,6 +1,6 @@
-"""What the shop's workflows do to the world.
+"""Activities of the shop's workflows.
 
-Models are imported where they are used: the workflows also run in `WorkflowEnvironment`, which needs no Django.
+Models are imported where they are used: the workflows also run in ``WorkflowEnvironment``, which needs no Django.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib import error, request
 from example_project.shop.values import Account, Booking, Collected, Payment, PaymentMade, Receipt
 from temporalex_django import RetryPolicy, activity, activity_context
 
-# Short, because customers wait: the provider's bad moments pass in well under a second.
+# Short, because customers wait, and failures of the provider pass in well under a second.
 PAYMENT_RETRY = RetryPolicy(
     max_attempts=25,
     initial_interval=timedelta(milliseconds=200),
@@ -23,21 +23,21 @@ PAYMENT_RETRY = RetryPolicy(
     non_retryable=("PaymentRefused",),
 )
 PAYMENT_TIMEOUT = timedelta(seconds=2)
-# Longer than the activity's own timeout: a late answer is the engine's business, this only frees the thread in the end.
+# Longer than the activity's own timeout: the engine handles late answers, and this only frees the thread in the end.
 SOCKET_TIMEOUT = 10.0
 
 
 class PaymentRefused(Exception):
-    """The provider will not do it, now or later."""
+    """The provider refused the payment for good."""
 
 
 class ProviderUnavailable(Exception):
-    """The provider did not do it, or did not say: ask again with the same key."""
+    """The provider did not answer, or failed; the call can be repeated with the same key."""
 
 
 @activity(retry=PAYMENT_RETRY, start_to_close=PAYMENT_TIMEOUT)
 def charge(payment: Payment) -> PaymentMade:
-    """Charge once, however often this is tried."""
+    """Charge once, however many attempts it takes."""
     return ask_provider("/charges", payment=payment, url=_provider_of_carts())
 
 
@@ -54,9 +54,9 @@ def _provider_of_carts() -> str:
 
 
 def ask_provider(path: str, *, payment: Payment, url: str) -> PaymentMade:
-    """Call the provider at ``url`` with the key of the activity that runs.
+    """Call the provider at ``url`` with the idempotency key of the running activity.
 
-    Raises PaymentRefused, ProviderUnavailable.
+    Raises ``PaymentRefused`` and ``ProviderUnavailable``.
     """
     context = activity_context()
     call = request.Request(  # noqa: S310 - the address is a setting
@@ -79,7 +79,7 @@ def ask_provider(path: str, *, payment: Payment, url: str) -> PaymentMade:
 
 @activity(atomic=True)
 def book_stock(booking: Booking) -> int:
-    """Take the goods out of stock. One transaction with what the run does next: exactly once."""
+    """Take the goods out of stock, exactly once: in one transaction with the next step of the run."""
     return move_stock(booking, kind="sale")
 
 
@@ -90,17 +90,17 @@ def return_stock(booking: Booking) -> int:
 
 
 def move_stock(booking: Booking, *, kind: str) -> int:
-    """Write a booking of ``kind`` sale or return; gives its units. For atomic activities and steps only."""
+    """Write a booking of ``kind`` sale or return, and return its units. For atomic activities and steps only."""
     from django.db.models import F  # noqa: PLC0415 - see the top
 
     from example_project.shop.models import Stock, StockMovement  # noqa: PLC0415
 
-    # In one order everywhere, so that two carts with the same products wait for each other instead of deadlocking.
+    # Always in the same order, so that two carts with the same products wait for each other and do not deadlock.
     for product_id, units in sorted(booking.units.items()):
         out = units if kind == "sale" else -units
         changes = {"on_hand": F("on_hand") - out, "booked": F("booked") + out}
         if not Stock.objects.filter(pk=product_id).update(**changes):
-            # A product that nobody listed is sold all the same. Another run may be adding its row right now.
+            # A product without a row is sold all the same. Another run may be adding the row right now.
             Stock.objects.bulk_create([Stock(product_id=product_id)], ignore_conflicts=True)
             Stock.objects.filter(pk=product_id).update(**changes)
     StockMovement.objects.bulk_create(
@@ -112,7 +112,7 @@ def move_stock(booking: Booking, *, kind: str) -> int:
 
 @activity(start_to_close=timedelta(seconds=30))
 def send_receipt(receipt: Receipt) -> None:
-    """Leave the receipt for the customer, once by the activity's key."""
+    """Store the receipt for the customer, once for the activity's key."""
     _notify(
         recipient=receipt.customer,
         subject=f"Receipt for cart {receipt.cart_id}",
@@ -122,7 +122,7 @@ def send_receipt(receipt: Receipt) -> None:
 
 @activity(atomic=True)
 def create_account(user_id: str) -> Account:
-    """Make the user, or find it."""
+    """Create the user, or return the one that exists."""
     from django.contrib.auth import get_user_model  # noqa: PLC0415 - see the top
 
     user, _ = get_user_model().objects.get_or_create(username=user_id)
@@ -144,7 +144,7 @@ def _notify(*, recipient: str, subject: str, body: str) -> None:
 
 @activity(retry=RetryPolicy(max_attempts=3), start_to_close=timedelta(seconds=30))
 def process_item(product_id: str) -> str:
-    """Tidy one product's names; fails for a product that is not there."""
+    """Normalize the spaces in a product's names; fails for a product that does not exist."""
     from example_project.shop.models import Product  # noqa: PLC0415 - see the top
 
     product = Product.objects.get(pk=product_id)
@@ -156,7 +156,7 @@ def process_item(product_id: str) -> str:
 
 @activity(retry=RetryPolicy(max_attempts=3), start_to_close=timedelta(seconds=30))
 def current_price(sku: str) -> str:
-    """Look up what a product costs; fails for one without a price."""
+    """Look up the price of a product; fails for one without a price."""
     from example_project.shop.models import Product  # noqa: PLC0415 - see the top
 
     return str(Product.objects.exclude(price=None).values_list("price", flat=True).get(pk=sku))

@@ -19,7 +19,7 @@ else:
 
 @admin.register(Product)
 class ProductAdmin(ModelAdmin):
-    """Products."""
+    """Admin of the products."""
 
     list_display = ("id", "name", "department", "category", "package_size", "price")
     search_fields = ("id", "kind", "category")
@@ -28,7 +28,7 @@ class ProductAdmin(ModelAdmin):
 
 @admin.register(Stock)
 class StockAdmin(ModelAdmin):
-    """Units on hand."""
+    """Admin of the stock: units on hand."""
 
     list_display = ("product_id", "on_hand", "booked")
     search_fields = ("product_id",)
@@ -36,7 +36,7 @@ class StockAdmin(ModelAdmin):
 
 @admin.register(StockMovement)
 class StockMovementAdmin(ModelAdmin):
-    """Bookings."""
+    """Admin of the bookings of stock."""
 
     list_display = ("at", "cart_id", "kind", "product_id", "quantity")
     search_fields = ("cart_id", "product_id")
@@ -45,29 +45,29 @@ class StockMovementAdmin(ModelAdmin):
 
 @admin.register(Cart)
 class CartAdmin(ModelAdmin):
-    """Carts of the web shop, with what their workflows have published: one statement for all of a page."""
+    """Admin of the carts, with the state that their workflows published: one statement for a whole page."""
 
     list_display = ("id", "user", "created_at", "closed_at", "phase", "total")
     search_fields = ("id", "user__username")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cart]:
-        """With the state of their workflows."""
+        """Return the carts with the state of their workflows."""
         return super().get_queryset(request).with_workflow_state("phase", "total")  # type: ignore[attr-defined,no-any-return] # of its manager
 
     @admin.display(ordering="workflow_phase")
     def phase(self, cart: Any) -> str:
-        """Where its workflow is."""
+        """Return the phase of the cart's workflow."""
         return cart.workflow_phase or "–"
 
     @admin.display(ordering="workflow_total")
     def total(self, cart: Any) -> str:
-        """What its lines cost, as its workflow has added them up."""
+        """Return the sum of the lines, as the workflow has computed it."""
         return "–" if cart.workflow_total is None else f"{cart.workflow_total:.2f}"
 
 
 @admin.register(Shipment)
 class ShipmentAdmin(ModelAdmin):
-    """Parcels with the carrier."""
+    """Admin of the parcels with the carrier."""
 
     list_display = ("parcel", "order", "shipped_at", "delivered_at")
     search_fields = ("parcel", "order")
@@ -75,7 +75,7 @@ class ShipmentAdmin(ModelAdmin):
 
 @admin.register(Invoice)
 class InvoiceAdmin(ModelAdmin):
-    """Invoices of orders."""
+    """Admin of the invoices of orders."""
 
     list_display = ("id", "order", "customer", "cents", "at")
     search_fields = ("order", "customer")
@@ -83,7 +83,7 @@ class InvoiceAdmin(ModelAdmin):
 
 @admin.register(Notice)
 class NoticeAdmin(ModelAdmin):
-    """Messages to customers."""
+    """Admin of the messages to customers."""
 
     list_display = ("at", "recipient", "subject")
     search_fields = ("recipient", "subject")
@@ -91,7 +91,7 @@ class NoticeAdmin(ModelAdmin):
 
 @admin.register(CollectedEvent)
 class CollectedEventAdmin(ModelAdmin):
-    """Stored events."""
+    """Admin of the stored events."""
 
     list_display = ("collector", "generation", "position", "payload")
     search_fields = ("collector",)

@@ -1,4 +1,4 @@
-"""Carts for programs of the shop's own: each with the routes of the run that it is."""
+"""The REST API of carts for the shop's own programs: each cart has the routes of its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class CartOut(Serializer):
-    """Whose it is, and when."""
+    """Owner and times of a cart."""
 
     class Meta:
         model = Cart

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class ShopConfig(AppConfig):
-    """Its workflows.py and activities.py are found by temporalex_django."""
+    """The app of the shop; temporalex_django finds its workflows.py and activities.py."""
 
     name = "example_project.shop"
     label = "shop"

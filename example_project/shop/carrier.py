@@ -1,4 +1,4 @@
-"""The carrier's side of an order: what it reports over HTTP, signed with a secret that it shares with the shop."""
+"""The carrier's reports on orders over HTTP, signed with a secret that the carrier shares with the shop."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SIGNATURE = "X-Carrier-Signature"
 
 
 def signature(body: bytes) -> str:
-    """What the header says of a body that the carrier has sent."""
+    """Return the signature that the header of a request with this body must hold."""
     digest = hmac.new(settings.SHOP_CARRIER_SECRET.encode(), body, hashlib.sha256).hexdigest()
     return f"sha256={digest}"
 
 
-@csrf_exempt  # the signature says who it is; there is no cookie to abuse
+@csrf_exempt  # the signature authenticates the caller; there is no cookie to abuse
 @require_POST
 def report(request: HttpRequest) -> JsonResponse:
-    """``{"parcel", "event": "delivered", "at"}``: 200, also when it comes again or too late.
+    """Take ``{"parcel", "event": "delivered", "at"}`` from the carrier.
 
-    503 asks the carrier to repeat it.
+    Answers 200, also if the report is a repetition or comes too late. 503 asks the carrier to repeat it.
     """
     body = request.body
     if not hmac.compare_digest(signature(body).encode(), request.headers.get(SIGNATURE, "").encode()):
@@ -55,10 +55,10 @@ def report(request: HttpRequest) -> JsonResponse:
 
 
 def delivered(parcel: str, *, at: str) -> bool:
-    """Note that a parcel has arrived, and let its order go on: both or neither. Gives whether that was known before.
+    """Record that a parcel has arrived and continue its order, in one transaction; return True if it was known before.
 
-    Raises ``Shipment.DoesNotExist``, and ``errors.UpdateTimeout`` when the order could not be locked; nothing is
-    written then.
+    Raises ``Shipment.DoesNotExist``, and ``errors.UpdateTimeout`` if the order could not be locked; nothing is written
+    then.
     """
     with transaction.atomic():
         shipment = Shipment.objects.select_for_update().get(parcel=parcel)
@@ -69,6 +69,6 @@ def delivered(parcel: str, *, at: str) -> bool:
         try:
             OrderProcess.resume(shipment.order, carrier.name, data={"at": at})
         except (errors.ResumeRefused, errors.WorkflowClosed, errors.WorkflowNotFound):
-            # The order has stopped waiting: the parcel was traced already, or an operator has ended the run.
+            # The order no longer waits: the parcel was traced already, or an operator has ended the run.
             return True
     return False

@@ -1,4 +1,4 @@
-"""The pages' way to the workflows: whose cart is which run, and what a run says about itself."""
+"""The interface of the pages to the workflows: the run of each cart, and its published state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from example_project.shop.workflows import ShoppingCart
 from temporalex_django import errors
 
 CONFIRM_WITHIN = 15 * 60.0
-#: What the customer reads while a cart is in a phase.
+#: Texts that customers read while a cart is in a phase.
 PHASES = {
     "open": "Your cart is open.",
     "charging": "We are charging your payment.",
@@ -33,7 +33,7 @@ FINAL = {"cancelled", "failed", "done"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartLine:
-    """A line as a page shows it."""
+    """A line of a cart, as a page shows it."""
 
     product_id: str
     name: str
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartView:
-    """What a page shows of a cart."""
+    """A cart, as a page shows it."""
 
     id: str
     phase: str
@@ -67,12 +67,12 @@ class CartView:
 
     @property
     def final(self) -> bool:
-        """Whether nothing more will happen."""
+        """True if nothing more will happen."""
         return self.phase in FINAL or bool(self.trouble)
 
     @property
     def steps(self) -> list[Step]:
-        """The order's way, with what is done, under way and ahead."""
+        """The steps of the order: done, current and next."""
         names = [name for name, _ in STEPS]
         if self.phase in {"cancelling", "cancelled", "failed"} or self.trouble:
             return [Step(label=label, state="stopped") for _, label in STEPS]
@@ -87,12 +87,12 @@ class CartView:
 
 
 def open_cart(user: User) -> Cart | None:
-    """Return the customer's open cart."""
+    """Return the customer's open cart, or None."""
     return Cart.objects.filter(user=user, closed_at=None).first()
 
 
 def open_or_start_cart(user: User) -> Cart:
-    """Return the customer's open cart; start one, row and workflow in one transaction, when there is none."""
+    """Return the customer's open cart; if there is none, start one: row and workflow in one transaction."""
     found = open_cart(user)
     if found is not None:
         return found
@@ -108,14 +108,14 @@ def open_or_start_cart(user: User) -> Cart:
 
 
 def close_cart(cart: Cart) -> None:
-    """Go to the checkout: the row and the signal commit together."""
+    """Check out: the row and the signal commit together."""
     with transaction.atomic():
         Cart.objects.filter(pk=cart.pk, closed_at=None).update(closed_at=timezone.now())
         ShoppingCart.handle(id=cart.pk).signal("checkout")
 
 
 def view_cart(cart_id: str) -> CartView:
-    """Ask the workflow for its cart. Raises errors.WorkflowNotFound."""
+    """Query the workflow for its cart. Raises ``errors.WorkflowNotFound``."""
     handle = ShoppingCart.handle(id=cart_id)
     state: dict[str, Any] = handle.query("cart") or {"phase": "open", "total": "0.00", "items": []}
     names = {
@@ -146,7 +146,7 @@ def _trouble(description: Any) -> str:
 
 
 def explain(error: errors.TemporalexError) -> str:
-    """Say politely why the cart did not do what the customer wanted."""
+    """Return a polite text about why the cart refused a request of the customer."""
     match error:
         case errors.WorkflowClosed() | errors.WorkflowNotFound():
             return "This cart is closed. Please start a new one."

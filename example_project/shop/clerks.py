@@ -1,4 +1,4 @@
-"""The clerks' desk: what is in the inbox of whoever sits there, with what a clerk wants to know of each order."""
+"""The clerks' desk: the inbox of the clerk who is logged in, with the facts of each order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from example_project.shop.orders import CLERKS, ORDER, OrderProcess, review
 from temporalex_django import errors
 from temporalex_django.pages import asked_of
 
-#: What a clerk sees at once; what is due first stands above.
+#: Orders on one page; those that are due first are at the top.
 AT_ONCE = 50
 
 
@@ -37,7 +37,7 @@ class Undecided:
 
 
 def undecided(clerk: Any) -> Iterator[Undecided]:
-    """Orders that wait for this clerk, what is due first at first."""
+    """Yield the orders that wait for this clerk, in the order in which they are due."""
     for one in asked_of(clerk, most=AT_ONCE, workflow=OrderProcess.name):
         context = OrderProcess.handle(id=one.task.workflow_id).instance().context
         sums = context.steps.validate_order
@@ -52,7 +52,7 @@ def undecided(clerk: Any) -> Iterator[Undecided]:
 
 
 def decide(number: str, *, approve: bool, why: str, by: Any) -> None:
-    """Approve or reject an order. Raises what ``decide`` of a handle raises; the order knows who may."""
+    """Approve or reject an order. The order knows who may decide; raises the errors of a handle's ``decide``."""
     order = OrderProcess.handle(id=ORDER.id_for(number))
     order.decide("approved" if approve else "rejected", task=review.key, comment=why, by=by)
 
@@ -61,7 +61,7 @@ def decide(number: str, *, approve: bool, why: str, by: Any) -> None:
 @never_cache
 @login_required
 def desk(request: HttpRequest) -> HttpResponse:
-    """List what is to be decided."""
+    """List the orders that wait for a decision."""
     _require_clerk(request.user)
     return render(request, "shop/review.html", {"orders": [*undecided(request.user)]})
 
@@ -86,6 +86,6 @@ def decision(request: HttpRequest, number: str) -> HttpResponse:
 
 
 def _require_clerk(user: Any) -> None:
-    """Raises ``PermissionDenied``."""
+    """Raise ``PermissionDenied`` unless the user is a clerk."""
     if not user.is_superuser and not user.groups.filter(name=CLERKS).exists():
         raise PermissionDenied

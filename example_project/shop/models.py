@@ -1,4 +1,4 @@
-"""The shop's own tables. The state of carts is not here: it is in their workflows."""
+"""The shop's own tables. The state of carts is in their workflows, not here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from temporalex_django.models.states import WorkflowStateQuerySet
 
 
 class Product(models.Model):
-    """Something on the shelf. Its id is text: that is what the tills print."""
+    """A product on the shelf. Its id is text, as the tills print it."""
 
     id = models.CharField(max_length=32, primary_key=True)
     department = models.CharField(max_length=100, blank=True)
@@ -28,12 +28,12 @@ class Product(models.Model):
 
     @property
     def name(self) -> str:
-        """The best name that the source has: some products are blank there."""
+        """The best name in the source, where the names of some products are blank."""
         return self.kind or self.category or f"Product {self.id}"
 
 
 class Stock(models.Model):
-    """Units on hand. No foreign key: tills sell products that the list of products does not have."""
+    """Units on hand. There is no foreign key: tills sell products that the list of products does not have."""
 
     product_id = models.CharField(max_length=32, primary_key=True)
     on_hand = models.BigIntegerField(default=0)
@@ -48,10 +48,10 @@ class Stock(models.Model):
 
 
 class StockMovement(models.Model):
-    """Proof of a booking: a run books a product once, whatever is killed meanwhile."""
+    """The record of a booking: a run books a product once, even if workers are killed meanwhile."""
 
     class Kind(models.TextChoices):
-        """Which way the goods went."""
+        """The direction of a booking."""
 
         SALE = "sale"
         RETURN = "return"
@@ -73,7 +73,7 @@ class StockMovement(models.Model):
 
 
 class Cart(models.Model):
-    """Whose cart a workflow is. ``closed_at``: when its owner went to the checkout."""
+    """The owner of the cart that a workflow is. ``closed_at`` is the time of the checkout."""
 
     id = models.CharField(max_length=64, primary_key=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="carts")
@@ -111,7 +111,7 @@ class Shipment(models.Model):
 
 
 class Invoice(models.Model):
-    """What an order costs, once by run; its number is the key."""
+    """The invoice of an order, once per run; its number is the key."""
 
     order = models.CharField(max_length=200, db_index=True)
     run_id = models.CharField(max_length=64, unique=True)
@@ -127,7 +127,7 @@ class Invoice(models.Model):
 
 
 class Notice(models.Model):
-    """A message to a customer, once by ``key``: whoever sends mail reads them here."""
+    """A message to a customer, once per ``key``; a program that sends mail would read them here."""
 
     key = models.CharField(max_length=128, unique=True)
     recipient = models.CharField(max_length=255)
@@ -143,7 +143,7 @@ class Notice(models.Model):
 
 
 class CollectedEvent(models.Model):
-    """An event that a collector stored, in its place of its generation."""
+    """An event that a collector stored, with its position in its generation."""
 
     collector = models.CharField(max_length=255)
     generation = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""Money as text on the wire and whole cents in sums: exact, and plain JSON."""
+"""Money as text in messages and as whole cents in sums: exact, and plain JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An order as a graph: the same purchase as a cart's, as a process that an analyst can read as a picture.
+"""An order as a graph: the purchase of a cart, as a process that an analyst can read as a picture.
 
-What a step needs of an order is in the context: ``initial`` is ``{"customer", "lines"}``, ``steps.validate_order`` the
+Steps read the order from the context: ``initial`` is ``{"customer", "lines"}``, and ``steps.validate_order`` has the
 sums. Models are imported where they are used, as in activities.py.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from temporalex_django.graph import Context, Instance
 
 ORDER = Unique(key="order")
-#: Whoever is in this group of Django's may decide about large orders.
+#: Members of this Django group may decide about large orders.
 CLERKS = "clerks"
-#: In cents. A person looks at what costs more.
+#: In cents. A person reviews orders that cost more.
 REVIEW_ABOVE = 40_00
 DECIDED_WITHIN = timedelta(days=2)
 DELIVERED_WITHIN = timedelta(days=7)
@@ -31,7 +31,7 @@ class ValidateOrder(Step):
     """Checks the lines and adds them up."""
 
     events = ("valid", "free", "invalid")
-    atomic = True  # no effect at all: it costs no trip of its own through the database
+    atomic = True  # it has no effect, so it needs no round trip of its own to the database
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Event:
         try:
@@ -44,7 +44,7 @@ class ValidateOrder(Step):
 
 
 class _AtProvider(Step):
-    """A step that asks the payment provider, which is told the step's idempotency key."""
+    """A step that calls the payment provider with the step's idempotency key."""
 
     retry = PAYMENT_RETRY
     timeout = PAYMENT_TIMEOUT
@@ -57,7 +57,7 @@ class _AtProvider(Step):
 
 
 class ChargePayment(_AtProvider):
-    """Takes the money, once by the step's key."""
+    """Takes the money, once for the step's key."""
 
     events = ("charged", "refused")
 
@@ -70,7 +70,7 @@ class ChargePayment(_AtProvider):
 
 
 class RefundPayment(_AtProvider):
-    """Gives the money back, once by the step's key."""
+    """Gives the money back, once for the step's key."""
 
     events = ("refunded",)
 
@@ -79,7 +79,7 @@ class RefundPayment(_AtProvider):
 
 
 class ReserveStock(Step):
-    """Takes the goods out of stock, in the transaction of what comes next."""
+    """Takes the goods out of stock, in the transaction of the next step."""
 
     events = ("reserved",)
     atomic = True
@@ -99,7 +99,7 @@ class ReturnStock(Step):
 
 
 class AssessOrder(Step):
-    """Says how the order goes on, when both payment and stock are known."""
+    """Decides how the order continues once payment and stock are known."""
 
     events = ("small", "large", "unpaid")
     atomic = True
@@ -113,7 +113,7 @@ class AssessOrder(Step):
 class ShipOrder(Step):
     """Hands the parcel to the carrier.
 
-    The carrier can report on it only when the order waits for that: one transaction.
+    The parcel and the wait for its delivery commit in one transaction, so no report can come before the wait.
     """
 
     events = ("shipped",)
@@ -128,7 +128,7 @@ class ShipOrder(Step):
 
 
 class TraceParcel(Step):
-    """Asks the carrier where a parcel is that was not reported in time."""
+    """Asks the carrier about a parcel that was not reported in time."""
 
     events = ("asked",)
     atomic = True
@@ -143,7 +143,7 @@ class TraceParcel(Step):
 
 
 class SendInvoice(Step):
-    """Writes the invoice; its number is given by the database."""
+    """Writes the invoice; the database assigns its number."""
 
     events = ("invoiced",)
     atomic = True
@@ -179,7 +179,7 @@ carrier = WaitForEvent("delivered", timeout=DELIVERED_WITHIN, key="carrier")
 
 
 class OrderProcess(GraphWorkflow):
-    """From the order to the invoice; its value is the number of the order."""
+    """Processes an order up to its invoice; the business value is the number of the order."""
 
     unique = ORDER
     tags = ["shop"]
@@ -209,12 +209,12 @@ class OrderProcess(GraphWorkflow):
 
 
 def number_of(instance: Instance) -> str:
-    """The number of the order: the business value in the id of its run."""
+    """Return the number of the order: the business value in the id of its run."""
     return ORDER.value_of(instance.id)
 
 
 def _lines(context: Context) -> list[Line]:
-    """The lines of the order. Raises ``AttributeError``, ``TypeError``, ``ValueError`` for what is none."""
+    """Return the lines of the order. Raises ``AttributeError``, ``TypeError`` or ``ValueError`` if it is malformed."""
     lines = [Line(**line) for line in context.initial.lines]
     problems = [problem for line in lines if (problem := line.problem())]
     if problems or not lines or not context.initial.customer:

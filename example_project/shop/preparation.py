@@ -1,4 +1,4 @@
-"""What a demo needs before it can begin; all of it safe to repeat."""
+"""The preparation of a demo; every part of it is safe to repeat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRODUCT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """The demo's superuser. ``token`` is for the REST API; ``password`` is empty when it was left as it is."""
+    """The demo's superuser. ``token`` is for the REST API; ``password`` is empty if it was not changed."""
 
     user: str
     password: str
@@ -49,10 +49,10 @@ def migrate() -> None:
 
 
 def load_products(day: Day) -> int:
-    """Load the products.csv beside the file of the day, with the day's usual prices; return how many there are.
+    """Load the products.csv beside the file of the day, with the day's usual prices, and return their number.
 
-    A product whose price is below a cent a unit (petrol comes in thousandths) has none, and is not for sale on the
-    pages.
+    A product that costs less than a cent a unit (petrol comes in thousandths) gets no price, and is not for sale on
+    the pages.
     """
     file = day.file.with_name("products.csv")
     if not file.exists():
@@ -72,7 +72,7 @@ def load_products(day: Day) -> int:
     Product.objects.bulk_create(
         products.values(), batch_size=500, update_conflicts=True, unique_fields=["id"], update_fields=fields
     )
-    # Only what has no row yet: goods that were sold stay sold.
+    # Only products without a row: goods that were sold stay sold.
     Stock.objects.bulk_create(
         [Stock(product_id=key, on_hand=OPENING_STOCK) for key in products], batch_size=500, ignore_conflicts=True
     )
@@ -90,7 +90,7 @@ def _usual_prices(day: Day) -> dict[str, Decimal]:
 
 
 def take_over(day: Day) -> int:
-    """End runs that an interrupted play left open for this day's baskets; return how many."""
+    """End the runs that an interrupted play left open for this day's baskets, and return their number."""
     ended = 0
     for basket in day.baskets:
         for run in (ShoppingCart.handle(id=basket.id), OrderProcess.handle(id=ORDER.id_for(order_number(basket)))):
@@ -103,7 +103,7 @@ def take_over(day: Day) -> int:
 
 
 def make_clerk() -> str:
-    """Make the user who reviews large orders in a play, with a REST token. Nobody can log in as that."""
+    """Create the user who reviews large orders in a play, and return their REST token. Nobody can log in as them."""
     user, _ = get_user_model().objects.get_or_create(username=CLERK)
     user.groups.add(Group.objects.get_or_create(name=CLERKS)[0])
     token, _ = Token.objects.get_or_create(user=user)
@@ -111,7 +111,7 @@ def make_clerk() -> str:
 
 
 def make_login(*, password: str | None = None) -> Login:
-    """Make the demo's superuser with its REST token; without ``password`` an existing one keeps what it has."""
+    """Create the demo's superuser with a REST token; without ``password`` an existing user keeps theirs."""
     users = get_user_model()
     user, created = users.objects.get_or_create(
         username=DEMO_USER, defaults={"is_staff": True, "is_superuser": True, "email": "demo@example.com"}

@@ -1,4 +1,4 @@
-"""What travels between pages, workflows and activities."""
+"""Values that pages, workflows and activities exchange."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_PRODUCT_ID = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartArgs:
-    """How a cart starts.
+    """The argument of a cart.
 
-    ``confirm_within``: seconds that the customer has to confirm; after that it counts as confirmed.
+    ``confirm_within``: seconds that the customer has to confirm; after that the cart counts as confirmed.
     """
 
     customer: str
@@ -32,7 +32,7 @@ class Line:
     amount: str
 
     def problem(self) -> str | None:
-        """Say what is wrong with the line, if anything."""
+        """Return the problem of the line, or None."""
         if not self.product_id or len(self.product_id) > MAX_PRODUCT_ID or not self.product_id.isalnum():
             return f"{self.product_id!r} is not a product id"
         if not 0 <= self.quantity <= MAX_QUANTITY:
@@ -53,7 +53,7 @@ class LineState(TypedDict):
 
 
 def units_by_product(lines: Iterable[LineState]) -> dict[str, int]:
-    """Add up units, products in order: runs that book in one order do not deadlock."""
+    """Add up units, with the products sorted: runs that book in the same order do not deadlock."""
     units: dict[str, int] = {}
     for line in lines:
         units[line["product_id"]] = units.get(line["product_id"], 0) + line["quantity"]
@@ -61,20 +61,20 @@ def units_by_product(lines: Iterable[LineState]) -> dict[str, int]:
 
 
 class CartState(TypedDict):
-    """What the phase of an open cart accumulates."""
+    """The state of the phase of an open cart."""
 
     items: list[LineState]
 
 
 class Outcome(TypedDict):
-    """How the confirmation phase ended. ``confirmed`` is None while nobody has answered."""
+    """The outcome of the confirmation phase. ``confirmed`` is None while nobody has answered."""
 
     confirmed: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payment:
-    """What the provider is asked to charge or refund; ``reference`` is the id of the cart."""
+    """A charge or a refund by the provider; ``reference`` is the id of the cart."""
 
     reference: str
     cents: int
@@ -82,7 +82,7 @@ class Payment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentMade:
-    """The provider's answer. ``attempt`` is the one that got it."""
+    """The provider's answer. ``attempt`` is the number of the attempt that got it."""
 
     id: str
     cents: int
@@ -100,7 +100,7 @@ class Booking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What the customer gets to read."""
+    """The receipt of a customer."""
 
     cart_id: str
     customer: str
@@ -139,7 +139,7 @@ class Delivery:
 
 
 class StockEntry(TypedDict):
-    """What the inventory knows of a product."""
+    """The entry of a product in the inventory."""
 
     quantity: int
     price: str
@@ -147,7 +147,7 @@ class StockEntry(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What an event collector carries from generation to generation."""
+    """The state that an event collector carries from generation to generation."""
 
     events: list[Any] = field(default_factory=list)
     generation: int = 0

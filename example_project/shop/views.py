@@ -34,7 +34,10 @@ UPDATE_TIMEOUT = 5
 
 
 def customers_post(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Take a form from a customer; who is not logged in comes back to a page, which an address of forms is not."""
+    """Decorate a view that takes a form from a customer.
+
+    After a login, customers return to the page of the form: the address of the form itself takes no GET.
+    """
 
     @require_POST
     @wraps(view)
@@ -48,7 +51,7 @@ def customers_post(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespo
 
 @require_safe
 def products(request: HttpRequest) -> HttpResponse:
-    """List what is for sale; every word of the search has to occur."""
+    """List the products for sale; every word of the search has to occur."""
     search = " ".join(request.GET.get("q", "").replace("\0", "").split())[:100]
     wanted = Product.objects.exclude(price=None)
     for word in search.split():
@@ -57,7 +60,7 @@ def products(request: HttpRequest) -> HttpResponse:
         )
     page = Paginator(wanted, PER_PAGE).get_page(request.GET.get("page"))
     for product in page.object_list:
-        product.request_id = uuid.uuid4()  # type: ignore[attr-defined] # one id a form: sent twice, it counts once
+        product.request_id = uuid.uuid4()  # type: ignore[attr-defined] # one id per form: sent twice, it counts once
     return render(request, "shop/products.html", {"page": page, "search": search})
 
 
@@ -143,7 +146,7 @@ def order(request: HttpRequest, cart_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def order_status(request: HttpRequest, cart_id: str) -> HttpResponse:
-    """Give the part of the order's page that changes."""
+    """Return the part of the order's page that changes."""
     return render(request, "shop/_order_status.html", {"order": _view(_own_order(request, cart_id=cart_id))})
 
 
@@ -179,7 +182,7 @@ def _view(cart: Cart) -> CartView:
 def _complain(request: HttpRequest, *, cart: Cart, error: errors.TemporalexError) -> None:
     messages.error(request, explain(error))
     if isinstance(error, errors.WorkflowClosed | errors.WorkflowNotFound):
-        # Its workflow is gone (an operator may end one): the next product starts a new cart.
+        # The run is gone, because an operator may end it: the next product starts a new cart.
         cart.delete()
 
 

@@ -2,7 +2,7 @@
 
 The graph is in orders.py.
 
-Everything here is deterministic; what touches the world is in activities.py.
+Everything here is deterministic; the effects are in activities.py.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Onboarding(Workflow):
     @query("status")
     @staticmethod
     def status(state: Any) -> Any:
-        """Say which step it is at."""
+        """Return the current step."""
         return state
 
     async def run(self, args: NewCustomer) -> Ok[dict[str, Any]]:
-        """Make the account, send the welcome."""
+        """Create the account and send the welcome."""
         api.publish_state({"step": "creating_account"})
         account: Account = await activities.create_account(args.user_id)
         api.publish_state({"step": "sending_welcome"})
@@ -88,11 +88,11 @@ class Counter(Workflow):
     @query("value")
     @staticmethod
     def value(state: Any) -> Any:
-        """Give the count."""
+        """Return the count."""
         return state
 
     async def run(self, _args: Any = None) -> Ok[int]:
-        """Count."""
+        """Count until the stop."""
 
         def count(step: int, _args: Any, value: int) -> NoReply:
             api.publish_state(value + step)
@@ -113,19 +113,19 @@ class Counter(Workflow):
 class ShoppingCart(Workflow):
     """Phases: collect lines, charge, book the stock, let the customer confirm, send the receipt."""
 
-    #: What the list of carts in the admin shows, by SQL.
+    #: The list of carts in the admin reads these by SQL.
     stored: ClassVar = {"phase": str, "item_count": int, "total": Decimal}
 
     @query("status")
     @staticmethod
     def status(state: Any) -> Any:
-        """Give phase, item count and total, without the lines."""
+        """Return phase, item count and total, without the lines."""
         return {name: value for name, value in (state or {}).items() if name != "items"}
 
     @query("cart")
     @staticmethod
     def cart(state: Any) -> Any:
-        """Give everything that the customer's page shows."""
+        """Return everything that the customer's page shows."""
         return state
 
     async def run(self, args: CartArgs) -> Ok[dict[str, Any]] | Err[dict[str, Any]]:
@@ -191,7 +191,7 @@ class ShoppingCart(Workflow):
 
 
 def publish_cart(phase: str, items: list[LineState], **more: Any) -> None:
-    """Publish what the customer sees. "total" and "items" go together, so that no page has to add up money."""
+    """Publish the state that the customer sees, with the total, so that no page has to add up money."""
     total = amount(sum(cents(line["amount"]) for line in items))
     api.publish_state({"phase": phase, "item_count": len(items), "total": total, "items": items, **more})
 
@@ -211,13 +211,13 @@ def add_item(item: Line, state: CartState) -> Reply:
 
 
 def check_removal(product_id: str, state: CartState) -> Ok[None] | Err[str]:
-    """Refuse to take out what is not in."""
+    """Refuse to remove a product that is not in the cart."""
     known = any(line["product_id"] == product_id for line in state["items"])
     return Ok(None) if known else Err(f"product {product_id!r} is not in the cart")
 
 
 def remove_item(product_id: str, state: CartState) -> Reply:
-    """Take out all lines of a product."""
+    """Remove all lines of a product."""
     items = [line for line in state["items"] if line["product_id"] != product_id]
     publish_cart("open", items)
     return Reply({"item_count": len(items)}, CartState(items=items))
@@ -242,7 +242,7 @@ class Inventory(Workflow):
     @query("stock")
     @staticmethod
     def stock(state: Any) -> Any:
-        """Give quantity and price by product."""
+        """Return quantity and price by product."""
         return state
 
     async def run(self, _args: Any = None) -> Ok[dict[str, StockEntry]]:
@@ -257,7 +257,7 @@ class Inventory(Workflow):
 
 
 def restock(delivery: Delivery, state: dict[str, Any]) -> Async:
-    """Ask for the price while other deliveries come in, then add to what is there by then."""
+    """Ask for the price while other deliveries come in, then add the delivery to the stock of that moment."""
 
     async def priced() -> StockEntry:
         price: str = await activities.current_price(delivery.sku)
@@ -281,7 +281,7 @@ class EventCollector(Workflow):
     @query("count")
     @staticmethod
     def count(state: Any) -> Any:
-        """Give the number of events that wait to be stored."""
+        """Return the number of events that wait to be stored."""
         return state
 
     async def run(self, args: Collected | None = None) -> ContinueAsNew:

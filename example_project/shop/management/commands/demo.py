@@ -1,4 +1,4 @@
-"""manage.py demo: the whole shop on this machine, a day played on it, and then it is yours."""
+"""The command ``manage.py demo``: start the whole shop on this machine, play a day, and keep the shop running."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from example_project.shop.preparation import DEMO_DAY, DEMO_USER
 class Command(BaseCommand):
     """Start provider, web server and worker cluster, play the day, print the report, stay until Ctrl-C.
 
-    This process touches no database: which one is used is decided here, and told to the children by DATABASE_URL.
-    Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, else SQLite; DAY for another file.
+    This process uses no database: it chooses one and passes it to its children as DATABASE_URL.
+    Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, otherwise SQLite; DAY for another file.
     """
 
     help = "Start the shop, play a day on it, print the report, stay up."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Read what and how."""
+        """Add the options of the demo and of its play."""
         parser.add_argument("--check", action="store_true", help="do not stay up; exit with the code of the play")
         parser.add_argument("--port", type=int, default=0, help="of the web server (default: a free one)")
         add_play_options(parser, flow="both")
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         parser.add_argument("--no-play", action="store_true", help="start the shop only")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the demo; SIGTERM ends it like Ctrl-C, and nothing that was started stays behind."""
+        """Run the demo; SIGTERM ends it like Ctrl-C, and no process that it started remains."""
         signal.signal(signal.SIGTERM, _interrupt)
         day = options["day"].resolve()
         if not day.is_file():
@@ -115,7 +115,7 @@ class Command(BaseCommand):
         return server.url()
 
     def _manage(self, *command: str, env: dict[str, str], quiet: bool = False) -> int:
-        """Run another command on the database of the demo, and return its code."""
+        """Run another command on the database of the demo, and return its exit code."""
         output = subprocess.PIPE if quiet else None
         process = subprocess.Popen(
             [sys.executable, "manage.py", *command],
@@ -123,7 +123,7 @@ class Command(BaseCommand):
             env={**os.environ, "DEBUG": "0", **env},
             stdout=output,
             text=True,
-            start_new_session=True,  # Ctrl-C comes to this process, which ends all others in order
+            start_new_session=True,  # Ctrl-C goes to this process, which ends all others in order
         )
         try:
             said, _ = process.communicate()
@@ -152,7 +152,7 @@ class Command(BaseCommand):
 
 
 def _folder(stack: ExitStack, *, check: bool) -> Path:
-    """Return where the demo keeps its files; a check has its own, so that a demo beside it is not disturbed."""
+    """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo."""
     var: Path = private_folder(settings.VAR_DIR)
     if not check:
         return var

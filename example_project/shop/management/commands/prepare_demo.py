@@ -1,4 +1,4 @@
-"""manage.py prepare_demo: tables, products, a login."""
+"""The command ``manage.py prepare_demo``: create tables, products and a login."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Command(BaseCommand):
     help = "Migrate, load the products, make the demo login. Prints it as JSON."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Read the file of the day."""
+        """Add the option of the file of the day."""
         parser.add_argument("--day", type=Path, default=DEMO_DAY)
 
     def handle(self, *args: Any, day: Path, **options: Any) -> None:
-        """Prepare. The password comes in the environment, so that nobody reads it from the list of processes."""
+        """Prepare. The environment has the password, so that nobody reads it from the list of processes."""
         migrate()
         read = read_day(day)
         load_products(read)

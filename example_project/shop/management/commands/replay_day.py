@@ -1,4 +1,4 @@
-"""manage.py replay_day: play a supermarket's day over HTTP, then check every figure."""
+"""The command ``manage.py replay_day``: play a supermarket's day over HTTP, then check every figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command(BaseCommand):
     help = "Play a day of a supermarket against the running shop, as its customers would, and reconcile."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Read what and how."""
+        """Add the options of the play."""
         add_play_options(parser, flow="cart")
         parser.add_argument("file", type=Path, help="basket_lines.csv; a products.csv beside it is loaded")
         parser.add_argument(
@@ -55,7 +55,7 @@ class Command(BaseCommand):
                 "--chaos kills only workers of a cluster that is named: give --cluster-pid, or leave out --base-url"
             )
             raise CommandError(message)
-        # The clerk's decisions: the report counts them, and a line each would bury it.
+        # The report counts the clerk's decisions; a log line for each would hide it.
         logging.getLogger("temporalex_django.actions").setLevel(logging.WARNING)
         try:
             day = read_day(options["file"])
@@ -74,7 +74,7 @@ class Command(BaseCommand):
             sys.exit(code)
 
     def _play(self, day: Day, *, options: dict[str, Any]) -> Iterator[Report]:
-        """One flow after the other: each has the machine for itself, and its kills hit its own work."""
+        """Play one flow after the other, so that each has the machine for itself and its kills hit its own work."""
         names = [*FLOWS] if options["flow"] == "both" else [options["flow"]]
         if not day.baskets:
             yield from (FLOWS[name].report(day=day) for name in names)

@@ -1,4 +1,7 @@
-"""manage.py serve: the demo's web server, processes with threads and kept-alive connections, static files included."""
+"""The command ``manage.py serve``: the demo's web server.
+
+It has processes with threads and kept-alive connections, and serves static files.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Handler(WSGIRequestHandler):
 
 
 class Server(ThreadedWSGIServer):
-    """Django's threaded server, with room for many customers who connect at once."""
+    """Django's threaded server with a long queue for customers who connect at once."""
 
     request_queue_size = 128
 
@@ -32,13 +35,13 @@ class Server(ThreadedWSGIServer):
 class Command(BaseCommand):
     """Serve the shop on 127.0.0.1 until SIGTERM or Ctrl-C.
 
-    Unlike runserver it works with DEBUG off, starts no runner for workflows, and reports the port that it got.
+    Unlike ``runserver`` it works with DEBUG off, starts no worker for workflows, and prints the port that it got.
     """
 
     help = "Serve the shop on 127.0.0.1; the first line of output is the address."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Read the port, and how many serve it."""
+        """Add the options of the port and of the number of processes."""
         parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
         parser.add_argument(
             "--processes", type=positive_count, default=1, metavar="N", help="that take connections from the port"
@@ -50,8 +53,8 @@ class Command(BaseCommand):
         with Server(("127.0.0.1", port), Handler) as server:
             server.set_app(StaticFilesHandler(get_internal_wsgi_application()))
             connections.close_all()  # two processes must not talk over one connection
-            # A connection stays with the process that took it, and with it a customer: what that has in memory of his
-            # cart is what the next request needs.
+            # A connection stays with the process that accepted it, and so does its customer: the executor of their cart
+            # is in the memory of that process when the next request comes.
             for _ in range(processes - 1):
                 multiprocessing.get_context("fork").Process(target=_serve_too, args=(server,), daemon=True).start()
             self.stdout.write(f"http://127.0.0.1:{server.server_address[1]}")
@@ -67,5 +70,5 @@ def _serve(server: Server) -> None:
 
 
 def _serve_too(server: Server) -> None:
-    die_with_parent()  # killed, it ends nobody
+    die_with_parent()  # if the parent is killed, it cannot end its children
     _serve(server)

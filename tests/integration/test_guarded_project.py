@@ -120,7 +120,7 @@ def test_other_threads_use_the_orm_meanwhile(transactional_db: None) -> None:
             connection.close()
 
     class Probe:
-        suspect = False
+        is_suspect = False
         place = None
         scheduler = Scheduler()
 

@@ -363,7 +363,7 @@ def test_who_decides_needs_the_role_and_is_noted() -> None:
         for by in (None, "ann", Somebody("bob", groups=()), Somebody("cy", groups=("deciders",), is_active=False)):
             with pytest.raises(errors.ActionNotPermitted, match=r"may not decide .* it takes the role 'deciders'"):
                 handle.resume("approved", by=by)
-        with pytest.raises(errors.ActionNotPermitted, match="group 'deciders' cannot be known here"):
+        with pytest.raises(errors.ActionNotPermitted, match="group 'deciders' is unknown here"):
             handle.resume("approved", by=Somebody("dan", "shop.decide"))
         handle.resume("approved", by=Somebody("ann", groups=("deciders",)), data={"why": "fine"})
         assert handle.result(timeout=20)["approval"] == {"why": "fine", "by": "ann", "by_key": "ann"}

@@ -296,7 +296,7 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def step_prefix(closing: dict[str, Any]) -> str:
-    """Return the step of a graph that failed, as the start of a message; empty if it is not known."""
+    """Return the step that failed, as the start of a message; empty if it is not known."""
     return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
 

@@ -53,7 +53,10 @@ nitpick_ignore_regex = [
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
     ("py:.*", r"temporalex_django\.(core\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
-    ("py:.*", r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)"),
+    (
+        "py:.*",
+        r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)",
+    ),
 ]
 
 #: What users import. Of modules without ``__all__`` every name that they define and that has no underscore is public.

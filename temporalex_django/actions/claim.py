@@ -18,7 +18,7 @@ from temporalex_django.models import HumanTask
 
 
 class Claim(HumanTaskAction[datetime]):
-    """Operation that claims a human task and returns when the claim ends.
+    """Operation that claims a human task; its result is the time at which the claim ends.
 
     A claim lasts ``CLAIM_SECONDS`` by the clock of the database. Claiming again extends the person's own claim.
     """

@@ -1,4 +1,4 @@
-"""Reads about human tasks for interfaces: why a user may not decide, sentences, and tasks of visible runs."""
+"""Queries about human tasks: why a user may not decide one, the text that says so, and the tasks of visible runs."""
 
 from __future__ import annotations
 

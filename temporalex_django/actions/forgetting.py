@@ -54,9 +54,9 @@ class BulkJobCleanup(CleanupJob):
     """The cleanup of bulk jobs; a job has up to a million items, which are deleted first."""
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete items of the oldest expired job, or the job itself when it has no more items.
+        """Delete items of the oldest expired bulk job, or the job itself once it has no items left.
 
-        Returns True if there may be more.
+        Returns True if there may be more to delete.
         """
         job = self._expired_rows(alias).first()
         if job is None:

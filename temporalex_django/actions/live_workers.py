@@ -89,7 +89,7 @@ def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorker
 def live_workers(*, alias: str) -> LiveWorkers:
     """Read the workers that have a valid lease, that nobody has declared dead and that are not drained.
 
-    One read.
+    Takes one query.
     """
     leased_workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     return LiveWorkers.from_rows(leased_workers.values_list("queues", "workflows", "activity_names"))

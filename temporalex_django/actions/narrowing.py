@@ -158,9 +158,9 @@ def _run_ids_with_children(alias: str) -> QuerySet[Any]:
 
 
 def _stopped_run_ids(alias: str) -> QuerySet[Any]:
-    """Return the ids of blocked and paused runs, by indexes.
+    """Return the ids of blocked and paused runs; the query uses indexes alone.
 
-    Nothing of them is due, although some of what they wait for may have ended.
+    None of them is due, even if something that they wait for has ended.
     """
     run_ids = Instance.objects.using(alias).order_by().values("pk")
     return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()

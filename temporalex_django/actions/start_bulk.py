@@ -269,7 +269,7 @@ class StartBulk(Action[BulkJob]):
         return [run_id for run_id in run_ids if run_id not in refused_runs]
 
     def _single_run_input(self) -> str | None:
-        """Return the name of a given input that no two runs can share, or None."""
+        """Return the name of a passed input, such as an id, that only one run can have, or None."""
         action = operator_action(self.action)
         inputs = () if action is None else action.inputs
         return next(

@@ -149,7 +149,7 @@ class RequestAction(RunAction[Any]):
 
     @contextmanager
     def _report_lost_connection(self) -> Iterator[None]:
-        """Raise ``UpdateTimeout`` with the id to ask again with, if the connection breaks after the message was sent.
+        """Raise ``UpdateTimeout`` with the message id for a retry, if the connection breaks after the message was sent.
 
         Inside the caller's own transaction the database error propagates, because the caller's commit is what counts.
         """

@@ -250,7 +250,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return self.admin_site.admin_view(view_class(self))
 
     def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
-        """Return the address of the page of a run, or of another page about it, under this site."""
+        """Return the URL of a run's page, or of another page about the run, on this admin site."""
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 
     def newest_address(self, request: HttpRequest, run: Instance) -> str | None:

@@ -66,7 +66,10 @@ class RunActionView(ABC):
 
     @abstractmethod
     def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
-        """Do it and return the result, by default the success message. Raises ``TemporalexError``."""
+        """Perform the action of this view and return the message to show.
+
+        Raises ``TemporalexError`` if it is refused.
+        """
 
     def __call__(self, request: HttpRequest, run_id: str, **_url_kwargs: str) -> HttpResponse:
         run = self.admin.find_run(request, run_id)

@@ -288,8 +288,8 @@ class WorkflowHandle(Generic[Result_co]):
     def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
         """Discard a failed message; it is not delivered again.
 
-        ``id`` is as in ``redeliver``. Raises ``ActionNotPossible`` if there is none, and raises and locks as ``pause``
-        does.
+        ``id`` has the same meaning as in ``redeliver``. Raises ``ActionNotPossible`` if there is no such message;
+        otherwise raises the same errors and takes the same locks as ``pause``.
         """
         raise NotImplementedError
 

@@ -363,7 +363,7 @@ class Dispatcher:
         return ivar
 
     def return_signals(self, signals: tuple[Signal, ...]) -> None:
-        """Return signals to the mailbox because nothing uses the result of the unit that took them.
+        """Return signals to the mailbox when nothing will use the result of the unit that took them.
 
         They keep their order, for other units and handlers that want them.
         """

@@ -1,12 +1,12 @@
 """Retention: the deletion of chains and runs that closed longer ago than their class keeps them.
 
-``retention`` is for closed chains, which are deleted with everything that the tables have of them. ``chain_retention``
+``retention`` is for closed chains, which are deleted together with all their rows. ``chain_retention``
 is for chains that continue: it deletes runs that closed longer ago, and messages that were answered as long ago.
 
 A closed chain is deleted run by run, oldest first, one transaction each, so that neither a lock nor a transaction is
-ever long. Runs are looked for in the order of their ids, which is that of their starts, a page at a time. A run that
-started within the retention time cannot have closed before it, so a look ends at the first page of those. There is no
-index for this alone, since every run that closes would pay for it. The audit stays.
+ever long. Runs are scanned a page at a time by id, which is the order in which they started. A run that started within
+the retention time cannot have closed before it, so the scan ends at the first page of such runs. There is no index for
+this alone, since every run that closes would pay for it. Audit rows are kept.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Retention:
 def delete_chain(chain: UUID, *, storage: DjangoStorage) -> None:
     """Delete a locked, closed chain with everything that the tables have of it, in the open transaction.
 
-    The audit stays.
+    Audit rows are kept.
     """
     runs = _run_ids(chain, storage=storage)
     for run in runs:

@@ -30,7 +30,7 @@ def next_retry_at(tries: int, now: datetime) -> datetime:
 
 
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """Return the mark for the row of the run; ``waits_for`` names what no worker has."""
+    """Return the values of the column ``blocked``; ``waits_for`` names the code or key that no live worker has."""
     block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
         block["waits_for"] = waits_for

@@ -54,7 +54,7 @@ def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
 
 
 def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
-    """Return the error that names the candidates."""
+    """Return the error for an id that several runs match; it lists these runs."""
     descriptions = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
         f"the id {quoted(ref)} was used by several workflows: {descriptions}. Name the workflow, or the run by its own "

@@ -101,7 +101,7 @@ else:
             self.interruption: type[BaseException] = Interruption
 
         def end(self) -> None:
-            """Restore the previous trace function; call it in the traced thread."""
+            """Restore the previous trace function. Must run in the traced thread."""
             if self._is_tracing:
                 sys.settrace(self._previous_trace)
 

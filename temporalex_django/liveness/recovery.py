@@ -317,10 +317,10 @@ def _cause_text(ended_after: float) -> str:
 
 
 def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Store the deaths of a run, and block it if this was the last one.
+    """Count a process that died while it advanced a run, and block the run at the limit.
 
-    Otherwise it comes back after a wait, alone, and to workers only. A death during a query does not change when the
-    run is due: a run that continues would not prove that the query is harmless.
+    Below the limit the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
+    during a query does not change when the run is due: a run that continues would not prove that the query is harmless.
     """
     now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(

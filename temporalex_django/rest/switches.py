@@ -1,4 +1,4 @@
-"""Switches: what is switched off for all workers."""
+"""Views that list the switches which are off, and that turn them off and on."""
 
 from __future__ import annotations
 

@@ -154,6 +154,6 @@ class Admission:
             self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
-        """Look at these queues again at once: activities of them have ended."""
+        """Check these queues again at once, because some of their activities have ended."""
         for queue in queues:
             self._next_look.pop(queue, None)

@@ -163,7 +163,7 @@ class Pool:
             return list(self._results)
 
     def discard_results(self, results: list[TaskResult]) -> None:
-        """Remove results that are committed, or were too late."""
+        """Remove results that were committed, or that arrived too late."""
         committed_ids = {id(result.task) for result in results}
         with self._lock:
             self._results = [result for result in self._results if id(result.task) not in committed_ids]

@@ -83,10 +83,10 @@ class ActivityProcess:
 
 
 def call_in_process(attempt: Attempt) -> Any:
-    """Run the activity of an attempt in the process of this thread, and return its value.
+    """Run the activity of an attempt in the child process of this thread, and return its value.
 
     Raises what the activity raised, as far as that is known here (see ``_decode_result``), ``UnfitResult``, and
-    ``WorkerLost`` when the process ended. Cancelled code has a moment to see that itself; then its process is killed.
+    ``WorkerLost`` when the process ended. Cancelled code gets a moment to stop by itself; then its process is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:

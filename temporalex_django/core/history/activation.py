@@ -115,7 +115,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A signal whose sender lacks the permission of its handler.
+    """A signal whose sender lacks the permission that its handler requires.
 
     ``job`` is the delivered job, which must leave no trace in the history. It is None if the signal came before the
     phase was open. Then the history contains the signal, and its ``number`` must be recorded with the activation.

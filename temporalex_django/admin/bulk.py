@@ -204,10 +204,8 @@ class BulkActionView:
         if refusal is not None:
             refuse(request, StartBulk.name, refusal)
         effect = bulk_effect(action, runs, user_of(request), {})
-        form, status = (
-            BulkActionForm(request.POST, action=action, options={} if effect is None else effect.options),
-            200,
-        )
+        options, status = {} if effect is None else effect.options, 200
+        form = BulkActionForm(request.POST, action=action, options=options)
         if form.is_valid():
             newest = form.cleaned_data["newest"]
             # Run ids are UUIDs in the order of creation: this drops runs that were started after the page was shown.
@@ -223,11 +221,10 @@ class BulkActionView:
             except TemporalexError as exc:
                 form.add_error(None, exc.message)
                 form.renew()
-                status = 409
+                effect, status = bulk_effect(action, runs, user_of(request), {}), 409
             else:
                 address = reverse(f"{self.admin.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
                 return HttpResponseRedirect(address)
-                effect = bulk_effect(action, runs, user_of(request), {})
         return self.render_page(request, action, form, effect, None, status=status)
 
     def render_page(

@@ -76,7 +76,7 @@ def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPat
         raise Listens(chain, alias)
 
     for module in ("describe", "update"):
-        monkeypatch.setattr(f"temporalex_django.actions.{module}.hearing", hears)
+        monkeypatch.setattr(f"temporalex_django.actions.{module}.listen", hears)
     handle = Heard.start(7)
 
     with pytest.raises(Listens) as result:

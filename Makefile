@@ -1,19 +1,19 @@
 # Every target works on a fresh machine: it builds the virtual environment it needs from pyproject.toml first.
 #
 #   make demo  [DB=postgres] [DAY=path/to/basket_lines.csv] [ARGS="--chaos 2"]    play a real day; DATABASE_URL is honoured
-#   make demo-check ...        the same without staying up; exit status 0 only when the report reconciles
+#   make demo-check ...        the same, but exits at the end; exit status 0 only if the report reconciles
 #   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
-#   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` has the short one
-#   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while something is killed every few seconds, then whether it adds up
-#   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` has the short one
-#                              tests run in TEST_PROCESSES=3 processes side by side
-#   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
-#   make docs                  the documentation with the reference of the public names, into var/site; make lint does it, too
+#   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` runs the short one
+#   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while processes are killed every few seconds; then checks that it adds up
+#   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` runs the short one
+#                              tests run in TEST_PROCESSES=3 parallel processes
+#   make conformance [ROWS=TX,ST]   lists behaviours without a test (exit status 1 if there are any), and rewrites docs/reference/conformance.md
+#   make docs                  builds the documentation, with the reference of the public names, into var/site; make lint does so as well
 #   make bench [DB=sqlite] [JSON=out.json] [ARGS=...]   figures, ratios to peers, goals; docs/howto/benchmarks.md
 #   make bench-data [ARGS="--runs 1000000"]    the large database that `make bench ARGS="--only grown"` measures on
 #   make bench-temporal [JSON=out.json]        the same work on Temporal's dev server
-#   make bench-results FILES="out.json ..."    benchmarks/RESULTS.md anew
+#   make bench-results FILES="out.json ..."    rewrites benchmarks/RESULTS.md
 #   make lint · make format · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python

@@ -7,7 +7,7 @@ on SQLite. Ours and the peers run in turn in the same call, on the same server. 
 absent, never as zero. Each row ends within two minutes, and reports the parts that were not done by then. Rows that
 take minutes run only if you name them, and ``grown`` only after ``python -m benchmarks data``.
 
-``data`` builds a database of a million closed runs. ``plans`` writes the plans of hot statements into NOTES.md.
+``data`` builds a database of a million closed runs. ``plans`` writes the plans of frequent statements into NOTES.md.
 ``results FILE...`` writes the figures of these files into RESULTS.md.
 """
 
@@ -68,41 +68,55 @@ def _leave(number: int, _frame: Any) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="measure")
+    run = commands.add_parser("run", help="Measure, and print JSON.")
     run.add_argument("--db", dest="database", choices=["postgres", "sqlite"], default="postgres")
-    run.add_argument("--only", help="names of benchmarks")
-    run.add_argument("--peers", default="dbos,absurd,django-q2,django-tasks-db", help="names of peers; empty for none")
-    run.add_argument("--json", type=Path, help="write the figures here, too")
-    run.add_argument("--count", type=int, default=10_000, help="workflows of `one`, steps and events of the others")
-    run.add_argument("--queued", type=_numbers, help="backlogs that `one` is compared over (1000,50000; SQLite 1000)")
-    run.add_argument("--starts", type=int, default=2_000)
-    run.add_argument("--calls", type=int, default=200, help="of `latency`")
-    run.add_argument("--updates", type=int, default=500)
-    run.add_argument("--branches", type=_numbers, default="10,100,1000,10000", help="of one run of `fan`")
-    run.add_argument("--signals", type=int, default=10_000, help="that one run of `long` takes")
-    run.add_argument("--parked", type=int, default=100_000, help="runs that sleep")
-    run.add_argument("--timers", type=int, default=10_000, help="of `wake`, due in one second")
-    run.add_argument("--crowd", type=int, default=50_000, help="branches, and runs, beside which `crowded` is small")
-    run.add_argument("--naps", type=int, default=10_000, help="of one second, at the same time")
-    run.add_argument("--chain", type=int, default=10_000, help="runs of one chain")
-    run.add_argument("--switches", type=int, default=10, help="that `switched` turns off and on")
-    run.add_argument("--effects", type=int, default=2_000, help="workflows of `recover`")
-    run.add_argument("--carts", type=int, default=120, help="of `day`")
-    run.add_argument("--sizes", type=_numbers, default="10,100,1000,10000", help="of `fan_core` and `long_core`")
-    run.add_argument("--rounds", type=int, default=5, help="the best of so many counts, in memory and of graphs")
-    run.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, in memory")
-    run.add_argument("--runs", type=int, default=1_000_000, help="that `pages` and `listing` make")
+    run.add_argument("--only", help="Names of benchmarks, comma-separated.")
     run.add_argument(
-        "--seconds", type=float, default=5.0, help="of load (`served`, `beside`), or of idleness (`parked`)"
+        "--peers",
+        default="dbos,absurd,django-q2,django-tasks-db",
+        help="Names of peers, comma-separated; empty for none.",
     )
-    data = commands.add_parser("data", help="build the database that `grown` measures on")
-    data.add_argument("--runs", type=int, default=1_000_000, help="closed runs")
-    data.add_argument("--events", type=int, default=20, help="of each run's history")
-    plans = commands.add_parser("plans", help="write how hot statements are planned into NOTES.md")
-    plans.add_argument("--count", type=int, default=20_000, help="closed runs beside which they are planned")
-    plans.add_argument("--grown", action="store_true", help="beside those of the database that `data` has built")
-    results = commands.add_parser("results", help="write RESULTS.md")
-    results.add_argument("files", type=Path, nargs="+", help="what `run --json` wrote")
+    run.add_argument("--json", type=Path, help="Also write the figures to this file.")
+    run.add_argument(
+        "--count", type=int, default=10_000, help="Workflows of `one`; steps and events of the other rows."
+    )
+    run.add_argument(
+        "--queued", type=_numbers, help="Backlogs over which `one` is compared (default: 1000,50000; SQLite 1000)."
+    )
+    run.add_argument("--starts", type=int, default=2_000, help="Starts of `starts`.")
+    run.add_argument("--calls", type=int, default=200, help="Calls of `latency`.")
+    run.add_argument("--updates", type=int, default=500, help="Updates of `update`.")
+    run.add_argument("--branches", type=_numbers, default="10,100,1000,10000", help="Branches of one run of `fan`.")
+    run.add_argument("--signals", type=int, default=10_000, help="Signals that one run of `long` receives.")
+    run.add_argument("--parked", type=int, default=100_000, help="Runs of `parked`, which sleep.")
+    run.add_argument("--timers", type=int, default=10_000, help="Timers of `wake`, which are due in the same second.")
+    run.add_argument("--crowd", type=int, default=50_000, help="Branches, and runs, next to which `crowded` is small.")
+    run.add_argument(
+        "--naps", type=int, default=10_000, help="Activities of `naps`, which sleep for one second at the same time."
+    )
+    run.add_argument("--chain", type=int, default=10_000, help="Runs of one chain in `chain`.")
+    run.add_argument(
+        "--switches", type=int, default=10, help="Number of times that `switched` turns a switch off and on."
+    )
+    run.add_argument("--effects", type=int, default=2_000, help="Workflows of `recover`.")
+    run.add_argument("--carts", type=int, default=120, help="Carts of `day`.")
+    run.add_argument("--sizes", type=_numbers, default="10,100,1000,10000", help="Sizes of `fan_core` and `long_core`.")
+    run.add_argument("--rounds", type=int, default=5, help="Rounds in memory and of graphs; the best one counts.")
+    run.add_argument(
+        "--gc", choices=["default", "worker"], default="default", help="Thresholds of the garbage collector, in memory."
+    )
+    run.add_argument("--runs", type=int, default=1_000_000, help="Runs that `pages` and `listing` create.")
+    run.add_argument(
+        "--seconds", type=float, default=5.0, help="Seconds of load (`served`, `beside`) or of idle time (`parked`)."
+    )
+    data = commands.add_parser("data", help="Build the database for `grown`.")
+    data.add_argument("--runs", type=int, default=1_000_000, help="Number of closed runs.")
+    data.add_argument("--events", type=int, default=20, help="Events in the history of each run.")
+    plans = commands.add_parser("plans", help="Write the plans of frequent statements into NOTES.md.")
+    plans.add_argument("--count", type=int, default=20_000, help="Closed runs in the database.")
+    plans.add_argument("--grown", action="store_true", help="Use the database that `data` has built.")
+    results = commands.add_parser("results", help="Write RESULTS.md.")
+    results.add_argument("files", type=Path, nargs="+", help="Files that `run --json` has written.")
     options = parser.parse_args()
     if options.command == "run":
         options.only = _known(run, options.only or ",".join(rows.usual(options.database)), rows.ROWS, "benchmark")
@@ -118,7 +132,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _known(parser: argparse.ArgumentParser, text: str, known: Any, what: str) -> list[str]:
     names = [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in known]:
-        parser.error(f"no such {what}: {', '.join(unknown)} (there are {', '.join(known)})")
+        parser.error(f"unknown {what}: {', '.join(unknown)} (available: {', '.join(known)})")
     return names
 
 

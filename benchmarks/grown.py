@@ -17,7 +17,7 @@ from benchmarks.measures import milliseconds, timed, wait_until
 from benchmarks.processes import worker
 
 NAME: Final = "bench_data"
-ABSENT: Final = f"there is no database {NAME}: run `make bench-data` first"
+ABSENT: Final = f"the database {NAME} does not exist: run `make bench-data` first"
 #: Of a thousand runs that are made, seventy are open.
 _CLOSED: Final = 0.93
 _ROUNDS: Final = 2

@@ -31,7 +31,7 @@ def within(seconds: float) -> Iterator[None]:
     """Raise ``TooLong`` in the block if it takes longer. It must run in the main thread."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        break_off(TooLong(f"not done within {seconds:.0f} s"))
+        break_off(TooLong(f"not finished within {seconds:.0f} s"))
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
@@ -50,7 +50,7 @@ def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02)
         if _broken_off:
             raise _broken_off[0]
         if time.perf_counter() > deadline:
-            raise TimeoutError(f"not done after {seconds:g} s")
+            raise TimeoutError(f"not finished after {seconds:g} s")
         time.sleep(every)
     return time.perf_counter()
 

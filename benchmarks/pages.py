@@ -140,7 +140,7 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
         with CaptureQueriesContext(connection) as asked:
             client.get(address)
     except DatabaseError as exc:
-        return {"plan": f"broken off: {exc}"}
+        return {"plan": f"interrupted: {exc}"}
     if answer.status_code not in (200, 202):
         return {"plan": f"answered {answer.status_code}: {answer.content[:200]!r}"}
     own = [

@@ -121,8 +121,8 @@ def _took(plan: list[str]) -> float:
 def _page(plans: dict[tuple[str, str], list[str]], beside: Mapping[str, int]) -> str:
     around = f"{beside['runs']:,} runs and {beside['history_rows']:,} rows of history"
     parts = [
-        "## Plans of hot statements",
-        f"EXPLAIN (ANALYZE, BUFFERS) beside {around}, the slowest time that each was sent. Numbers of a plan are milliseconds.",
+        "## Plans of frequent statements",
+        f"EXPLAIN (ANALYZE, BUFFERS) beside {around}, the slowest execution of each statement. Times are in milliseconds.",
     ]
     stage = ""
     for (when, sql), lines in plans.items():

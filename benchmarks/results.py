@@ -12,10 +12,10 @@ from benchmarks.goals import FIGURES
 PAGE: Final = Path(__file__).with_name("RESULTS.md")
 _INTRODUCTION: Final = """# Results
 
-Written by `python -m benchmarks results FILE...`; [the notes](NOTES.md) say where the time goes and what was tried. A ratio says
-how many times as good ours is as the peer in the same run on the same machine: rates as ours/peer, times as peer/ours. Peers do as
-much work as their rate needs, each in one worker process, by whichever of its documented ways was the quickest then. Ours records and leases
-each activity before it runs. A goal that is missed is said to be."""
+`python -m benchmarks results FILE...` writes this page. [The notes](NOTES.md) describe where the time goes and what was tried. A ratio
+compares this package with a peer in the same run on the same machine: ours/peer for rates, peer/ours for times. Each peer works in one
+worker process, in the fastest of its documented ways, with as much work as its rate requires. This package records and leases each
+activity before it runs. Missed goals are marked."""
 
 
 def write(files: Sequence[Path], page: Path = PAGE) -> None:
@@ -36,7 +36,9 @@ def _section(figures: Mapping[str, Any]) -> Iterator[str]:
         yield _table(["", "figure", "ours", "peer", "its way", "ratio"], _compared(figures, rows))
     if goals := figures.get("goals"):
         marks = {True: "met", False: "**missed**"}
-        yield _table(["goal", "wanted", "is", ""], ([g["goal"], g["wanted"], g["is"], marks[g["met"]]] for g in goals))
+        yield _table(
+            ["goal", "target", "measured", ""], ([g["goal"], g["wanted"], g["is"], marks[g["met"]]] for g in goals)
+        )
     others = {row: value["ours"] for row, value in figures.items() if isinstance(value, Mapping) and "ours" in value}
     yield (
         "All figures of ours:\n\n```json\n"

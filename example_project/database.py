@@ -64,5 +64,5 @@ def database(url: str, *, default: Path) -> dict[str, Any]:
         return postgresql(url)
     if scheme == "sqlite":
         return sqlite(unquote(urlsplit(url).path))
-    message = f"DATABASE_URL begins with {scheme!r}; the example knows postgresql:// and sqlite:///path"
+    message = f"DATABASE_URL begins with {scheme!r}; the example supports postgresql:// and sqlite:///path"
     raise ValueError(message)

@@ -50,7 +50,7 @@ def main(owners: list[str]) -> int:
             for name in names:
                 if survives(owner, name, test):
                     found += 1
-                    print(f"{owner}: {name} is missed by nothing in {test}", flush=True)
+                    print(f"{owner}: {test} passes without {name}", flush=True)
     return found
 
 

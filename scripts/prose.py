@@ -51,7 +51,7 @@ def findings(name: str, source: str) -> Iterator[str]:
     for line, text, is_docstring in texts_of_module(source) if name.endswith(".py") else [(1, source, False)]:
         place = f"{name}:{line}"
         if is_docstring and OPENING.match(text):
-            yield f"{place}: says {text.split(maxsplit=1)[0]!r} first, not what the thing is or does"
+            yield f"{place}: begins with {text.split(maxsplit=1)[0]!r}, not with what the thing is or does"
         plain = CODE.sub(lambda code: f" {code[1] or 'x'} ", MARKUP.sub("\n\n", text))
         for pattern, advice in ((PERSON, "a person is 'they', the reader is 'you'"), (REPLACED, "see the glossary")):
             for match in pattern.finditer(plain):
@@ -68,7 +68,7 @@ def main() -> int:
     names = [page.relative_to(ROOT).as_posix() for page in pages]
     checked = [name for name in names if not any(part in name for part in SKIPPED)]
     wrong = [text for name in checked for text in findings(name, (ROOT / name).read_text(encoding="utf-8"))]
-    print("\n".join(wrong) or "the prose has no finding")
+    print("\n".join(wrong) or "the prose has no findings")
     return 1 if wrong else 0
 
 

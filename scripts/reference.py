@@ -28,9 +28,9 @@ def settings_page() -> str:
         "# Settings",
         "",
         _NOTE,
-        "One dictionary in the Django settings, and every key has a default. A key that is unknown, or a value of a wrong type,",
-        "raises `NotConfigured` when a process starts and wherever it is used: a misspelt `PAYLOAD_CODEC` never stores plain JSON.",
-        "`manage.py check` lists all that is wrong.",
+        "All settings are keys of one dictionary in the Django settings, and every key has a default. An unknown key, or a value of a",
+        "wrong type, raises `NotConfigured` when a process starts and at every use: a misspelt `PAYLOAD_CODEC` never stores plain JSON.",
+        "`manage.py check` lists all errors.",
         "",
         "    TEMPORALEX = {",
         '        "ACTIVITY_THREADS": 16,',
@@ -48,8 +48,8 @@ def errors_page() -> str:
         "# Errors",
         "",
         _NOTE,
-        "All are importable from `temporalex_django.errors` and derive from `TemporalexError`. The code is stable: REST answers, logs",
-        "and blocked runs carry it.",
+        "You can import all errors from `temporalex_django.errors`. They derive from `TemporalexError`. The code is stable: REST answers,",
+        "logs and blocked runs contain it.",
         "",
         "| code | class | cause | next step |",
         "|---|---|---|---|",
@@ -83,8 +83,9 @@ def places_page() -> str:
         "# Places",
         "",
         _NOTE,
-        "Where a primitive may be called. It is checked at the call and again at the `await`; a wrong place raises `NestingError`, no",
-        "workflow at all `OutsideWorkflow`. A branch is one of `parallel` or `race`, in `run` or in a handler.",
+        "The table shows where you may call each primitive. The place is checked at the call and again at the `await`. A wrong place raises",
+        "`NestingError`; a call outside a workflow raises `OutsideWorkflow`. A branch belongs to `parallel` or `race`, in `run` or in a",
+        "handler.",
         "",
         "| primitive | " + " | ".join(current.UNIT_KINDS) + " |",
         "|---|" + "---|" * len(current.UNIT_KINDS),
@@ -92,13 +93,13 @@ def places_page() -> str:
     for name in _PRIMITIVES:
         cells = ["no" if (name, kind) in current.FORBIDDEN else "yes" for kind in current.UNIT_KINDS]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    lines += ["", "Why not:", ""]
+    lines += ["", "The reasons:", ""]
     lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in current.FORBIDDEN.items()]
     reads = ", ".join(f"`{name}`" for name in sorted(current.READS))
     lines += [
         "",
-        f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A closure of `update_state` may call none of them.",
-        "`Async` may be returned by a handler of a phase only: not by `run`, not by a branch, not by an async handler.",
+        f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A function that you pass to `update_state` may call none of them.",
+        "Only a handler of a phase may return `Async`: `run`, branches and async handlers may not.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -111,22 +112,24 @@ def commands_page() -> str:
         "# Commands",
         "",
         _NOTE,
-        "`manage.py temporalex SUBCOMMAND`. `RUN` is a business id, which means its newest run, or a run id. Ids and JSON may hold anything",
-        "that the shell lets through: quote them. What begins with a dash stands behind `--`.",
+        "All commands have the form `manage.py temporalex SUBCOMMAND`. `RUN` is a business id, which selects its newest run, or a run id.",
+        "Quote ids and JSON for the shell. Write arguments that begin with a dash after `--`.",
         "",
-        "People are shown tables as wide as the terminal; without a terminal a row is a line. With `--json` it is JSON: `list`, `history`,",
-        "`export` and `worker` print a line for each run, event, file and thing that happens, as many as there are, in flat memory; the others",
-        "print one document. Long work (`bulk --wait`, `migrate`, `replay`, `export`, `doctor --deploy`) shows how far it is on the standard",
-        "error, and what cannot be undone asks first, both at a terminal only; `--yes` is the answer. What may go wrong is one sentence on the",
-        "standard error with the next step, without a traceback (`--traceback` shows it), and an exit status:",
+        "Commands print tables that are as wide as the terminal; without a terminal, each row is one line. With `--json` they print JSON:",
+        "`list`, `history`, `export`, `enqueued`, `tasks list` and `worker` print one line for each run, event, file, task or occurrence, however",
+        "many there are, in constant memory; the other commands print one document.",
+        "",
+        "At a terminal, long commands (`bulk --wait`, `migrate`, `replay`, `export`, `doctor --deploy`) show their progress on the standard",
+        "error, and operations that cannot be undone ask for confirmation; `--yes` skips the prompt. If a command fails, it prints one",
+        "sentence and the next step on the standard error, without a traceback (`--traceback` shows it), and ends with an exit status:",
         "",
         "| exit status | meaning |",
         "|---|---|",
         *(f"| {status} | {text} |" for status, text in exit_codes.MEANINGS.items()),
         "",
-        "Commands do everything, in the name of the account of the operating system, which the audit notes; with `--as-user NAME` they do what",
-        "that user may do, to the runs that exist for them. `--settings`, `--pythonpath`, `--traceback`, `--verbosity` and their kin may",
-        "stand behind the subcommand as well.",
+        "Without `--as-user`, commands have no restrictions, and the audit records the account of the operating system. With `--as-user NAME`,",
+        "they have the permissions of that user, and find only the runs that exist for them. You can write `--settings`, `--pythonpath`,",
+        "`--traceback`, `--verbosity` and the other general options after the subcommand as well.",
     ]
     for name, parser in _subparsers(Command().create_parser("manage.py", "temporalex")).items():
         lines += ["", f"## {name}", "", parser.description.replace("%%", "%").rstrip(), ""]
@@ -175,34 +178,34 @@ def _escaped(text: str) -> str:
 
 #: The meaning of each event, in the words of the glossary.
 _EVENTS = {
-    "WorkflowStarted": "the run began: its input, class, version, seed, engine number",
-    "ActivationStarted": "an activation began; everything up to the next one is of one moment and one transaction",
-    "ActivityCompleted": "an activity ended with a result",
+    "WorkflowStarted": "the run started: its input, class, version, seed, engine number",
+    "ActivationStarted": "an activation began; everything up to the next one belongs to one moment and one transaction",
+    "ActivityCompleted": "an activity completed with a result",
     "ActivityFailed": "an activity failed for good: type, message, attempts",
-    "ActivityTimedOut": "one of its timeouts passed, and there is no further attempt",
-    "TimerFired": "a timer came due, or somebody skipped it",
-    "ChildCompleted": "a child ended with a result",
-    "ChildFailed": "a child ended otherwise, or could not be started",
-    "ExternalFailed": "a message to another run reached no open run, or one that declares no such signal",
-    "CancelRequested": "somebody asked the run to cancel",
-    "SignalReceived": "a signal was delivered: name, payload, who sent it",
+    "ActivityTimedOut": "a timeout of an activity passed, and there is no further attempt",
+    "TimerFired": "a timer became due, or somebody skipped it",
+    "ChildCompleted": "a child completed with a result",
+    "ChildFailed": "a child closed without a result, or could not be started",
+    "ExternalFailed": "a message to another run found no open run, or a run that does not declare the signal",
+    "CancelRequested": "somebody asked to cancel the run",
+    "SignalReceived": "a signal was delivered: name, payload, sender",
     "SignalFailed": "the handler of a signal failed, and the signal is a failed message: number, id, name, type, message",
     "ActivityScheduled": "code called an activity: its name, arguments, options",
-    "ActivityCancelled": "nobody waits for that activity any more",
+    "ActivityCancelled": "the code no longer waits for the activity",
     "TimerStarted": "code sleeps, or waits with a timeout",
-    "TimerCancelled": "nobody waits for that timer any more",
-    "PatchMarked": "code asked `api.patched`, and the new path was taken",
-    "UpdateAccepted": "the validator let an update in; its handler runs",
+    "TimerCancelled": "the code no longer waits for the timer",
+    "PatchMarked": "code called `api.patched`, and took the new path",
+    "UpdateAccepted": "the validator accepted an update; its handler runs",
     "UpdateCompleted": "an update was answered",
     "UpdateFailed": "the handler of an update raised",
     "ChildStarted": "code started a child",
     "ExternalSignalSent": "code sent a signal to another run",
-    "ExternalCancelSent": "code asked another run to cancel",
-    "WorkflowCompleted": "`run` returned `Ok`, or a value; closes the run",
-    "WorkflowFailed": "`run` raised, or returned `Err`; closes the run",
-    "WorkflowCancelled": "a cancel came through; closes the run",
-    "WorkflowContinuedAsNew": "`run` returned `ContinueAsNew`; closes the run, and the next one of its chain begins",
-    "WorkflowTerminated": "somebody ended the run from outside",
+    "ExternalCancelSent": "code asked to cancel another run",
+    "WorkflowCompleted": "`run` returned `Ok` or a value; closes the run",
+    "WorkflowFailed": "`run` raised or returned `Err`; closes the run",
+    "WorkflowCancelled": "a cancel request ended the code; closes the run",
+    "WorkflowContinuedAsNew": "`run` returned `ContinueAsNew`; closes the run, and the next run of its chain starts",
+    "WorkflowTerminated": "somebody terminated the run",
     "WorkflowTimedOut": "`execution_timeout` or `run_timeout` passed",
 }
 
@@ -213,11 +216,12 @@ def events_page() -> str:
         "# History events",
         "",
         _NOTE,
-        "The history of a run is the list of its events: `handle.history()`, `temporalex history RUN`, the admin. `number` counts from 1,",
-        "`activation` says in which one it was written, `attributes` are plain JSON; in them `seq` is the number of the command that an event",
-        "is about. Each activation begins with `ActivationStarted`, then comes what was delivered, then what the code answered.",
+        "The history of a run is the list of its events. `handle.history()`, `temporalex history RUN` and the admin show it. `number` counts",
+        "from 1, `activation` is the number of the activation that wrote the event, and `attributes` are plain JSON. In them, `seq` is the",
+        "number of the command to which the event belongs. Each activation begins with `ActivationStarted`; the delivered events follow, and",
+        "then those of the code.",
         "",
-        "| kind | written | means |",
+        "| kind | written | meaning |",
         "|---|---|---|",
     ]
     for kind in told:
@@ -234,9 +238,10 @@ def checks_page() -> str:
         "# Checks",
         "",
         _NOTE,
-        "`manage.py check` says them. `…` stands for what is named there. Silence one with `SILENCED_SYSTEM_CHECKS = [id]`.",
+        "`manage.py check` reports these messages. `…` stands for an inserted name or value. To silence a check, set",
+        "`SILENCED_SYSTEM_CHECKS = [id]`.",
         "",
-        "| id | says | mend |",
+        "| id | message | hint |",
         "|---|---|---|",
     ]
     found = set()
@@ -245,7 +250,7 @@ def checks_page() -> str:
             given = {one.arg: _text(one.value) for one in call.keywords}
             if (given.get("id") or "").startswith("temporalex_django."):
                 text = _text(call.args[0]) if call.args else None
-                found.add((str(given["id"]), text or "… (one for each thing that is wrong)", given.get("hint") or "–"))
+                found.add((str(given["id"]), text or "… (one message for each error)", given.get("hint") or "–"))
     lines += [f"| `{name}` | {_escaped(text)} | {_escaped(hint)} |" for name, text, hint in sorted(found)]
     return "\n".join(lines) + "\n"
 
@@ -255,8 +260,8 @@ def messages_page() -> str:
         "# Messages",
         "",
         _NOTE,
-        "What errors say, by class, with the cause and the next step of each. `…` stands for what is named there: search for the words around",
-        "it.",
+        "This page lists the messages of errors by class, with the cause and the next step of each. `…` stands for an inserted name or value:",
+        "search for the words around it.",
     ]
     known = {
         name: cls
@@ -292,8 +297,8 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "definitions": (
         "Wrong definitions",
         (
-            "What a `WorkflowDefinitionError` says of a class, all of it together, and `manage.py check` as `E008`. The class is not registered. "
-            "*Next step*: correct what the sentence names; a worker of the old code goes on meanwhile."
+            "A `WorkflowDefinitionError` lists all errors of a class, and `manage.py check` reports them as `E008`. The class is not registered. "
+            "*Next step*: correct what the sentence names. Meanwhile, workers with the old code continue."
         ),
         (
             "authoring/definition.py",
@@ -304,32 +309,32 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ),
     ),
     "runs": (
-        "Where a run stands",
+        "States of a run",
         (
-            "Said of a run by its page, `describe()`, REST (`summary`), `temporalex describe` and `temporalex doctor`; [the page of sentences](sentences.md) "
-            "has what each state means. *Next step*: that of the sentence, or the second line of `doctor`."
+            "Sentences about a run, on its page, in `describe()`, REST (`summary`), `temporalex describe` and `temporalex doctor`. [Sentences](sentences.md) "
+            "explains each state. *Next step*: the one that the sentence or `doctor` names."
         ),
         ("present/",),
     ),
     "operators": (
         "Refused operations",
         (
-            "Why a button is grey, or an operation on a run is not done: the text of `ActionNotPossible`, or of a form. Nothing was done. "
-            "*Next step*: look at the run again; somebody else, or the run itself, was quicker."
+            "The reason why a button is disabled or an operation on a run is refused: the text of `ActionNotPossible`, or of a form. Nothing was done. "
+            "*Next step*: look at the run again, because another person or the run itself was faster."
         ),
         ("actions/",),
     ),
     "faces": (
         "Pages and REST",
         (
-            "Of the admin, of pages for people who decide, and of answers with status 400 (`invalid`, with the name of the field). "
-            "*Next step*: correct the field, or ask for the permission that is named."
+            "Messages of the admin, of the pages for people who decide, and of answers with status 400 (`invalid`, with the name of the field). "
+            "*Next step*: correct the field, or ask for the permission that the message names."
         ),
         ("admin/", "forms/", "pages/", "rest/"),
     ),
     "commands": (
         "Commands",
-        "On the standard error of `manage.py temporalex`, with an [exit status](commands.md). *Next step*: that of the sentence.",
+        "Messages on the standard error of `manage.py temporalex`, with an [exit status](commands.md). *Next step*: the one that the message names.",
         ("management/",),
     ),
 }
@@ -337,15 +342,15 @@ _OTHERS, _LOG = "others", "log"
 _ABOUT_OTHERS = (
     "Exceptions of Python and Django",
     (
-        "`TypeError`, `ValueError` and the like, where an argument cannot be what it is: nothing was done. *Next step*: correct the call "
-        "that the traceback names."
+        "`TypeError`, `ValueError` and similar exceptions report an argument that is not valid. Nothing was done. *Next step*: correct the call "
+        "that the traceback shows."
     ),
 )
 _ABOUT_LOG = (
     "In the log",
     (
-        "Lines of the loggers `temporalex_django.*`. *Next step*: the line names the run, worker or file that it is about; "
-        "`manage.py temporalex doctor` says what is wrong now."
+        "Messages of the loggers `temporalex_django.*`. *Next step*: look at the run, worker or file that the message names; "
+        "`manage.py temporalex doctor` reports what is wrong now."
     ),
 )
 _LEVELS = frozenset({"info", "warning", "error", "exception", "critical"})

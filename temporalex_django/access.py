@@ -148,7 +148,7 @@ def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
     all_runs = Instance.objects.using(alias)
     runs = policy().narrow(user, all_runs)
     if not isinstance(runs, QuerySet) or runs.model is not Instance:
-        raise NotConfigured(f"narrow() of the access policy must give a queryset of runs, not {type(runs).__name__}")
+        raise NotConfigured(f"narrow() of the access policy must return a queryset of runs, not {type(runs).__name__}")
     # A policy that restricts nothing counts as no restriction, so queries get no subselect and keep their plans.
     return None if is_unfiltered(runs) else runs.using(alias)
 
@@ -204,7 +204,6 @@ def redactor_for(user: Person | None, run: Instance) -> Redactor:
 def _require_allowed(user: Person, operation: Operation) -> None:
     if policy().allows(user, operation):
         return
-    action_text = "look at" if operation.action == "view" else operation.action
     run_text = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"
-    permission_text = f": that takes the permission {operation.permission}" if operation.permission else ""
-    raise ActionNotPermitted(f"{user} may not {action_text} {run_text}{permission_text}")
+    permission_text = f": this requires the permission {operation.permission}" if operation.permission else ""
+    raise ActionNotPermitted(f"{user} may not {operation.action} {run_text}{permission_text}")

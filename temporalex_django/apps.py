@@ -172,8 +172,8 @@ def _start_local_runner() -> None:
         DevelopmentWorker().start()
         # Printed like the lines of runserver itself, because the logging of the project may show nothing.
         print(  # noqa: T201 - see above
-            f"Workflows are advanced by this process: {len(registry)} classes "
-            "(TEMPORALEX['LOCAL_RUNNER'] = False leaves them to `manage.py temporalex worker`).",
+            f"This process runs workflows: {len(registry)} classes "
+            "(set TEMPORALEX['LOCAL_RUNNER'] = False to leave them to `manage.py temporalex worker`).",
             flush=True,
         )
 

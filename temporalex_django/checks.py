@@ -44,7 +44,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
         database_names = ", ".join(sorted(settings.DATABASES))
         messages.append(
             Error(
-                f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {database_names}).",
+                f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (available: {database_names}).",
                 id="temporalex_django.E002",
             )
         )
@@ -78,7 +78,7 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
         return []
     return [
         Warning(
-            f"The tables of workflows are not up to date on {alias!r}: {', '.join(missing)} is not applied.",
+            f"The workflow tables on {alias!r} are not up to date (not applied: {', '.join(missing)}).",
             hint="Run: manage.py migrate temporalex_django" + ("" if alias == "default" else f" --database {alias}"),
             id="temporalex_django.W005",
         )
@@ -121,8 +121,8 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
     if not path:
         return [
             Warning(
-                "django-q2 is set up without our broker: this cluster does not advance workflows.",
-                hint=f"Q_CLUSTER['broker_class'] = {_BROKER!r}, or run manage.py temporalex worker beside it.",
+                "django-q2 is set up without the broker of temporalex: this cluster does not advance workflows.",
+                hint=f"Set Q_CLUSTER['broker_class'] = {_BROKER!r}, or run manage.py temporalex worker beside it.",
                 id="temporalex_django.W004",
             )
         ]
@@ -131,7 +131,7 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
     if timeout is not None and retry <= timeout:
         messages.append(
             Warning(
-                f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): "
+                f"Q_CLUSTER['retry'] ({retry} s) is not greater than its timeout ({timeout} s): "
                 "django-q2 starts tasks again while they still run.",
                 hint="Make retry larger than timeout.",
                 id="temporalex_django.W010",
@@ -141,10 +141,10 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
     if cache.endswith("LocMemCache"):
         messages.append(
             Warning(
-                "django-q2 keeps the state of its cluster in Django's cache, and that is LocMem: "
+                "django-q2 keeps the state of its cluster in Django's cache, which is LocMem: "
                 "other processes do not see it.",
-                hint="Use a cache that processes share; "
-                "the console of workflows reads its own table and is not affected.",
+                hint="Use a cache that processes share. "
+                "The console of workflows reads its own table and is not affected.",
                 id="temporalex_django.W006",
             )
         )
@@ -161,10 +161,10 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     is_own_broker = path.startswith("temporalex_django.")
     if is_own_broker and not apps.is_installed("django_q"):
         yield Error(
-            f"Q_CLUSTER['broker_class'] is {path!r}, and django_q is not in INSTALLED_APPS: "
+            f"Q_CLUSTER['broker_class'] is {path!r}, but django_q is not in INSTALLED_APPS: "
             "there is no qcluster command.",
-            hint="Add 'django_q' to INSTALLED_APPS and migrate; "
-            "or take Q_CLUSTER out and run manage.py temporalex worker.",
+            hint="Add 'django_q' to INSTALLED_APPS and migrate, "
+            "or remove Q_CLUSTER and run manage.py temporalex worker.",
             id="temporalex_django.E010",
         )
         return
@@ -175,7 +175,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
         if is_own_broker:
             yield Error(
                 f"Q_CLUSTER['broker_class'] is {path!r}, which cannot be imported: {exc}",
-                hint=f"It is called {_BROKER!r}.",
+                hint=f"Set it to {_BROKER!r}.",
                 id="temporalex_django.E006",
             )
         return
@@ -186,14 +186,14 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     if is_own_broker:
         yield Error(
             f"Q_CLUSTER['broker_class'] is {path!r}, which is not a broker.",
-            hint=f"It is called {_BROKER!r}.",
+            hint=f"Set it to {_BROKER!r}.",
             id="temporalex_django.E006",
         )
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass, "
-            "or run manage.py temporalex worker beside the cluster.",
+            hint=f"Set it to a subclass: class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass. "
+            "Or run manage.py temporalex worker beside the cluster.",
             id="temporalex_django.W004",
         )
 
@@ -214,8 +214,8 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
                 continue
             messages.append(
                 Error(
-                    f"Two definitions of the {kind} {name!r}: {' and '.join(duplicate_modules)}.",
-                    hint="Give one of them another name=.",
+                    f"The {kind} {name!r} is defined twice: in {' and in '.join(duplicate_modules)}.",
+                    hint="Give one of them a different name=.",
                     id="temporalex_django.E007",
                 )
             )
@@ -253,7 +253,7 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
             f"TEMPORALEX['QUEUES'] has limits for the queue {name!r}, "
             "which no workflow, activity or task of this project names.",
             hint=(f"Did you mean {near!r}? " if near else "")
-            + "Where only calls name it, with options(queue=...), silence this check.",
+            + "If only calls name it, with options(queue=...), silence this check.",
             id="temporalex_django.W011",
         )
         for name, near in unknown_queues(sorted(conf.read()[0].QUEUES)).items()
@@ -276,11 +276,11 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
     messages: list[CheckMessage] = [
         Warning(
             f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, "
-            f"beside the codec {path}.",
-            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; "
-            "else silence this check. "
+            f"although you use the codec {path}.",
+            hint="If the codec encrypts, remove from `stored` what nobody may read in the database; "
+            "otherwise, silence this check. "
             "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
-            "and Django's LogEntry are plain text, too.",
+            "and Django's LogEntry are plain text as well.",
             id="temporalex_django.W008",
         )
         for cls in workflow.concrete_classes()
@@ -288,12 +288,12 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
     ]
     messages += [
         Warning(
-            f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, "
-            f"beside the codec {path}.",
-            hint="If the codec encrypts, declare none that nobody may read in the database; "
-            "else silence this check. "
+            f"{cls.name} stores its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, "
+            f"although you use the codec {path}.",
+            hint="If the codec encrypts, declare no attribute that nobody may read in the database; "
+            "otherwise, silence this check. "
             "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
-            "and Django's LogEntry are plain text, too.",
+            "and Django's LogEntry are plain text as well.",
             id="temporalex_django.W009",
         )
         for cls in workflow.concrete_classes()
@@ -337,7 +337,7 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
         Warning(
             f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): "
             "its order differs from one process to the next.",
-            hint="Sort it; or start web processes that answer updates, and clusters of django-q2, "
+            hint="Sort it. Or start web processes that answer updates, and clusters of django-q2, "
             f"with {hash_seed.VARIABLE}={hash_seed.project_seed()}, as temporalex worker does by itself.",
             id="temporalex_django.W012",
         )
@@ -362,8 +362,8 @@ def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
     }
     return [
         Error(
-            f"The routes of signals and updates of {name} lead nowhere: its router takes no regular expressions.",
-            hint="Register it with a router of its own that does: DefaultRouter(), without use_regex_path=False.",
+            f"The routes of signals and updates of {name} do not work: its router does not accept regular expressions.",
+            hint="Register it with a router that accepts them: DefaultRouter() without use_regex_path=False.",
             id="temporalex_django.E009",
         )
         for name in sorted(view_names)

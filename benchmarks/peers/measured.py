@@ -65,7 +65,7 @@ def _said(module: str, *arguments: str) -> dict[str, Any]:
         assert child.stdout is not None
         lines = [line for line in child.stdout if line.startswith("{")]
     if not lines:
-        raise RuntimeError("it ended without a figure")
+        raise RuntimeError("the peer ended without a figure")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
@@ -100,6 +100,6 @@ def best(figure: str, ways: Mapping[str, Any]) -> dict[str, Any]:
         longest = max(longest, 1.5 * (time.monotonic() - began))
     numbers = {name: rate for name, rate in rates.items() if isinstance(rate, int)}
     if not numbers:
-        return {"absent": f"no way of it works: {rates}"}
+        return {"absent": f"none of its ways works: {rates}"}
     quickest = max(numbers, key=lambda name: numbers[name])
     return {figure: numbers[quickest], "way": quickest, "ways": rates}

@@ -19,7 +19,7 @@ def in_full(paid: Paid, context: Context) -> Err[str] | None:
     due = Decimal(context.initial.total)
     wrong = why_not(paid, due)
     if wrong is None and paid.amount != due:
-        wrong = f"{paid.amount} cannot be paid: {due} is open, and it is paid in one sum"
+        wrong = f"{paid.amount} cannot be paid: {due} is open and must be paid in one sum"
     return None if wrong is None else Err(wrong)
 
 

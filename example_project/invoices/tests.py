@@ -95,7 +95,7 @@ class InMemoryTests(SimpleTestCase):
         assert_waiting_for(run, event="paid", timer="money")
         self.env.advance(days=30)
         assert_waiting_for(run, event="paid", step=late_money)
-        with self.assertRaisesMessage(errors.UpdateRejected, "100.00 is open, and it is paid in one sum"):
+        with self.assertRaisesMessage(errors.UpdateRejected, "100.00 is open and must be paid in one sum"):
             run.resume("paid", data={"reference": "g", "amount": "0.01"})
         with self.assertRaises(errors.PayloadError):
             run.resume("paid", data={"amount": "100.00"})

@@ -32,9 +32,9 @@ def why_not(paid: Paid, due: Decimal) -> str | None:
     A run must not accept a payment that it could not book.
     """
     if not 1 <= len(paid.reference) <= LONGEST_REFERENCE:
-        return f"a reference has 1 to {LONGEST_REFERENCE} characters"
+        return f"a reference must have 1 to {LONGEST_REFERENCE} characters"
     if not (paid.amount.is_finite() and 0 < paid.amount <= due):
         return f"{paid.amount} cannot be paid: {due} is open"
     if paid.amount % CENT:
-        return f"{paid.amount} cannot be paid: whole cents are"
+        return f"{paid.amount} cannot be paid: the amount must be in whole cents"
     return None

@@ -85,21 +85,21 @@ def bank(request: HttpRequest) -> JsonResponse:
     Answers 200 with the sum that is open then, again if the bank repeats the request. 503 asks the bank to repeat it.
     """
     if not hmac.compare_digest(signature(request.body).encode(), request.headers.get(SIGNATURE, "").encode()):
-        return JsonResponse({"error": "the signature does not fit"}, status=HTTPStatus.FORBIDDEN)
+        return JsonResponse({"error": "the signature is not valid"}, status=HTTPStatus.FORBIDDEN)
     try:
         said: dict[str, Any] = json.loads(request.body)
         number = str(said["invoice"])
         paid = Paid(reference=str(said["reference"]), amount=Decimal(str(said["amount"])))  # a JSON number, too
     except (ValueError, ArithmeticError, KeyError, TypeError):
-        return JsonResponse({"error": "invoice, reference and amount are needed"}, status=HTTPStatus.BAD_REQUEST)
+        return JsonResponse({"error": "invoice, reference and amount are required"}, status=HTTPStatus.BAD_REQUEST)
     try:
         left = Invoicing.get(number).update("paid", paid, id=paid.reference)
     except errors.WorkflowNotFound:
         return JsonResponse({"error": f"there is no invoice {number!r}"}, status=HTTPStatus.NOT_FOUND)
     except errors.InvalidId:
-        return JsonResponse({"error": "that is no reference"}, status=HTTPStatus.BAD_REQUEST)
+        return JsonResponse({"error": "that is not a valid reference"}, status=HTTPStatus.BAD_REQUEST)
     except LATER:  # the run is busy with an earlier payment, or paused, and will accept it later
-        return JsonResponse({"error": "busy, please repeat"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return JsonResponse({"error": "busy, please try again"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
     except errors.UpdateRejected as exc:  # the validator refused it, or the run is closed
         return JsonResponse({"error": str(exc)}, status=HTTPStatus.CONFLICT)
     return JsonResponse({"open": left})

@@ -25,14 +25,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m example_project.provider", description="A payment provider for the shop."
     )
-    parser.add_argument("--port", type=int, default=8901, help="0 takes a free one")
-    parser.add_argument("--ledger", type=Path, required=True, help="SQLite file of the book")
+    parser.add_argument("--port", type=int, default=8901, help="port to serve on; 0 picks a free one")
+    parser.add_argument("--ledger", type=Path, required=True, help="SQLite file of the ledger")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--fail", type=share, default=0.05, help="share of calls that get 503, half of them after booking"
     )
     parser.add_argument("--late", type=share, default=0.02, help="share of calls that are booked and answered late")
-    parser.add_argument("--late-seconds", type=float, default=3.0, help="how late")
+    parser.add_argument("--late-seconds", type=float, default=3.0, help="seconds by which they are late")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     options.ledger.parent.mkdir(parents=True, exist_ok=True)

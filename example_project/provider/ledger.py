@@ -73,7 +73,7 @@ class Ledger:
                 db.execute("insert into booking values (?, ?, ?, ?, ?)", [request.key, call.id, *wanted])
                 return call.id, False
         if tuple(found[:3]) != wanted:
-            message = f"key {request.key} stands for {found[0]} of {found[2]} cents for {found[1]}"
+            message = f"key {request.key} was already used for a {found[0]} of {found[2]} cents for {found[1]}"
             raise KeyConflict(message)
         return int(found[3]), True
 

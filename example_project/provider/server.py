@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         query = parse_qs(address.query)
         after, without = query.get("after", ["0"])[-1], query.get("without", ["-"])[-1]
         if address.path != "/report" or not after.isdecimal():
-            self._answer(HTTPStatus.NOT_FOUND, {"error": "only /report?after=N&without=PREFIX is here"})
+            self._answer(HTTPStatus.NOT_FOUND, {"error": "the only page is /report?after=N&without=PREFIX"})
         else:
             self._answer(HTTPStatus.OK, self.server.ledger.report(after=int(after), without=without))
 
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         """Book a charge or a refund, as reliably as the weather allows."""
         request = self._request()
         if request is None:
-            error = "POST /charges or /refunds with Idempotency-Key and {reference, cents > 0}"
+            error = "send POST /charges or /refunds with Idempotency-Key and {reference, cents > 0}"
             self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": error})
             return
         ledger = self.server.ledger

@@ -78,7 +78,7 @@ class Books(ABC):
                 expected=amount(sum(b.cents for b in day.baskets)),
                 seen=amount(sum(cents(r["total"]) for r in results)),
             ),
-            Check(name="baskets with another total", expected=[], seen=self._wrong_totals(visits)),
+            Check(name="baskets with a different total", expected=[], seen=self._wrong_totals(visits)),
             *self._stock_checks(),
             Check(name="charges in the provider's ledger", expected=len(charged), seen=provider["charges"]),
             Check(
@@ -124,7 +124,7 @@ class Books(ABC):
         return [
             Check(name="stock bookings", expected=len(bookings), seen=mine.count()),
             Check(name="units booked out of stock", expected=sum(expected.values()), seen=sum(booked.values())),
-            Check(name="products with another stock than the file's", expected=[], seen=wrong),
+            Check(name="products whose stock differs from the file", expected=[], seen=wrong),
         ]
 
 
@@ -166,7 +166,7 @@ class OrderBooks(Books):
         return [
             Check(name="orders reviewed", expected=len(large), seen=len(reviewed)),
             Check(
-                name="orders reviewed without need, or not in spite of it", expected=[], seen=sorted(large ^ reviewed)
+                name="orders reviewed needlessly, or wrongly not reviewed", expected=[], seen=sorted(large ^ reviewed)
             ),
             Check(name="orders approved by a clerk", expected=len(large), seen=len(approved)),
             Check(name="reviews overdue", expected=0, seen=len(reviewed) - len(approved)),
@@ -178,7 +178,7 @@ class OrderBooks(Books):
             ),
             Check(name="invoices", expected=len(orders), seen=len(invoices)),
             Check(
-                name="orders invoiced with another sum",
+                name="orders invoiced with a different sum",
                 expected=[],
                 seen=sorted(orders[number].id for number, cents in invoices.items() if cents != orders[number].cents),
             ),

@@ -105,7 +105,9 @@ def read_day(file: Path) -> Day:
         try:
             stamp, line = _parse(row)
             if stamps.setdefault(basket_id, stamp) != stamp:
-                message = f"timestamp {row['timestamp']!r}, but its basket has {str(stamps[basket_id])!r} so far"
+                message = (
+                    f"timestamp {row['timestamp']!r}, but earlier lines of its basket have {str(stamps[basket_id])!r}"
+                )
                 raise Malformed(message)
         except Malformed as problem:
             known = basket_id if BASKET_ID.fullmatch(basket_id) else ""
@@ -164,15 +166,15 @@ def _first_field(content: str, names: list[str] | None) -> str:
 
 def _parse(row: dict[str, str]) -> tuple[datetime, Line]:
     if not BASKET_ID.fullmatch(row["basket_id"]):
-        message = f"basket_id {row['basket_id']!r}"
+        message = f"invalid basket_id {row['basket_id']!r}"
         raise Malformed(message)
     try:
         stamp = datetime.strptime(row["timestamp"], "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007 - local time of the shop
     except ValueError:
-        message = f"timestamp {row['timestamp']!r}"
+        message = f"invalid timestamp {row['timestamp']!r}"
         raise Malformed(message) from None
     if not re.fullmatch(r"\d{1,12}", row["quantity"], re.ASCII):
-        message = f"quantity {row['quantity']!r}"
+        message = f"invalid quantity {row['quantity']!r}"
         raise Malformed(message)
     line = Line(product_id=row["product_id"], quantity=int(row["quantity"]), amount=row["sales_value"])
     if problem := line.problem():

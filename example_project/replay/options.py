@@ -45,21 +45,23 @@ def add_play_options(parser: CommandParser, *, flow: str) -> None:
     """Add the options of a play and of its workers; ``flow`` is the default of ``--flow``."""
     flows = ("cart", "graph", "both")
     parser.add_argument(
-        "--flow", choices=flows, default=flow, help="carts, orders that are graphs, or one after the other"
+        "--flow", choices=flows, default=flow, help="play carts, orders (graphs), or one after the other"
     )
-    parser.add_argument("--workers", type=count, default=2, metavar="N", help="worker processes of the cluster")
+    parser.add_argument(
+        "--workers", type=count, default=2, metavar="N", help="number of worker processes in the cluster"
+    )
     parser.add_argument(
         "--speed",
         type=positive,
-        help="seconds of the day in one of ours (default: carts come for 60 s, orders for 30 s)",
+        help="seconds of the day per real second (default: carts arrive over 60 s, orders over 30 s)",
     )
+    parser.add_argument("--chaos", type=count, default=0, metavar="N", help="SIGKILL N busy workers in each flow")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write the report to this file")
     parser.add_argument(
-        "--chaos", type=count, default=0, metavar="N", help="SIGKILL N workers with work in hand, each flow"
+        "--confirm-within", type=positive, default=10.0, help="seconds until the timeout confirms an order"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the report here as well")
-    parser.add_argument("--confirm-within", type=positive, default=10.0, help="seconds until the timeout confirms")
     parser.add_argument("--patience", type=positive, default=120.0, help="seconds until a customer gives up")
-    parser.add_argument("--seed", type=int, default=0, help="of the payment provider")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the payment provider")
 
 
 def forwarded(options: dict[str, Any]) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Play:
         waits = sum(visit.added for visit in self.visits)
         troubled = sum(1 for visit in self.visits if visit.problem)
         words = f"baskets, {waits} lines, {self._filled - self._finished} orders under way"
-        return self._finished, len(self.visits), words + (f", {troubled} in trouble" if troubled else "")
+        return self._finished, len(self.visits), words + (f", {troubled} with problems" if troubled else "")
 
 
 @contextmanager

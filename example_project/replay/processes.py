@@ -76,7 +76,7 @@ class Process:
         """Wait for the first line on standard output and return it. Raises ``NotStarted``."""
         self._said.wait(START_DEADLINE)
         if not self._lines:
-            raise NotStarted(self.explain("said nothing"))
+            raise NotStarted(self.explain("printed nothing"))
         return self._lines[0]
 
     def explain(self, what: str) -> str:

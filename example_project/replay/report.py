@@ -138,9 +138,9 @@ class Report(ABC):
 
     def _chaos(self) -> Iterator[str]:
         for kill in self.kills:
-            yield f"Killed worker process {kill.pid} (epoch {kill.epoch}) at {kill.at:.1f} s. It had in hand:"
+            yield f"Killed worker process {kill.pid} (epoch {kill.epoch}) at {kill.at:.1f} s. It was running:"
             for held in kill.held:
-                again = f"done again as attempt {held.again}" if held.again else "not seen again"
+                again = f"run again as attempt {held.again}" if held.again else "not seen again"
                 yield f"  {held.activity} of {held.run}, attempt {held.attempt}: {again}"
         if len(self.kills) < self.kills_wanted:
             yield f"DIFFERENCE: {len(self.kills)} kills instead of {self.kills_wanted}. {self.chaos_problem}".rstrip()
@@ -148,7 +148,7 @@ class Report(ABC):
     def _differences(self) -> Iterator[str]:
         for check in self.checks:
             if not check.ok:
-                yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; by the file {_short(check.expected)}"
+                yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; the file has {_short(check.expected)}"
         troubled = [visit for visit in self.visits if visit.problem]
         yield from (f"TROUBLE: {problem}" for problem in self.staff_problems)
         for visit in troubled[:SHOWN]:
@@ -164,9 +164,11 @@ class Report(ABC):
     def _verdict(self) -> str:
         match self.code:
             case 0:
-                return f"All {len(self.checks)} figures equal the file's."
+                return f"All {len(self.checks)} figures match the file."
             case 2:
-                return f"{len(self.day.problems)} malformed lines; all {len(self.checks)} figures equal those of the other baskets."
+                return (
+                    f"{len(self.day.problems)} malformed lines; all {len(self.checks)} figures match the other baskets."
+                )
             case _:
                 return "The day does not reconcile."
 

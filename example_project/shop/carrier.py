@@ -37,20 +37,20 @@ def report(request: HttpRequest) -> JsonResponse:
     """
     body = request.body
     if not hmac.compare_digest(signature(body).encode(), request.headers.get(SIGNATURE, "").encode()):
-        return JsonResponse({"error": "the signature does not fit"}, status=HTTPStatus.FORBIDDEN)
+        return JsonResponse({"error": "the signature is not valid"}, status=HTTPStatus.FORBIDDEN)
     try:
         said: dict[str, Any] = json.loads(body)
         parcel, event, at = str(said["parcel"]), said["event"], str(said["at"])
     except (ValueError, KeyError, TypeError):
-        return JsonResponse({"error": "parcel, event and at are needed"}, status=HTTPStatus.BAD_REQUEST)
+        return JsonResponse({"error": "parcel, event and at are required"}, status=HTTPStatus.BAD_REQUEST)
     if event != carrier.name:
-        return JsonResponse({"error": f"{event!r} is nothing that an order waits for"}, status=HTTPStatus.BAD_REQUEST)
+        return JsonResponse({"error": f"no order waits for the event {event!r}"}, status=HTTPStatus.BAD_REQUEST)
     try:
         known = delivered(parcel, at=at)
     except Shipment.DoesNotExist:
         return JsonResponse({"error": f"there is no parcel {parcel!r}"}, status=HTTPStatus.NOT_FOUND)
     except errors.UpdateTimeout:
-        return JsonResponse({"error": "busy, please repeat"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return JsonResponse({"error": "busy, please try again"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
     return JsonResponse({"parcel": parcel, "known": known})
 
 

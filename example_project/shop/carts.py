@@ -19,7 +19,7 @@ CONFIRM_WITHIN = 15 * 60.0
 #: Texts that customers read while a cart is in a phase.
 PHASES = {
     "open": "Your cart is open.",
-    "charging": "We are charging your payment.",
+    "charging": "We are processing your payment.",
     "booking": "We are taking your goods out of stock.",
     "confirming": "Please confirm your order.",
     "cancelling": "We are cancelling your order and returning the money.",
@@ -153,6 +153,6 @@ def explain(error: errors.TemporalexError) -> str:
         case errors.UpdateRejected():
             return f"That is not possible now: {error}"
         case errors.UpdateTimeout():
-            return "The shop is busy. Your request is kept; please look again in a moment."
+            return "The shop is busy. We have your request; please check again in a moment."
         case _:
             return f"That did not work: {error}"

@@ -137,7 +137,7 @@ class TraceParcel(Step):
         _notify(
             recipient="carrier",
             subject=f"Where is parcel {context.steps.ship_order.parcel}?",
-            body=f"Nobody has reported it as delivered for {DELIVERED_WITHIN.days} days.",
+            body=f"It has not been reported as delivered for {DELIVERED_WITHIN.days} days.",
         )
         return Event("asked")
 
@@ -218,7 +218,7 @@ def _lines(context: Context) -> list[Line]:
     lines = [Line(**line) for line in context.initial.lines]
     problems = [problem for line in lines if (problem := line.problem())]
     if problems or not lines or not context.initial.customer:
-        raise ValueError(problems[0] if problems else "an order has lines and a customer")
+        raise ValueError(problems[0] if problems else "an order needs lines and a customer")
     return lines
 
 
@@ -234,7 +234,7 @@ def _why_cancelled(context: Context) -> str:
         return f"The payment was refused: {refusal}"
     if by := steps.review.get("by"):
         return steps.review.get("comment") or f"{by} has rejected the order"
-    return "Nobody has looked at the order in time"
+    return "Nobody reviewed the order in time"
 
 
 def _notify(*, recipient: str, subject: str, body: str) -> None:

@@ -103,7 +103,7 @@ def remove(request: HttpRequest) -> HttpResponse:
     except errors.TemporalexError as error:
         _complain(request, cart=mine, error=error)
     else:
-        messages.success(request, "Taken out.")
+        messages.success(request, "Removed.")
     return redirect("shop:cart")
 
 

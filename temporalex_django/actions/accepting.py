@@ -50,21 +50,21 @@ class AvailableMessage:
         permission = f"{APP}.{_PERMISSIONS[self.kind]}"
         operation = Operation(action=self.kind, permission=permission, message=self.name).of(run)
         if self.role is not None and not _has_role(user, self.role):
-            return _("That is for %(role)s to decide.") % {"role": self.role}
+            return _("Only %(role)s may decide this.") % {"role": self.role}
         if self.kind == "resume" and self.permission is not None:
             is_permitted = policy().permits(user, self.permission)
             return (
                 None
                 if is_permitted
-                else _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
+                else _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
             )
         # The role of a step is the only requirement; people who have it need no permission to signal runs.
         if self.role is not None:
             return None
         if not policy().allows(user, operation):
-            return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": permission}
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": permission}
         if self.permission is not None and not policy().permits(user, self.permission):
-            return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
         return None
 
 

@@ -132,7 +132,7 @@ class Action(ABC, Generic[T]):
             if connections[self.storage.alias].in_atomic_block or not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
-                f"{self.name} of {label}: the database is busy, nothing was done; try again", code="busy"
+                f"{self.name} of {label}: the database is busy. Nothing was done; try again", code="busy"
             ) from exc
 
     @contextmanager
@@ -263,8 +263,8 @@ def refuse_inside_workflow(operation: str) -> None:
     """
     if current.is_inside_workflow():
         raise NestingError(
-            f"{operation} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
-            "an activity"
+            f"{operation} was called on a handle inside workflow code: use api.signal_external, "
+            "api.cancel_external or api.child, or call it in an activity"
         )
 
 

@@ -111,7 +111,7 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
         return SendSignal(target, **inputs, id=f"bulk-{job.pk}-{item.pk}", by=by)
     action = operator_action(job.action)
     if action is None:
-        raise ActionNotPossible(f"{job.action} is nothing that this process does to runs")
+        raise ActionNotPossible(f"this process does not have the operation {job.action}")
     return action(target, reason=job.reason, by=by, seq=item.part, **inputs)
 
 
@@ -134,7 +134,7 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
         # Too many workers ended in the replay of this run: that is its outcome, and the job continues (see decision
         # 42).
         elif item.crashes >= MOST_CRASHES:
-            _mark_failed(item, "crash", f"{item.crashes} workers ended while they replayed its code for it")
+            _mark_failed(item, "crash", f"{item.crashes} workers died while they replayed the run")
         elif is_replay := _is_replay_job(job):
             # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The
             # worker that comes back takes it off again.
@@ -276,5 +276,5 @@ def _actor_of(job: BulkJob) -> Actor:
     except ObjectDoesNotExist:
         user = None
     if user is None:
-        raise ActionNotPermitted(f"{job.actor_name} is no user any more")
+        raise ActionNotPermitted(f"the user {job.actor_name} no longer exists")
     return make_actor(user=user)

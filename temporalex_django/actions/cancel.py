@@ -35,7 +35,7 @@ class Cancel(OperatorRunAction[None]):
     @property
     def done_message(self) -> Text:
         if self.is_held_by_pause:
-            return _("The run is asked to end. It is paused, so it hears of it when it is unpaused.")
+            return _("The run is asked to end. It is paused, so it receives the request when it is unpaused.")
         return f"{self.done} {self.notice}".strip()
 
     @classmethod
@@ -71,7 +71,7 @@ class Cancel(OperatorRunAction[None]):
             close_run(self, "cancelled")
             return
         if target.closed:
-            self.refuse(_("the run is closed already"), closed=True)
+            self.refuse(_("the run is already closed"), closed=True)
         # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
             insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)

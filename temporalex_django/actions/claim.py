@@ -25,7 +25,7 @@ class Claim(HumanTaskAction[datetime]):
 
     name: ClassVar[str] = "claim"
     label: ClassVar[Promise] = _("Claim")
-    effect: ClassVar[Promise] = _("For a while nobody else can decide it.")
+    effect: ClassVar[Promise] = _("Nobody else can decide it for a while.")
     done: ClassVar[Promise] = _("You have claimed it.")
 
     def perform(self) -> datetime:

@@ -60,11 +60,11 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
         """Return why the run cannot be replayed in this process, or None."""
         code = workflows.find_version(run.workflow, run.version)
         if code is None:
-            message = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
-        elif runs_in_workers_only(code):
             message = _(
-                "the code of {workflow} runs in workers alone (updates_in): use the command “temporalex replay”"
+                "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
             )
+        elif runs_in_workers_only(code):
+            message = _("only workers run the code of {workflow} (updates_in): use the command “temporalex replay”")
         else:
             return None
         return str(format_lazy(message, workflow=run.workflow, version=run.version))
@@ -84,13 +84,15 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
             with inline.crash_marker(self.storage).record_work("run", run_id):
                 differences = replay.replay(code.definition, events, run=run_with_limit)
         except NondeterminismError as exc:
-            raise ActionNotPossible(f"the history does not fit the code: {redactor.redact_text(exc.message)}") from exc
+            raise ActionNotPossible(
+                f"the history does not match the code: {redactor.redact_text(exc.message)}"
+            ) from exc
         except TemporalexError as exc:
-            raise ActionNotPossible(f"the replay broke off: {redactor.redact_text(exc.message)}") from exc
+            raise ActionNotPossible(f"the replay failed: {redactor.redact_text(exc.message)}") from exc
         except Exception as exc:  # noqa: BLE001 - the code of the run may raise anything
             error = type(exc).__name__
             raise ActionNotPossible(
-                f"the code raised {error} in the replay ({redactor.redact_text(str(exc))})"
+                f"the code raised {error} during the replay ({redactor.redact_text(str(exc))})"
             ) from None
         return [_build_comparison(difference, events[difference.event - 1], redactor) for difference in differences]
 

@@ -32,7 +32,7 @@ class CompleteActivity(ActivityAction):
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
     effect: ClassVar[Promise] = _(
-        "The run goes on as if the activity had given this result. An attempt that is under way comes too late."
+        "The run continues as if the activity had returned this result. The result of a running attempt is ignored."
     )
     done: ClassVar[Promise] = _("The activity is completed.")
     destructive: ClassVar[bool] = True

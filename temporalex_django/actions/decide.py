@@ -44,7 +44,7 @@ class Decide(RequestAction):
     permission: ClassVar[str] = "view_humantask"
     kind: ClassVar[str] = REQUEST
     label: ClassVar[Promise] = _("Decide")
-    effect: ClassVar[Promise] = _("The run goes on with your decision.")
+    effect: ClassVar[Promise] = _("The run continues with your decision.")
     done: ClassVar[Promise] = _("Your decision is in the history.")
 
     def __init__(
@@ -64,7 +64,7 @@ class Decide(RequestAction):
         self.form = form
         self._is_resend = False
         if not isinstance(outcome, str) or outcome not in self.task.outcomes:
-            raise PayloadError(f"{task_label(self.task)} takes {', '.join(self.task.outcomes)}, not {outcome!r}")
+            raise PayloadError(f"{task_label(self.task)} accepts {', '.join(self.task.outcomes)}, not {outcome!r}")
         target = find_chain(self.task.chain_id, storage=storage())
         payload = {
             "event": outcome,
@@ -126,7 +126,7 @@ class Decide(RequestAction):
     @property
     def user(self) -> Person:
         if self.by.user is None:
-            raise ActionNotPermitted(f"{task_label(self.task)} is decided by a user (by=user)")
+            raise ActionNotPermitted(f"{task_label(self.task)} must be decided by a user: pass by=user")
         return self.by.user
 
     def check(self) -> None:
@@ -141,7 +141,7 @@ class Decide(RequestAction):
         task = self.task
         self.payload |= admit_decider(self.user, task, storage=self.storage)
         if self.form is not None and self.form != (task.form or {}).get("digest"):
-            raise FormChanged(f"the form of {task_label(task)} has changed since you opened it")
+            raise FormChanged(f"the form of {task_label(task)} has changed since you opened it: open it again")
         self.payload |= clean_form_data(task.form, self.payload["data"], title=task.title)
 
     def _insert(self) -> InsertedMessage:
@@ -161,7 +161,7 @@ class Decide(RequestAction):
             # The row says what happened: this raises ``HumanTaskClosed`` with the outcome, if there is one.
             with self.storage.transaction():
                 lock_task(self.task, storage=self.storage)
-            raise HumanTaskClosed(f"{task_label(self.task)} is not open any more: the run ended") from exc
+            raise HumanTaskClosed(f"{task_label(self.task)} is no longer open: the run ended") from exc
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row with the task and the person on whose behalf it was decided.

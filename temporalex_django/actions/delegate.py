@@ -36,8 +36,8 @@ class Delegate(HumanTaskAction[None]):
 
     name: ClassVar[str] = "delegate"
     label: ClassVar[Promise] = _("Delegate")
-    effect: ClassVar[Promise] = _("Somebody else may decide it, too. Your claim ends.")
-    done: ClassVar[Promise] = _("It is handed on.")
+    effect: ClassVar[Promise] = _("Another person may decide it as well. Your claim ends.")
+    done: ClassVar[Promise] = _("The task is delegated.")
 
     def __init__(self, task: HumanTask | UUID | str, *, to: Person | str, reason: str = "", by: Actor) -> None:
         super().__init__(task, reason=reason, by=by)
@@ -50,7 +50,8 @@ class Delegate(HumanTaskAction[None]):
             self.require_unclaimed(task)
             if len(task.delegated) >= _MAX_DELEGATIONS:
                 raise ActionNotPossible(
-                    f"{task_label(task)} was handed on {_MAX_DELEGATIONS} times, and no more: decide it, or cancel it"
+                    f"{task_label(task)} was already delegated {_MAX_DELEGATIONS} times, which is the limit: "
+                    "decide it, or cancel it"
                 )
             recipient = self._permitted_recipient(task)
             entry: dict[str, Any] = {
@@ -86,12 +87,14 @@ class Delegate(HumanTaskAction[None]):
         ):
             recipient_name = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
             raise ActionNotPermitted(
-                f"{self.user} may not hand {task_label(task)} on to {quoted(recipient_name)}: that takes an active user of that name, to "
-                "whom the access policy lets you hand it on and for whom there is that run"
+                f"{self.user} may not delegate {task_label(task)} to {quoted(recipient_name)}: the recipient "
+                "must be an active user of that name who may see the run, and the access policy must allow "
+                "the delegation"
             )
         if is_excluded(to, task):
             raise FourEyes(
-                f"{to} may not decide {task_label(task)}: they started or forked it, or decided an earlier approval"
+                f"{to} may not decide {task_label(task)}: they started or forked the run, or decided an "
+                "earlier approval"
             )
         return recipient
 

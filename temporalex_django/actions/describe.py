@@ -165,7 +165,7 @@ def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
     runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
     run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
     if run is None:
-        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
     return run
 
 
@@ -243,8 +243,9 @@ class ResultWaiter:
             )
         if inside_transaction(self.storage.alias):
             reason += (
-                ". Inside atomic() it is looked at once and not waited for: what was started or sent in this transaction "
-                "is taken up when it has committed. Ask for the result behind it, in transaction.on_commit() for example"
+                ". Inside atomic() this call checks once and does not wait: what this transaction started or "
+                "sent is processed only after it commits. Ask for the result after that, for example in "
+                "transaction.on_commit()"
             )
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {reason}")
 

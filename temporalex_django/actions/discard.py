@@ -22,7 +22,7 @@ class Discard(FailedMessageAction):
     name: ClassVar[str] = "discard"
     label: ClassVar[Promise] = _("Discard message")
     effect: ClassVar[Promise] = _(
-        "The run never gets the signal, also when it is sent again with the same id. The message stays in the list."
+        "The run never receives the signal, even if it is sent again with the same id. The message stays in the list."
     )
     done: ClassVar[Promise] = _("The message is discarded.")
     destructive: ClassVar[bool] = True

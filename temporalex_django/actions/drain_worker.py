@@ -39,7 +39,9 @@ class DrainWorker(Action[Worker]):
         with self.storage.transaction():
             row = _lock_live_worker(self.worker, alias=alias)
             if (row.drained_at is not None) == self.drains:
-                raise ActionNotPossible(f"the worker {row} {'is drained' if self.drains else 'takes work'} already")
+                raise ActionNotPossible(
+                    f"the worker {row} {'is already drained' if self.drains else 'already accepts work'}"
+                )
             row.drained_at = timezone.now() if self.drains else None
             row.save(using=alias, update_fields=["drained_at"])
             self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, worker=str(row))

@@ -26,7 +26,8 @@ class FailActivity(ActivityAction):
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
     effect: ClassVar[Promise] = _(
-        "The activity fails for good, and the run sees this error. An attempt that is under way comes too late."
+        "The activity fails for good with this error, and the run receives it. The result of a "
+        "running attempt is ignored."
     )
     done: ClassVar[Promise] = _("The activity has failed.")
     destructive: ClassVar[bool] = True
@@ -35,7 +36,7 @@ class FailActivity(ActivityAction):
     )
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(name="message", kind=str, label=_("Message"), required=True),
-        Input(name="type", kind=str, label=_("Type of the error"), help=_("FailedByHand, if nothing is said.")),
+        Input(name="type", kind=str, label=_("Type of the error"), help=_("FailedByHand if empty.")),
     )
 
     def perform(self) -> None:

@@ -28,7 +28,7 @@ class FailedMessageAction(OperatorRunAction[None]):
             name="message",
             kind=str,
             label=_("Message"),
-            help=_("The id of one failed message. Empty: all of the run."),
+            help=_("The id of one failed message. If empty, all failed messages of the run."),
         ),
     )
 
@@ -55,7 +55,7 @@ class FailedMessageAction(OperatorRunAction[None]):
                 handled = self.act(run.chain_id, message_id)
                 if handled is None:
                     self.refuse(
-                        format_lazy(_("it has no failed message with the id {id}"), id=message_id), closed=False
+                        format_lazy(_("the run has no failed message with the id {id}"), id=message_id), closed=False
                     )
                 else:
                     self.record(

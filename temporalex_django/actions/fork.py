@@ -45,14 +45,18 @@ class Fork(ReplayFromAction[RunTarget]):
     destructive: ClassVar[bool] = False
     label: ClassVar[Promise] = _("Fork")
     effect: ClassVar[Promise] = _(
-        "A new run with an id of its own goes on from the activation that you choose, with the code that is there now. "
-        "This one stays as it is. What was open there is done by both."
+        "A new run with its own id continues from the activation that you choose, with the current "
+        "code. This run stays as it is. Both runs do the work that was open at that point."
     )
-    done: ClassVar[Promise] = _("A new run goes on from there.")
+    done: ClassVar[Promise] = _("A new run continues from there.")
     inputs: ClassVar[tuple[Input, ...]] = (
         *ReplayFromAction.inputs,
         Input(
-            name="id", kind=str, label=_("Id of the new run"), help=_("Empty: made of the id of this one."), single=True
+            name="id",
+            kind=str,
+            label=_("Id of the new run"),
+            help=_("If empty, derived from the id of this run."),
+            single=True,
         ),
     )
 

@@ -71,8 +71,8 @@ class DjangoRunner:
         del step, delay
         _find_target(id, workflow, version).require_open("schedule_resume")
         raise NotConfigured(
-            f"{id}: timers of durable graphs stand in their histories, so they belong to their steps: "
-            "use Wait(duration), WaitForEvent(name, timeout=...) or Approval(due=...)"
+            f"{id}: timers of durable graphs are part of their histories, so they belong to steps: use "
+            "Wait(duration), WaitForEvent(name, timeout=...) or Approval(due=...)"
         )
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:

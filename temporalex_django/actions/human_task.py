@@ -77,7 +77,7 @@ class HumanTaskAction(Action[T]):
         Raises ``ActionNotPermitted`` for code, because the operation requires a person.
         """
         if self.by.user is None:
-            raise ActionNotPermitted(f"{self.name} of {task_label(self.task)}: it takes a user (by=user)")
+            raise ActionNotPermitted(f"{self.name} of {task_label(self.task)} requires a user: pass by=user")
         return self.by.user
 
     def execute(self) -> T:
@@ -112,7 +112,7 @@ def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
     # Lock the row of the task alone, and none that the query may join.
     locked_task = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
     if locked_task is None:
-        raise HumanTaskNotFound(f"{task_label(task)} is gone: somebody has deleted its run")
+        raise HumanTaskNotFound(f"{task_label(task)} no longer exists: somebody has deleted its run")
     require_open(locked_task)
     return locked_task
 
@@ -162,13 +162,13 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     candidacy = matching_candidate(user, task)
     if candidacy is None:
         candidates = ", ".join(task.asked)
-        raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: that is asked of {candidates}")
+        raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: the candidates are {candidates}")
     # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
     for person in {authorization.sender_key(user): user, authorization.sender_key(candidacy[1]): candidacy[1]}.values():
         if is_excluded(person, task):
             raise FourEyes(
-                f"{user} may not decide {task_label(task)}: it takes another pair of eyes than those of {person}, who started or "
-                "forked it, or decided an earlier approval"
+                f"{user} may not decide {task_label(task)}: a different user must decide, because {person} "
+                "started or forked the run, or decided an earlier approval"
             )
     return candidacy
 
@@ -176,7 +176,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
 def require_open(task: HumanTask) -> None:
     """Raise ``HumanTaskClosed`` with the outcome, if the task is closed."""
     if task.closed_at is not None:
-        raise HumanTaskClosed(f"{task_label(task)} is not open any more: {outcome_text(task)}")
+        raise HumanTaskClosed(f"{task_label(task)} is no longer open: {outcome_text(task)}")
 
 
 def task_label(task: HumanTask) -> str:

@@ -102,7 +102,7 @@ def outcome_text(task: HumanTask) -> str:
         case Ending.OVERDUE:
             return f"nobody had decided by {at}, when it was due"
         case Ending.CANCELLED:
-            return f"the run did not wait for it any more at {at}"
+            return f"the run stopped waiting for it at {at}"
     return f"the run ended at {at}"
 
 

@@ -213,6 +213,7 @@ def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage)
     if tasks.filter(atomic=False).exists():
         return
     raise NestingError(
-        f"{operation} of {target.workflow} {target.workflow_id} inside an atomic activity of the same run: its transaction has the run "
-        "locked. Return the value to the workflow instead; signal() and cancel() are fine"
+        f"{operation} of {target.workflow} {target.workflow_id} was called inside an atomic activity "
+        "of the same run, whose transaction has locked the run. Return the value to the workflow "
+        "instead. signal() and cancel() are allowed"
     )

@@ -47,7 +47,7 @@ def enqueue(
     """
     if current.is_inside_workflow():
         raise NestingError(
-            f"{path} was enqueued in workflow code: await api.task(...) runs it, an activity may enqueue it"
+            f"{path} was enqueued in workflow code: use await api.task(...) instead, or enqueue it in an activity"
         )
     to_plain_payload([args, kwargs], label=f"the arguments of {path}")
     run_after_text = None if run_after is None else run_after.isoformat()

@@ -98,12 +98,12 @@ class Move(RunAction[MoveOutcome]):
         target = self.target
         run = inline.try_lock_run(target, storage=self.storage, wait=0)
         if run is None:
-            return "it is being advanced: try again"
+            return "another process is advancing it: try again"
         if run.closed or run.run_id != target.run_id:
-            return "it has ended, or gone on as new, meanwhile"
+            return "it has ended or continued as new in the meantime"
         tried_task = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.run_id, attempt__gt=0).first()
         if tried_task is not None:
-            return f"{tried_task.activity} is being tried (attempt {tried_task.attempt}): wait for its end"
+            return f"{tried_task.activity} has started (attempt {tried_task.attempt}): wait for its result"
         if key_conflict := self._key_conflict(run):
             return key_conflict
         events = self.storage.histories({run.run_id: 0}).get(run.run_id, [])
@@ -128,7 +128,7 @@ class Move(RunAction[MoveOutcome]):
         key = RunStart(workflow_id=target.workflow_id, args=None, **start_options(self.new_class)).open_key
         chains = Chain.objects.using(self.storage.alias)
         if chains.filter(open_key=key).exists():
-            return f"version {self.new_class.version} has an open run of this id"
+            return f"version {self.new_class.version} has an open run with this id"
         chains.filter(pk=run.chain_id).update(open_key=key)
         return None
 

@@ -54,7 +54,7 @@ class ActivityAction(OperatorRunAction[None]):
             return str(cls.none_possible_text()) if all(reasons) else None
         task = tasks.filter(seq=seq).first()
         if task is None:
-            return str(_("no activity of that number is under way: it has ended, or was cancelled"))
+            return str(_("no activity with that number is open: it has ended, or was cancelled"))
         return cls.why_not_task(task)
 
     @classmethod
@@ -69,7 +69,7 @@ class ActivityAction(OperatorRunAction[None]):
     @classmethod
     def none_possible_text(cls) -> Any:
         """Return the reason why the operation is possible for no activity of the run."""
-        return _("no activity is under way")
+        return _("no activity is open")
 
     @classmethod
     def parts(
@@ -108,11 +108,11 @@ class ActivityAction(OperatorRunAction[None]):
         assert self.seq is not None
         task = self.storage.find_task(run.run_id, self.seq)
         if task is None:
-            self.refuse(_("it has ended meanwhile"), closed=False)
+            self.refuse(_("the activity has ended in the meantime"), closed=False)
             raise AssertionError("unreachable")
         self.require_activity_access([task.activity])
         if not operator_overrides.allows_overrides(task.options) and (self.edits_input or self.sees_payloads):
-            self.refuse(_("its code lets nobody do that by hand (by_hand=False)"), closed=False)
+            self.refuse(_("the code of the activity does not allow this by hand (by_hand=False)"), closed=False)
         return task
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
@@ -123,7 +123,9 @@ class ActivityAction(OperatorRunAction[None]):
         try:
             return activity.find(task.activity)
         except ActivityNotFound:
-            self.refuse(_("this process lacks the code of it, and cannot check what is given"), closed=False)
+            self.refuse(
+                _("this process does not have the code of the activity, so it cannot check the value"), closed=False
+            )
             raise
 
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
@@ -133,7 +135,10 @@ class ActivityAction(OperatorRunAction[None]):
         """
         # The fence of the result rejects it if a worker has claimed or finished the activity since it was loaded.
         if not self.storage.finish_tasks([result]):
-            self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
+            self.refuse(
+                _("its worker was faster: the activity has ended in the meantime, or an attempt is running"),
+                closed=False,
+            )
         details = {"seq": self.seq, "activity": result.task.activity, **digests}
         self.record(self.target.audit_subject, reason=self.reason, **details)
         notify_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))

@@ -71,7 +71,7 @@ class IdempotentRequest:
 
     def _raise_duplicate(self, stored_answer: KeptAnswer) -> None:
         if stored_answer.request != self._request_digest or stored_answer.made is None:
-            raise IdempotencyKeyReused(f"the key {self.key} came with another request before")
+            raise IdempotencyKeyReused(f"another request has already used the key {self.key}")
         raise DuplicateRequest(stored_answer.made, is_new=stored_answer.new)
 
     @property

@@ -26,8 +26,8 @@ class Pause(OperatorRunAction[None]):
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Pause")
     effect: ClassVar[Promise] = _(
-        "The run stops where it stands. Messages, timers and results wait until it is unpaused; updates are refused. "
-        "Activities that are under way go on."
+        "The run stops where it is. Messages, timers and results wait until it is unpaused; updates "
+        "are refused. Running activities continue."
     )
     done: ClassVar[Promise] = _("The run is paused.")
 
@@ -35,7 +35,7 @@ class Pause(OperatorRunAction[None]):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         if reason := super().why_not(run, seq=seq):
             return reason
-        return None if run.paused is None else str(_("the run is paused already"))
+        return None if run.paused is None else str(_("the run is already paused"))
 
     def perform(self) -> None:
         with self.storage.transaction():

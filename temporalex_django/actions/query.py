@@ -86,8 +86,8 @@ class Query(RunAction[Any]):
         # The query runs code of the class too, and may end this process as turns have ended others.
         if crashes >= MOST_CRASHES:
             raise QueryFailed(
-                f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
-                "code. Terminate it, or put its code right and move it"
+                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {crashes} processes "
+                "in a row died while running its code. Terminate it, or fix its code and move it"
             )
         with inline.crash_marker(self.storage).record_work("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
@@ -155,4 +155,4 @@ class Query(RunAction[Any]):
             case "__describe":
                 fields = description.as_dict()
                 return {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in fields.items()}
-        raise UnknownQuery(f"no built-in query {self.query!r} (there are: {', '.join(BUILT_IN)})")
+        raise UnknownQuery(f"there is no built-in query {self.query!r} (built-in queries: {', '.join(BUILT_IN)})")

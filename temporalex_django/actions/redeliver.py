@@ -23,9 +23,9 @@ class Redeliver(FailedMessageAction):
     name: ClassVar[str] = "redeliver"
     label: ClassVar[Promise] = _("Deliver again")
     effect: ClassVar[Promise] = _(
-        "The run gets the signal once more, with the payload that it had, behind the messages that wait."
+        "The run receives the signal again, with the same payload, after the messages that already wait."
     )
-    done: ClassVar[Promise] = _("The run gets the message in its next turn.")
+    done: ClassVar[Promise] = _("The run receives the message in its next turn.")
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:

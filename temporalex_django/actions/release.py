@@ -25,7 +25,7 @@ class Release(HumanTaskAction[None]):
     name: ClassVar[str] = "release"
     label: ClassVar[Promise] = _("Release")
     effect: ClassVar[Promise] = _("Others can claim and decide it again.")
-    done: ClassVar[Promise] = _("It is released.")
+    done: ClassVar[Promise] = _("The claim is released.")
 
     def perform(self) -> None:
         with self.storage.transaction():
@@ -35,9 +35,7 @@ class Release(HumanTaskAction[None]):
                 # These raise the error that fits best; without a claim, only the one below is left.
                 self.require_candidate(task)
                 self.require_unclaimed(task)
-                raise ActionNotPossible(
-                    f"{task_label(task)} is not claimed by {self.user}: there is nothing to release"
-                )
+                raise ActionNotPossible(f"{self.user} has not claimed {task_label(task)}: there is nothing to release")
             claimed_by = task.claimed_by_name
             task.claimed_by_key = task.claimed_by_name = ""
             task.claimed_until = None

@@ -37,10 +37,10 @@ class Reset(ReplayFromAction[str]):
     name: ClassVar[str] = "reset"
     label: ClassVar[Promise] = _("Reset")
     effect: ClassVar[Promise] = _(
-        "The run is ended, and a new one of the same id goes on from the activation that you choose, with the code that "
-        "is there now. What its activities have done since is done again."
+        "The run ends, and a new run with the same id continues from the activation that you choose, "
+        "with the current code. What its activities have done since then is done again."
     )
-    done: ClassVar[Promise] = _("The run is reset: a new one goes on in its place.")
+    done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
 
     def perform(self) -> str:
         target, storage = self.target, self.storage
@@ -63,11 +63,13 @@ class Reset(ReplayFromAction[str]):
     def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
-            self.refuse(_("the time of all its runs together (execution_timeout) is over: fork it"), closed=False)
+            self.refuse(
+                _("the time for all its runs together (execution_timeout) is over: fork it instead"), closed=False
+            )
         # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
         if run.queue != code.task_queue and run_record.run_id != run.run_id:
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
         if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
-            self.refuse(_("another open run has its id by now"), closed=False)
+            self.refuse(_("another open run has its id now"), closed=False)

@@ -52,7 +52,7 @@ class Resume(RequestAction):
     ) -> None:
         code = target.workflow_class
         if code is not None and not issubclass(code, GraphWorkflow):
-            raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
+            raise ResumeRefused(f"{target.workflow} {target.workflow_id} is not a graph: it has no steps to resume")
         self.decidable_steps = [] if code is None else decidable_steps(code, event, by.user)
         # People who use an interface need the permission to signal, unless the step has a role. Which step matches is
         # known only when the request is judged, so the request carries the answer of the policy with it.

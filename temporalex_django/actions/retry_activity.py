@@ -23,15 +23,15 @@ class RetryActivity(ActivityAction):
 
     name: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Retry now")
-    effect: ClassVar[Promise] = _("The activity is tried again at once, and not when its next try is due.")
+    effect: ClassVar[Promise] = _("The activity is retried at once, before its next attempt is due.")
     done: ClassVar[Promise] = _("The activity is due.")
     needs_worker: ClassVar[bool] = True
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(
             name="input",
             kind=object,
-            label=_("Another input"),
-            help=_("A list of arguments, or an object of them by name. Left out, it is tried with what it has."),
+            label=_("New input"),
+            help=_("A list of arguments, or an object of arguments by name. If empty, the activity keeps its input."),
             edits=True,
         ),
     )
@@ -39,12 +39,12 @@ class RetryActivity(ActivityAction):
     @classmethod
     def why_not_task(cls, task: ActivityTask) -> str | None:
         if task.owner is not None:
-            return str(_("it is being tried just now"))
-        return None if task.attempt else str(_("it has not been tried yet"))
+            return str(_("an attempt is running now"))
+        return None if task.attempt else str(_("it has not been attempted yet"))
 
     @classmethod
     def none_possible_text(cls) -> Any:
-        return _("no failing activity to retry")
+        return _("no activity is failing")
 
     def perform(self) -> None:
         with self.storage.transaction():

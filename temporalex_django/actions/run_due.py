@@ -32,7 +32,7 @@ class RunDue(Action[int]):
     def perform(self) -> int:
         if not settings.DEBUG:
             raise ActionNotPossible(
-                "without DEBUG no web process does the work of workers: run manage.py temporalex worker --burst"
+                "web processes run due work only under DEBUG: run manage.py temporalex worker --burst"
             )
         with self.storage.transaction():
             self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason)

@@ -28,7 +28,7 @@ class SkipTimer(OperatorRunAction[None]):
     name: ClassVar[str] = "skip_timer"
     permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
-    effect: ClassVar[Promise] = _("The run goes on as if the time were up.")
+    effect: ClassVar[Promise] = _("The run continues as if the time were up.")
     done: ClassVar[Promise] = _("The timer fires.")
     destructive: ClassVar[bool] = True
     target_kind: ClassVar[Literal["run", "activity", "timer"]] = "timer"
@@ -44,12 +44,12 @@ class SkipTimer(OperatorRunAction[None]):
         if seq is None:
             return None if timers else str(_("no timer is running"))
         if seq not in timers:
-            return str(_("no timer of that number is running: it has fired, or was cancelled"))
+            return str(_("no timer with that number is running: it has fired, or was cancelled"))
         # The message has an id that is derived from the timer, so a second skip finds the first one.
         skip_messages = Message.objects.using(alias).filter(
             chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
         )
-        return str(_("somebody has let it fire already")) if skip_messages.exists() else None
+        return str(_("somebody has already fired it")) if skip_messages.exists() else None
 
     @classmethod
     def parts(

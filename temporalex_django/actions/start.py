@@ -132,11 +132,11 @@ class Start(Action[RunTarget]):
                 raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
             return check_id(self.id) if unique is None else unique.check(self.id)
         if self.value is None and unique is not None:
-            raise InvalidId(f"{self.workflow.name} has `unique`: start it with a value")
+            raise InvalidId(f"{self.workflow.name} declares `unique`: start it with a value")
         if self.value is None:
             return str(uuid7())
         if unique is None:
-            raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
+            raise InvalidId(f"{self.workflow.name} does not declare `unique`: start it with an id, not a value")
         return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
 
 
@@ -168,7 +168,7 @@ def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
         access.require_access(user, operation, alias=alias)
     if by.source != CODE.source and not access.policy().startable(user, cls):
         raise ActionNotPermitted(
-            f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
+            f"you cannot start {cls.name} (version {cls.version}) here: it is internal, or an old version"
         )
 
 
@@ -205,5 +205,5 @@ def require_visible_run(by: Actor, *, workflow_class: type[Workflow], alias: str
     visible_runs = access.runs_for(by.user, alias=alias)
     if visible_runs is not None and not visible_runs.filter(**lookups).exists():
         raise ActionNotPermitted(
-            f"{by.user} may not start this {workflow_class.name}: it would not be among their runs"
+            f"{by.user} may not start this {workflow_class.name}: the run would not be visible to them"
         )

@@ -154,8 +154,8 @@ class StartBulk(Action[BulkJob]):
         running = BulkJob.objects.using(self.storage.alias).filter(actor_id=user_id, state=BulkJob.State.RUNNING)
         if running.exclude(total=0).count() >= limit:
             raise ActionNotPossible(
-                f"{limit} bulk jobs of {self.by.user} are running, and no more may at a time (BULK_JOBS): wait until one "
-                "has ended, or stop one"
+                f"{self.by.user} already has {limit} running bulk jobs, which is the limit (BULK_JOBS): wait "
+                "until one has finished, or stop one"
             )
 
     @property
@@ -175,7 +175,7 @@ class StartBulk(Action[BulkJob]):
         jobs.bulk_create([job], ignore_conflicts=True)
         stored_job = jobs.get(token=token)
         if stored_job.asked != job.asked:
-            raise IdempotencyKeyReused(f"the token {self.token} came with another bulk job before")
+            raise IdempotencyKeyReused(f"another bulk job has already used the token {self.token}")
         return None if stored_job.pk == job.pk else stored_job
 
     def _request_digest(self) -> str:
@@ -213,15 +213,17 @@ class StartBulk(Action[BulkJob]):
         # One more than the limit says that there are too many, without counting all of them.
         run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
         if max(len(requested_ids), len(run_ids)) > limit:
-            raise ActionNotPossible(f"a bulk job takes {limit:,} runs at most (BULK_LIMIT): choose fewer")
+            raise ActionNotPossible(f"a bulk job accepts at most {limit:,} runs (BULK_LIMIT): choose fewer")
         # A run of another tenant and one that does not exist get the same error.
         if missing := requested_ids - set(run_ids):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
         run_ids = self._filter_admitted(run_ids)
         if not run_ids:
-            raise ActionNotPossible("there is no run to do that to")
+            raise ActionNotPossible("the selection contains no runs")
         if len(run_ids) > 1 and (entry := self._single_run_input()):
-            raise ActionNotPossible(f"the input {entry!r} is for one run, and these are {len(run_ids):,}: leave it out")
+            raise ActionNotPossible(
+                f"the input {entry!r} is for one run, but {len(run_ids):,} runs are selected: leave it out"
+            )
         return run_ids
 
     @property
@@ -239,10 +241,13 @@ class StartBulk(Action[BulkJob]):
             return [(run, None) for run in runs]
         parts = action.parts(runs, self.selection, alias=self.storage.alias, limit=limit + 1)
         if not parts:
-            raise ActionNotPossible(f"none of the {len(runs):,} runs has any {action.target_kind} to do that to")
+            raise ActionNotPossible(
+                f"none of the {len(runs):,} runs has any {action.target_kind} for which this is possible"
+            )
         if len(parts) > limit:
             raise ActionNotPossible(
-                f"a bulk job takes {action.count_text(limit)} at most (BULK_LIMIT), and these are more: choose fewer"
+                f"a bulk job accepts at most {action.count_text(limit)} (BULK_LIMIT), and more are selected: "
+                "choose fewer"
             )
         return parts
 
@@ -299,10 +304,10 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
     """
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
-            raise TypeError(f"runs is a queryset of {runs.model.__name__}: one of Instance is wanted, or run ids")
+            raise TypeError(f"runs is a queryset of {runs.model.__name__}: pass a queryset of Instance, or run ids")
         return runs
     if isinstance(runs, str | bytes | Mapping) or not isinstance(runs, Iterable):
-        raise TypeError(f"runs={quoted(runs)}: a list of run ids is wanted, or a queryset of runs")
+        raise TypeError(f"runs={quoted(runs)} is not valid: pass a list of run ids, or a queryset of runs")
     return [*runs]
 
 
@@ -313,13 +318,13 @@ def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str
     """
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
-            raise TypeError(f"signal takes no {', '.join(unknown)}")
+            raise TypeError(f"signal has no input {', '.join(unknown)}")
         name = check_name(inputs.get("signal"), label="signal")
         payload = to_plain_payload(inputs.get("payload"), label=f"the payload of signal {name!r}")
         return SendSignal.permission, {"signal": name, "payload": payload}, {}
     action_class = operator_action(action) if isinstance(action, str) else None
     if action_class is None:
-        raise ActionNotPossible(f"{quoted(action)} is nothing that is done to runs")
+        raise ActionNotPossible(f"{quoted(action)} is not an operation on runs")
     selector_names = {selector.name for selector in action_class.selectors}
     selection = action_class.validate_inputs(
         action_class.selectors, {name: value for name, value in inputs.items() if name in selector_names}

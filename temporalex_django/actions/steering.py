@@ -65,11 +65,11 @@ class Input:
         if not (isinstance(value, self.kind) and is_number == (self.kind in (int, float))) and not (
             self.kind is float and is_number
         ):
-            raise PayloadError(f"{label} is to be {self.kind.__name__}, not {type(value).__name__}")
+            raise PayloadError(f"{label} must be {self.kind.__name__}, not {type(value).__name__}")
         if self.kind is str:
             value = check_text(value, label=label)
         if self.choices and value not in self.choices:
-            raise PayloadError(f"{label} is to be one of {', '.join(self.choices)}")
+            raise PayloadError(f"{label} must be one of {', '.join(self.choices)}")
         return value
 
 
@@ -112,9 +112,12 @@ class OperatorRunAction(RunAction[T]):
         self.target = target
         self.reason = check_text(reason, label="the reason")
         if (seq is None) != (self.target_kind == "run") or not (seq is None or type(seq) is int):
-            raise TypeError(
-                f"{type(self).__name__} takes {'no seq' if self.target_kind == 'run' else f'seq, the number of the {self.target_kind}'}"
+            rule = (
+                "does not accept seq"
+                if self.target_kind == "run"
+                else f"requires seq, the number of the {self.target_kind}"
             )
+            raise TypeError(f"{type(self).__name__} {rule}")
         self.seq = seq
         self.input_values = self.validate_inputs(self.inputs, inputs)
 
@@ -130,9 +133,9 @@ class OperatorRunAction(RunAction[T]):
         """
         specs = {spec.name: spec for spec in inputs}
         if unknown := [name for name in values if name not in specs]:
-            raise TypeError(f"{cls.__name__} takes no {', '.join(unknown)}")
+            raise TypeError(f"{cls.__name__} has no input {', '.join(unknown)}")
         if missing := [name for name, spec in specs.items() if spec.required and name not in values]:
-            raise TypeError(f"{cls.__name__} needs {', '.join(missing)}")
+            raise TypeError(f"{cls.__name__} requires {', '.join(missing)}")
         return {name: specs[name].validate(value) for name, value in values.items()}
 
     @classmethod
@@ -187,7 +190,7 @@ class OperatorRunAction(RunAction[T]):
         """Return the reason that the run is closed, or None if it is open."""
         if run.is_open:
             return None
-        return str(format_lazy(_("the run is closed already ({status})"), status=run.get_status_display()))
+        return str(format_lazy(_("the run is already closed ({status})"), status=run.get_status_display()))
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
@@ -269,9 +272,9 @@ class OperatorRunAction(RunAction[T]):
         if run is None:
             # None has two reasons: the lock was not free, or the chain was deleted since the target was read.
             if not Chain.objects.using(self.storage.alias).filter(pk=target.chain_id).exists():
-                raise WorkflowNotFound(f"{self.run_label} is gone: somebody has deleted it")
+                raise WorkflowNotFound(f"{self.run_label} no longer exists: somebody has deleted it")
             raise UpdateTimeout(
-                f"{self.run_label} is busy: its lock was not free within {wait:g} s, nothing was done; try again",
+                f"{self.run_label} is busy: its lock was not free within {wait:g} s. Nothing was done; try again",
                 code="busy",
             )
         self.require_possible(run)
@@ -283,7 +286,7 @@ class OperatorRunAction(RunAction[T]):
         row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
         # Numbers of commands start anew in each run of a chain, so an old one could hit another activity.
         if self.seq is not None and run.run_id != self.target.selected_run_id:
-            self.refuse(_("that was of an earlier run: the chain has gone on as new"), closed=False)
+            self.refuse(_("this belongs to an earlier run: the chain has continued as new"), closed=False)
         if reason := self.why_not(row, seq=self.seq):
             self.refuse(reason, closed=not row.is_open)
 

@@ -43,7 +43,7 @@ class StopBulk(Action[BulkJob]):
             if job is None:
                 raise WorkflowNotFound("there is no such bulk job")
             if job.state != self.from_state:
-                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}: it cannot be {self.to_state} now")
+                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}, not {self.from_state}")
             job.state = self.to_state
             job.save(using=alias, update_fields=["state"])
             self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, job=str(job.pk))

@@ -45,7 +45,7 @@ class SwitchOff(Action[SwitchedOff]):
         super().__init__(by=by)
         if kind not in SwitchedOff.Switchable.values:
             raise ActionNotPossible(
-                f"there is no switch for {quoted(kind)}: there are {', '.join(SwitchedOff.Switchable.values)}"
+                f"there is no switch for {quoted(kind)}: choose one of {', '.join(SwitchedOff.Switchable.values)}"
             )
         self.kind = kind
         self.switch_name = check_text(switch_name, label=f"the name of the {kind}")
@@ -55,7 +55,7 @@ class SwitchOff(Action[SwitchedOff]):
         alias = self.storage.alias
         names = switchable_names(self.kind, alias=alias)
         if self.switch_name not in names and not self._is_enqueued():
-            suggestions = f": there are {', '.join(sorted(names)[:_MAX_NAMES])}" if names else ""
+            suggestions = f". Known names: {', '.join(sorted(names)[:_MAX_NAMES])}" if names else ""
             raise ActionNotPossible(
                 f"neither this process nor a worker knows the {self.kind} {quoted(self.switch_name)}{suggestions}"
             )
@@ -64,7 +64,8 @@ class SwitchOff(Action[SwitchedOff]):
         )
         if local_activity is not None and local_activity.options_set.atomic:
             raise ActionNotPossible(
-                f"{self.switch_name} is atomic: the turns of its runs run it, and no worker takes it; switch the classes off that call it"
+                f"{self.switch_name} is atomic: it runs in the turns of its runs, and no worker claims it. "
+                "Switch off the workflow classes that call it"
             )
         with self.storage.transaction():
             # The unique constraint decides if two people switch at once; the second one gets the error below.
@@ -78,7 +79,7 @@ class SwitchOff(Action[SwitchedOff]):
                 },
             )
             if not is_new:
-                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is switched off already")
+                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is already switched off")
             self.record_switch(self.reason)
         return row
 

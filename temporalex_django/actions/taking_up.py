@@ -52,20 +52,20 @@ class ReplayFromAction(OperatorRunAction[T]):
             name="to",
             kind=int,
             label=_("Activation"),
-            help=_("The last one that is kept, 0 for the start. Empty: the last one that is good."),
+            help=_("The last activation to keep, or 0 for the start. If empty, the last one that the code can replay."),
         ),
         Input(
             name="messages",
             kind=str,
             label=_("Later messages"),
-            help=_("Signals and updates that came later: delivered again (as when it is empty), or dropped."),
+            help=_("Whether signals and updates that came later are delivered again (also if empty) or dropped."),
             choices=(REDELIVER, DROP),
         ),
         Input(
             name="edited",
             kind=object,
             label=_("Edited inputs"),
-            help=_("Other arguments for activities that are open there, by number: {number: [argument, …]}."),
+            help=_("New arguments for activities that are open at that point, by number: {number: [argument, …]}."),
             edits=True,
         ),
     )
@@ -74,7 +74,9 @@ class ReplayFromAction(OperatorRunAction[T]):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
         if local_class(run.workflow, run.version) is None:
-            message = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
+            message = _(
+                "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
+            )
             return str(format_lazy(message, workflow=run.workflow, version=run.version))
         return None
 
@@ -108,7 +110,7 @@ class ReplayFromAction(OperatorRunAction[T]):
         """
         target, storage = self.target, self.storage
         if target.pinned is None and run.run_id != target.run_id:
-            self.refuse(_("it has gone on as a new run meanwhile"), closed=False)
+            self.refuse(_("it has continued as a new run in the meantime"), closed=False)
         run_id = target.selected_run_id
         run_record = storage.run_records([run_id])[run_id]
         code = local_class(run_record.workflow, run_record.version)

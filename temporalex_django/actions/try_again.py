@@ -27,10 +27,10 @@ class TryAgain(OperatorRunAction[None]):
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Try again now")
     effect: ClassVar[Promise] = _(
-        "The run is tried once, now, and is blocked again if that fails. One that was blocked because it ended its "
-        "workers is tried on one worker, alone: it may end that worker, too."
+        "The run is retried once, now, and is blocked again if that fails. A run that is blocked "
+        "because its workers crashed runs alone on one worker, which may crash as well."
     )
-    done: ClassVar[Promise] = _("The run is tried now.")
+    done: ClassVar[Promise] = _("The run is retried now.")
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
@@ -44,7 +44,7 @@ class TryAgain(OperatorRunAction[None]):
         with self.storage.transaction():
             run, now = self.lock_run(), self.storage.now()
             if is_due(run.due_at, now):
-                self.refuse(_("it is due already: the next worker that takes its queue tries it"), closed=False)
+                self.refuse(_("it is already due: the next worker that polls its queue retries it"), closed=False)
             self.storage.write([retry_immediately(run, now=now)])
             self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

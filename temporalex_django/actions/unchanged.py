@@ -58,7 +58,7 @@ def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) 
             raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
         run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.selected_run_id).first()
         if run is None:
-            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
         if (current := version_of(run)) not in expected:
             raise _change_error(target, expected[-1] if expected else None, current)
         yield
@@ -77,7 +77,8 @@ def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVe
         }
     text = "; ".join(f"{name} was {pair['was']!r} and is {pair['is']!r}" for name, pair in changes.items())
     return RunChanged(
-        f"{target.workflow} {target.workflow_id} has changed since it was read: {text or 'what was seen is not known'}",
+        f"{target.workflow} {target.workflow_id} has changed since it was read: "
+        f"{text or 'the version that was read is not known'}",
         changes=changes,
     )
 

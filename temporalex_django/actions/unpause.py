@@ -25,17 +25,18 @@ class Unpause(OperatorRunAction[None]):
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
     effect: ClassVar[Promise] = _(
-        "The run goes on at once, with the messages, timers and results that waited. One that is blocked because it ended "
-        "its workers stays blocked."
+        "The run continues at once, with the messages, timers and results that waited. A run that is "
+        "blocked because its workers crashed stays blocked."
     )
-    done: ClassVar[Promise] = _("The run goes on.")
+    done: ClassVar[Promise] = _("The run continues.")
     _stays_blocked = False
 
     @property
     def done_message(self) -> Text:
         return (
             _(
-                "The run is unpaused and stays blocked, because it ended its workers: try it again when the code is put right."
+                "The run is unpaused, but it stays blocked because its workers crashed. Try it again once "
+                "its code is fixed."
             )
             if self._stays_blocked
             else self.done

@@ -161,8 +161,8 @@ class RequestAction(RunAction[Any]):
                 raise
             connection.close()  # the next query opens a new one
             raise UpdateTimeout(
-                f"{self._label}: the connection to the database broke, and whether it counts is not known; ask again with this id, "
-                "which acts once at most",
+                f"{self._label}: the connection to the database was lost, so it is not known whether the "
+                "message counts. Send it again with this id, under which it counts at most once",
                 update_id=self.message_id,
                 code="unknown",
             ) from exc
@@ -197,31 +197,39 @@ class RequestAction(RunAction[Any]):
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
-                f"update() inside a transaction of isolation level {level}: it could not see what others did to the run "
-                "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
+                f"update() was called inside a transaction of isolation level {level}, which cannot see what "
+                "others did to the run before it got the lock. Call it outside of the transaction, or use "
+                "READ COMMITTED"
             )
         if self.target.closed:
             return self._status_in_closed_run()
         if self.target.paused or self.target.off:
             return self._status_in_paused_run()
         if not self._can_run_turn:
-            reason = f"this process has no {self.target.workflow}"
+            reason = f"this process does not have {self.target.workflow}"
             if self._workers_only:
-                reason = "workers alone judge it (`mode` or `updates_in` says so)"
+                reason = "only workers may process it (`mode` or `updates_in` says so)"
             raise self._busy_error(f"{reason}, and a worker cannot see it before the transaction commits")
         with self.storage.savepoint():
             status = self._run_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left), yields=True)
             if status is None:
                 raise self._busy_error("its lock was not free")
             if status.outcome is None:
-                raise self._busy_error("it did not come to judge the update")
+                raise self._busy_error("the run did not reach the message")
             if self._is_new and inline.runs_atomic(self.storage):
                 status = self._run_atomic_activities(status)
+            if not self._is_new and not status.is_finished:
+                # Nobody could finish it while this transaction holds the lock. The savepoint releases the lock.
+                raise UpdateTimeout(
+                    f"{self._label} was accepted before and is not done. Ask again after this transaction, with the same id",
+                    update_id=self.message_id,
+                    accepted=True,
+                )
         # Under a test environment, the environment runs the activities after the block.
         if not status.is_finished and not inline.runs_atomic(self.storage):
             raise UpdateTimeout(
-                f"{self._label} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
-                "same id",
+                f"{self._label} was accepted but is not done: it continues when the transaction commits. Ask "
+                "again then with the same id",
                 update_id=self.message_id,
                 accepted=True,
             )
@@ -237,18 +245,20 @@ class RequestAction(RunAction[Any]):
             # No progress: the handler waits for something that cannot happen inside this transaction.
             if not any(write.events for write in report.writes):
                 raise ActionNotPossible(
-                    f"{self._label} inside a transaction: its handler would still wait when it has done what it can, and "
-                    "what it waits for (an external activity, a timer, a person, another run) cannot come before the "
-                    "transaction ends. Send it outside of the transaction; nothing was written"
+                    f"{self._label} inside a transaction: after all the work that is possible now, its handler "
+                    "would still wait, and what it waits for (an external activity, a timer, a person, another "
+                    "run) cannot arrive before the transaction ends. Nothing was written. Send it outside of the "
+                    "transaction"
                 )
             status = self._status()
             if not status.is_finished and not self.deadline.seconds_left:
-                raise self._busy_error("its atomic activities did not end in time")
+                raise self._busy_error("its atomic activities did not finish in time")
         return status
 
     def _busy_error(self, reason: str) -> UpdateTimeout:
         return UpdateTimeout(
-            f"{self._label} inside a transaction: {reason}; nothing was written. Ask again, outside of the transaction if possible",
+            f"{self._label} inside a transaction: {reason}. Nothing was written. Send it again, outside "
+            "of the transaction if possible",
             update_id=self.message_id,
             code="busy",
         )
@@ -279,7 +289,7 @@ class RequestAction(RunAction[Any]):
             if not self.storage.is_transient(exc):
                 raise
             raise UpdateTimeout(
-                f"{self._label}: the database is busy; ask again with the same id", update_id=self.message_id
+                f"{self._label}: the database is busy. Send it again with the same id", update_id=self.message_id
             ) from exc
         notify_on_commit(alias=alias, queues=[self.target.queue])
         return self._status()
@@ -353,7 +363,10 @@ class RequestAction(RunAction[Any]):
             ("int8",),
         )
         if rows[0][0] > limit:
-            raise TooManyUpdates(f"{self._label}: {limit} wait for this run already, it takes no more for now")
+            raise TooManyUpdates(
+                f"{self._label}: {limit} messages of this kind already wait for the run, which is the limit "
+                "(WAITING_UPDATES). Try again later"
+            )
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
         """Delete a rejected update; if the turn did nothing else, roll everything back."""
@@ -439,7 +452,7 @@ class RequestAction(RunAction[Any]):
         status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
         # The turn of another process rejected the update, and its row is gone with the reason.
         if status is None:
-            raise UpdateTimeout(f"{self._label} is gone: send it again", update_id=self.message_id)
+            raise UpdateTimeout(f"{self._label} no longer exists: send it again", update_id=self.message_id)
         return status
 
     @property
@@ -467,7 +480,7 @@ class RequestAction(RunAction[Any]):
         try:
             return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
-            log_message = "%s is done; its answer is hidden, for the access policy failed: %s"
+            log_message = "%s is done; its answer is hidden because the access policy failed: %s"
             logger.error(log_message, self._label, type(exc).__name__)
             return HIDDEN
 
@@ -529,7 +542,7 @@ class SendUpdate(RequestAction):
 def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
     """Return the refusal of a blocked run for the sender; the reason of the block may quote payloads."""
     reason = redactor.redact_text(str(exc.reason))
-    return RunBlocked(f"{label} was withdrawn, for the run is blocked: {reason}", reason=reason)
+    return RunBlocked(f"{label} was withdrawn because the run is blocked: {reason}", reason=reason)
 
 
 def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
@@ -557,7 +570,7 @@ def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: Dja
     status = update_status(target.chain_id, update_id, storage=storage)
     if status is None or earlier_message is None or earlier_message[1][:2] != ("update", update):
         raise WorkflowNotFound(
-            f"{target.workflow} {target.workflow_id} knows no update {quoted(update)} with the id {update_id!r}"
+            f"{target.workflow} {target.workflow_id} has no update {quoted(update)} with the id {update_id!r}"
         )
     label = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
     if by.user is None:

@@ -29,7 +29,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     list_filter = (AutomaticFilter, ActionFilter, "denied", "forced")
     list_select_related = False
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
-    search_help_text = _("Id of a run or name of a person, from its beginning")
+    search_help_text = _("The beginning of a run's id or of a person's name")
     ordering = ("-id",)
     paginator = CappedPaginator
     fields = (

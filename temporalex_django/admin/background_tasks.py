@@ -77,7 +77,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
     list_filter = (TaskQueueFilter,)
     search_fields = ("run_id__exact",)
-    search_help_text = _("Id of a task, as enqueue() gave it")
+    search_help_text = _("Id of a task, as enqueue() returned it")
     fields = (
         "task_path",
         "task_id",
@@ -112,7 +112,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     def due(self, task: EnqueuedTask) -> SafeString:
         return format_time(task.due_at)
 
-    @admin.display(description=_("waits for"))
+    @admin.display(description=_("waiting for"))
     def wait_text(self, task: EnqueuedTask) -> str:
         return task.waits_for or "–"
 
@@ -125,7 +125,7 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")
     list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter)
     search_fields = ("id__exact", "task__startswith")
-    search_help_text = _("Id of a task, or the path of its function from its beginning")
+    search_help_text = _("Id of a task, or the beginning of the path of its function")
     fields = (
         *("task", "id", "state", "backend", "queue", "priority", "enqueued_at", "started_at", "finished_at"),
         *("keep_until", "attempts", "call_arguments", "result_text", "attempt_log"),
@@ -144,7 +144,7 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     def finished(self, task: EndedTask) -> SafeString:
         return format_time(task.finished_at)
 
-    @admin.display(description=_("result, or why it failed"))
+    @admin.display(description=_("result or error"))
     def result_text(self, task: EndedTask) -> str:
         outcome = decode_payload(task.outcome)
         return format_payload(

@@ -63,7 +63,7 @@ def bulk_permission_error() -> str:
     """Return the message for a user who may not start bulk jobs."""
     names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
     permission_name = names[StartBulk.permission]
-    return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": permission_name}
+    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
 
 
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
@@ -77,7 +77,7 @@ def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResp
         else:
             chosen = [str(pk) for pk in runs.order_by().values_list("pk", flat=True)[: MAX_CHOSEN + 1]]
             if not 0 < len(chosen) <= MAX_CHOSEN:
-                limit_message = _("Choose %(most)s at most, or all that match the filters.") % {"most": MAX_CHOSEN}
+                limit_message = _("Choose at most %(most)s runs, or all that match the filters.") % {"most": MAX_CHOSEN}
                 messages.warning(request, limit_message if chosen else _no_runs_text())
                 return None
             query_params["chosen"] = _encode_ids(chosen)
@@ -161,7 +161,7 @@ class BulkActionForm(OperatorActionForm):
     def clean(self) -> dict[str, Any]:
         """Require ``newest``; the error is not of a field, because that field is hidden."""
         if self.cleaned_data.get("newest") is None:
-            raise forms.ValidationError(_("It is not said which runs were looked at: open this page again."))
+            raise forms.ValidationError(_("The form does not say which runs were shown. Open this page again."))
         return self.cleaned_data
 
 
@@ -289,14 +289,14 @@ def bulk_effect(
     if not loaded_runs:
         return None
     if len(loaded_runs) > limit:
-        limit_message = _("These are more than %(limit)s runs, which one job takes at most: narrow the filters.")
+        limit_message = _("These are more than %(limit)s runs, the most that one job can process. Narrow the filters.")
         return BulkEffect(text="", skipped=(), why_not=limit_message % {"limit": f"{limit:,}"}, newest=None)
     reasons: dict[str, list[str]] = defaultdict(list)
     ids, alias, parts = [run.pk for run in loaded_runs[:_MAX_CHECKED]], storage().alias, Counter[UUID]()
     if action.target_kind != "run":
         part_keys = action.parts(ids, selection, alias=alias, limit=limit + 1)
         if len(part_keys) > limit:
-            limit_message = _("These are more than %(limit)s, which one job takes at most: narrow the filters.")
+            limit_message = _("These are more than %(limit)s, the most that one job can process. Narrow the filters.")
             return BulkEffect(
                 text="", skipped=(), why_not=limit_message % {"limit": action.count_text(limit)}, newest=None
             )
@@ -306,7 +306,9 @@ def bulk_effect(
         if refusal is None and action.target_kind == "run":
             refusal = action.why_not(run)
         elif refusal is None and not parts[run.pk]:
-            refusal = action.why_not_open(run) or _("nothing of it is chosen to which it can be done now")
+            refusal = action.why_not_open(run) or _(
+                "the selection matches nothing in this run to which it can be applied now"
+            )
         if refusal is not None:
             reasons[refusal].append(run.workflow_id)
             del parts[run.pk]  # a Counter ignores a missing key
@@ -322,7 +324,7 @@ def bulk_effect(
             possible_count, checked_count, has_more=len(loaded_runs) > _MAX_CHECKED, parts=_parts_text(action, parts)
         ),
         skipped=skipped,
-        why_not=None if possible_count else _("It can be done to none of them now."),
+        why_not=None if possible_count else _("The action cannot be applied to any of them now."),
         newest=loaded_runs[0].pk,
         options=action.selector_options(ids, alias=alias),
     )
@@ -333,29 +335,29 @@ def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> s
 
 
 def _no_runs_text() -> str:
-    return _("None of them is there any more: nothing was done.")
+    return _("None of these runs exists any more. Nothing was done.")
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
     """Return how many runs the action can be applied to; ``parts`` counts activities or timers in words."""
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
-        return _("It can be done to %(parts)s of %(possible)d of the newest %(of)d runs now.") % words
+        return _("The action can now be applied to %(parts)s of %(possible)d of the newest %(of)d runs.") % words
     if parts:
         return (
             ngettext(
-                "It can be done to %(parts)s of %(possible)d of %(of)d chosen run now.",
-                "It can be done to %(parts)s of %(possible)d of %(of)d chosen runs now.",
+                "The action can now be applied to %(parts)s of %(possible)d of %(of)d chosen run.",
+                "The action can now be applied to %(parts)s of %(possible)d of %(of)d chosen runs.",
                 total,
             )
             % words
         )
     if has_more:
-        return _("It can be done to %(possible)d of the newest %(of)d of them now.") % words
+        return _("The action can now be applied to %(possible)d of the newest %(of)d of them.") % words
     return (
         ngettext(
-            "It can be done to %(possible)d of %(of)d chosen run now.",
-            "It can be done to %(possible)d of %(of)d chosen runs now.",
+            "The action can now be applied to %(possible)d of %(of)d chosen run.",
+            "The action can now be applied to %(possible)d of %(of)d chosen runs.",
             total,
         )
         % words

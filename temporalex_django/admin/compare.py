@@ -49,9 +49,9 @@ class CompareView(RunActionView):
         return Confirmation(
             heading=_("Compare inputs with the code"),
             effect=_(
-                "The history is replayed here with the code of this process. "
+                "This replays the history with the code of this process. "
                 "The page lists the inputs of activities and children, and the durations of timers, "
-                "that the code gives now and the history does not have. Nothing is changed."
+                "that differ between the code and the history. Nothing is changed."
             ),
             button=_("Compare"),
             why_not=CompareInputs.why_not(run),
@@ -103,4 +103,4 @@ def _comparison_row(comparison: InputComparison) -> ComparisonRow:
 def _permission_error(user: Person, run: Instance) -> str | None:
     if policy().allows(user, Operation(action=CompareInputs.name, permission=_PERMISSION).of(run)):
         return None
-    return _("You may not compare: that takes the permission %(permission)s.") % {"permission": _PERMISSION}
+    return _("You may not compare: this requires the permission %(permission)s.") % {"permission": _PERMISSION}

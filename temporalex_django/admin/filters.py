@@ -119,7 +119,7 @@ class JobStateFilter(ChoicesFilter):
 class TroubleFilter(admin.SimpleListFilter):
     """List filter for stuck, blocked, paused, open and closed runs."""
 
-    title = _("standing")
+    title = _("condition")
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -223,7 +223,7 @@ class StartedFilter(admin.SimpleListFilter):
 class WaitingForFilter(admin.SimpleListFilter):
     """List filter by the kind of thing that open runs wait for."""
 
-    title = _("waits for")
+    title = _("waiting for")
     parameter_name = "waits"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -265,10 +265,10 @@ class OrderFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [
             ("started", _("Oldest first")),
-            ("-closed", _("Closed last")),
-            ("closed", _("Closed first")),
-            ("due", _("Due first")),
-            ("-due", _("Due last")),
+            ("-closed", _("Last closed first")),
+            ("closed", _("First closed first")),
+            ("due", _("Earliest due first")),
+            ("-due", _("Latest due first")),
         ]
 
     def choices(self, changelist: Any) -> Iterator[Any]:
@@ -312,7 +312,7 @@ class AutomaticFilter(admin.SimpleListFilter):
     There may be thousands of automatic actions a day.
     """
 
-    title = _("who")
+    title = _("actor")
     parameter_name = "who"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -331,7 +331,7 @@ class AutomaticFilter(admin.SimpleListFilter):
 class InboxFilter(admin.SimpleListFilter):
     """The set of human tasks that the list shows; ``HumanTaskAdmin.get_queryset`` applies it."""
 
-    title = _("whose")
+    title = _("inbox")
     parameter_name = "whose"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -354,7 +354,7 @@ class DueFilter(admin.SimpleListFilter):
     _SPANS = (("today", 1, _("Within a day")), ("week", 7, _("Within a week")))
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [*((name, label) for name, _days, label in self._SPANS), ("never", _("Without a date"))]
+        return [*((name, label) for name, _days, label in self._SPANS), ("never", _("No due date"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() == "never":

@@ -97,12 +97,12 @@ def _step_states(
 ) -> tuple[dict[int, str], str | None]:
     """Return the states by number of the step, and the reason why there are none, or None."""
     if events is None:
-        return {}, _("Its history is too long to be gone through here: how far its steps are is not shown.")
+        return {}, _("The history is too long to read here, so the states of its steps are not shown.")
     try:
         instance = project(graph_class, [_core_event(event) for event in events]) if events else None
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
-        return {}, _("Its history does not fit the graph as it is now: how far its steps are is not shown.")
+        return {}, _("The history does not match the present graph, so the states of its steps are not shown.")
     return {step_numbers[step]: state for step, state in states(instance).items()}, None
 
 
@@ -115,7 +115,7 @@ def _state_texts() -> dict[str, str]:
     return {
         "completed": _("completed"),
         "active": _("active"),
-        "waiting": _("waits"),
-        "requested": _("waits for others"),
+        "waiting": _("waiting"),
+        "requested": _("waiting for other steps"),
         "failed": _("failed"),
     }

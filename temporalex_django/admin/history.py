@@ -221,7 +221,7 @@ def _history_entry(
 
 def _state_labels() -> dict[str, str]:
     return {
-        "open": _("under way"),
+        "open": _("in progress"),
         "done": _("done"),
         "failed": _("failed"),
         "timed_out": _("timed out"),
@@ -231,8 +231,8 @@ def _state_labels() -> dict[str, str]:
         "completed": _("completed"),
         "continuedasnew": _("continued as new"),
         "fired": _("fired"),
-        "taken": _("taken"),
+        "taken": _("consumed"),
         "sent": _("sent"),
         "dropped": _("dropped"),
-        "unread": _("nobody took it"),
+        "unread": _("never consumed"),
     }

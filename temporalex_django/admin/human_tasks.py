@@ -78,7 +78,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     list_filter = (InboxFilter, DueFilter, WorkflowFilter)
     list_select_related = False
     search_fields = ("title__icontains", "workflow_id__startswith")
-    search_help_text = gettext_lazy("What is asked, or an id from its beginning")
+    search_help_text = gettext_lazy("Title, or the beginning of an id")
     change_list_template = "admin/temporalex_django/humantask/change_list.html"
     change_form_template = "admin/temporalex_django/humantask/change_form.html"
 
@@ -122,7 +122,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def has_view_permission(self, request: HttpRequest, obj: HumanTask | None = None) -> bool:
         return self.has_module_permission(request)
 
-    @admin.display(description=gettext_lazy("what is asked"))
+    @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
         return format_html("{} {}", title, badge("blocked", _("Nobody is left"))) if task.nobody_left else title
@@ -132,7 +132,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         under = " · ".join(filter(None, (task.workflow, step_name(task.key))))
         return format_html('{}<span class="tx-under">{}</span>', shorten(task.workflow_id), under)
 
-    @admin.display(description=gettext_lazy("asks"))
+    @admin.display(description=gettext_lazy("candidates"))
     def asks(self, task: HumanTask) -> str:
         return shorten(", ".join(candidate_names(candidates_of(task)))) or "–"
 
@@ -183,7 +183,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         if task is None:
             return self._task_not_found(request, object_id)
         if request.method not in ("GET", "HEAD"):
-            refuse(request, "change", _("A human task is not changed: it is decided."), run=task.run)
+            refuse(request, "change", _("You cannot change a human task. Decide it instead."), run=task.run)
         return self.render_page(request, task, **(extra_context or {}))
 
     def claim_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

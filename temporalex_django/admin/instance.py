@@ -135,7 +135,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     )
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
-    search_help_text = _("Id, from its beginning, or a run id")
+    search_help_text = _("The beginning of an id, or a run id")
     ordering = ("-id",)
     list_max_show_all = MAX_CHOSEN
     actions = BULK_ACTIONS
@@ -182,7 +182,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def state(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
 
-    @admin.display(description=_("where it stands"))
+    @admin.display(description=_("summary"))
     def summary(self, run: Instance) -> SafeString | str:
         run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
         return (
@@ -216,7 +216,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         try:
             return super().response_action(request, *args, **kwargs)
         except ValidationError:
-            messages.warning(request, _("What was chosen is no run: nothing was done."))
+            messages.warning(request, _("The selection contains an invalid run id. Nothing was done."))
             return None
 
     # -- one run -------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             return self.run_not_found(request, object_id)
         self.require_view_permission(request, run)
         if request.method not in ("GET", "HEAD"):
-            refuse(request, "change", str(_("A run is not changed: it is steered.")), run=run)
+            refuse(request, "change", str(_("You cannot change a run. Use its actions instead.")), run=run)
         user, action_address = user_of(request), partial(self.address_of, run, "do")
         redactor = redactor_for(user, run)
         if redactor.shows_payloads:

@@ -105,12 +105,12 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the job: nothing is done to the runs that are left."""
         return self._operate(
-            request, object_id, StopBulk, _("The job is stopped: the runs that are left stay as they are.")
+            request, object_id, StopBulk, _("The job is stopped. The remaining runs stay as they are.")
         )
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume the job: workers continue with the runs that are left."""
-        return self._operate(request, object_id, ResumeBulk, _("The job goes on."))
+        return self._operate(request, object_id, ResumeBulk, _("The job continues."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
@@ -146,7 +146,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         if job is None:
             return self._job_not_found(request, object_id)
         if request.method not in ("GET", "HEAD"):
-            refuse(request, "change", _("A job is not changed: it is stopped and resumed."))
+            refuse(request, "change", _("You cannot change a job. Stop or resume it instead."))
         action = STEERING.get(job.action)
         context = {
             **self.admin_site.each_context(request),
@@ -226,4 +226,4 @@ def _action_label(job: BulkJob) -> str:
 def _outcome_label(item: BulkItem) -> str | Promise:
     if item.outcome:
         return _("done") if item.outcome == "done" else _("not possible")
-    return _("to do") if not item.tries else _("busy, tried again")
+    return _("to do") if not item.tries else _("busy, will be retried")

@@ -88,9 +88,9 @@ class SendMessageView(RunActionView):
         message, reason, permission_error = self._find_message(request, run), None, None
         if message is None:
             reason = superseded_error(run) or (
-                _("The run is closed: it takes no more messages.")
+                _("The run is closed and accepts no more messages.")
                 if not run.is_open
-                else _("The run does not take “%(name)s” now.") % {"name": name}
+                else _("The run does not accept “%(name)s” now.") % {"name": name}
             )
             message = AvailableMessage(kind=kind, name=name, step=step)  # type: ignore[arg-type] # looked at above
         else:
@@ -120,7 +120,7 @@ class SendMessageView(RunActionView):
             return _("Sent: the run reads “%(name)s” in its next turn.") % {"name": name}
         if kind == "resume":
             Resume(target, event=name, step=step, data=form.payload, timeout=_ANSWER_TIMEOUT, by=actor).execute()
-            return _("“%(name)s” is decided.") % {"name": name}
+            return _("Decided: “%(name)s”.") % {"name": name}
         update = SendUpdate(
             target, update=name, args=form.payload, id=token, timeout=_ANSWER_TIMEOUT, by=actor, exact=True
         )
@@ -130,7 +130,7 @@ class SendMessageView(RunActionView):
             # With another code (busy, unknown), the update is not stored, or not for sure: show the error itself.
             if exc.code != UpdateTimeout.code:
                 raise
-            return _("Sent: “%(name)s” is not answered yet. It stands below among the messages.") % {"name": name}
+            return _("Sent: “%(name)s” has no answer yet. Look for it in the messages below.") % {"name": name}
         if answer is None:
             return _("“%(name)s” is done.") % {"name": name}
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}
@@ -152,7 +152,7 @@ class SendMessageView(RunActionView):
 
 def _effect_texts() -> dict[str, str]:
     return {
-        "signal": _("The run reads it in its next turn. It gives no answer."),
-        "update": _("The run accepts it and answers, or refuses it with a reason; then nothing has changed."),
-        "resume": _("The step that waits for it goes on with it. What you decide is noted with your name."),
+        "signal": _("The run reads it in its next turn and does not answer."),
+        "update": _("The run accepts it and answers, or rejects it with a reason and changes nothing."),
+        "resume": _("The step that waits for it continues. Your decision is recorded with your name."),
     }

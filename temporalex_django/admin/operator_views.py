@@ -190,10 +190,10 @@ def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: In
         return None
     # No permission would help: the class cannot be started from outside.
     if operation.permission is None:
-        return _("Runs of this class are not made from here: it is internal, or an old version.")
+        return _("You cannot create runs of this class from here: it is internal, or an old version.")
     names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
     permission_name = names.get(operation.permission, operation.permission)
-    return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": permission_name}
+    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
 
 
 class OperatorActionView(RunActionView):

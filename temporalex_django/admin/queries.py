@@ -36,9 +36,9 @@ class QueryView(RunActionView):
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         name = self._query_name(request, run)
         return Confirmation(
-            heading=_("Ask “%(name)s”") % {"name": name},
-            effect=_("The state that the run has published answers. Nothing is changed."),
-            button=_("Ask"),
+            heading=_("Query “%(name)s”") % {"name": name},
+            effect=_("The published state of the run answers the query. Nothing is changed."),
+            button=_("Run query"),
             permission_error=_permission_error(user_of(request), run),
             action=Query.name,
             message=name,
@@ -84,4 +84,4 @@ class QueryView(RunActionView):
 def _permission_error(user: Person, run: Instance) -> str | None:
     if policy().allows(user, Operation(action="query", permission=_PERMISSION).of(run)):
         return None
-    return _("You may not ask it: that takes the permission %(wanted)s.") % {"wanted": _PERMISSION}
+    return _("You may not query this run: this requires the permission %(wanted)s.") % {"wanted": _PERMISSION}

@@ -47,7 +47,7 @@ def refuse(
 
 def view_permission_error() -> str:
     """Return the message for a user who may not see runs."""
-    return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
+    return _("You may not view runs: this requires the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
 def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:

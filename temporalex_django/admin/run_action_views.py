@@ -122,7 +122,7 @@ class RunActionView(ABC):
         return success_message
 
     def _duplicate_response(self, request: HttpRequest, run: Instance) -> HttpResponse:
-        messages.info(request, _("This form was sent before: nothing more was done."))
+        messages.info(request, _("This form was already submitted. Nothing more was done."))
         return HttpResponseRedirect(self.get_success_url(request, run))
 
     def render_page(
@@ -173,4 +173,4 @@ def superseded_error(run: Instance) -> str | None:
     """Return the reason why an earlier run of a chain cannot be operated; None for the newest run."""
     if run.chain.run_id == run.pk:
         return None
-    return _("This is an earlier run: the chain has gone on as new. Look at its newest run.")
+    return _("This is an earlier run: another run of its chain followed it. Look at the newest run.")

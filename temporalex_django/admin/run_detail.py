@@ -290,8 +290,8 @@ def _next_step_texts() -> dict[str, str]:
     return {
         **texts,
         "crash": _(
-            "Look at the workers' logs: the processes that activated this run died. "
-            "Correct the code, then press Try again now: one worker tries it, alone. Or terminate it."
+            "The processes that activated this run died: look at the logs of the workers. "
+            "Correct the code, then press Try again now: one worker retries the run, alone. Or terminate it."
         ),
     }
 
@@ -324,9 +324,9 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, Formatte
 def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) -> dict[str, Any]:
     failure = redactor.redact_activity(task.as_open).last_failure
     if task.owner is not None:
-        state, since = _("running"), task.started_at or now
+        state, since = _("running since"), task.started_at or now
     elif task.due_at > now:
-        state, since = _("tried again at"), task.due_at
+        state, since = _("next attempt at"), task.due_at
     else:
         state, since = _("queued since"), task.due_at
     attempt_limit = f" / {task.max_attempts}" if task.max_attempts else ""
@@ -354,7 +354,7 @@ def _message_context(
     state: str | SafeString
     if message.outcome_status:
         state = {
-            "accepted": _("accepted, not done"),
+            "accepted": _("accepted, not finished"),
             "completed": _("completed"),
             "failed": _("failed"),
             "rejected": _("rejected"),
@@ -365,7 +365,7 @@ def _message_context(
     elif message.fresh:
         state = _("not read yet")
     else:
-        state = _("waits in the inbox")
+        state = _("waiting in the inbox")
     return {
         "message": message,
         "state": state,

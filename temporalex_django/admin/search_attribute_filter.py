@@ -60,10 +60,10 @@ class SearchAttributeFilter(admin.ListFilter):
         if self.attribute_lookups == {}:
             return queryset
         if self.workflow_class is None:
-            messages.error(request, _("Choose the workflow whose search attributes are meant."))
+            messages.error(request, _("Choose the workflow that has these search attributes."))
             return queryset.none()
         if self.attribute_lookups is None:
-            messages.error(request, _('Write an object of JSON, such as {"total__gt": 1000}.'))
+            messages.error(request, _('Enter a JSON object, such as {"total__gt": 1000}.'))
             return queryset.none()
         try:
             parsed_conditions = parse_conditions(self.workflow_class, self.attribute_lookups, texts=True)

@@ -52,15 +52,15 @@ class StartForm(PayloadForm):
         field.widget.attrs["class"] = "vTextField"
         if workflow.unique is not None:
             field.label = workflow.unique.key
-            field.help_text = _("What its runs are found by. One that is taken is refused.")
+            field.help_text = _("The value that identifies its runs. A value that is already taken is refused.")
         else:
-            field.help_text = _("Left empty, it gets one of its own.")
+            field.help_text = _("If you leave it empty, an id is generated.")
 
     def _attribute_field(self, name: str) -> forms.Field:
         kind = ATTRIBUTE_TYPES[self.declared_attributes[name]]
         field = forms.CharField(required=False, label=_("Search attribute %(name)s") % {"name": name})
         field.widget.attrs["class"] = "vTextField"
-        field.help_text = _("%(kind)s; left empty, it has none.") % {"kind": kind.name}
+        field.help_text = _("%(kind)s. If you leave it empty, it is not set.") % {"kind": kind.name}
         return field
 
     def clean(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class StartForm(PayloadForm):
                 parts = [part.strip() for part in text.split(",") if part.strip()]
                 # The same checks as a start in code, but here an error belongs to one field.
                 value = parts if kind == list[str] else parse(text, kind)
-                encode(name, value, self.declared_attributes, label=str(_("What is written here")))
+                encode(name, value, self.declared_attributes, label=str(_("This value")))
             except (ValueError, PayloadError) as exc:
                 self.add_error(_ATTRIBUTE_PREFIX + name, str(exc))
             else:
@@ -171,7 +171,7 @@ class StartView:
         return HttpResponseRedirect(self.admin.address_of(target.row))
 
     def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
-        messages.info(request, _("This form was sent before: nothing more was started."))
+        messages.info(request, _("This form was already submitted. Nothing more was started."))
         return HttpResponseRedirect(self._list_address())
 
     def render_page(self, request: HttpRequest, *, status: int = 200, **extra_context: Any) -> HttpResponse:
@@ -234,7 +234,9 @@ def like_address(run: Instance, user: Person, *, address: str) -> str | None:
 
 def _start_permission_error(cls: type[Workflow] | None = None) -> str:
     if cls is None:
-        return _("You may not start runs: that takes the permission %(wanted)s.") % {"wanted": f"{APP}.start_instance"}
+        return _("You may not start runs: this requires the permission %(wanted)s.") % {
+            "wanted": f"{APP}.start_instance"
+        }
     return _("You may not start runs of %(workflow)s from here.") % {"workflow": cls.name}
 
 

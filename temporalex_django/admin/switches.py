@@ -34,7 +34,8 @@ class SwitchForm(forms.Form):
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
-        help_text=_("For people who wait, and for the audit."), widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=_("Shown to people whose runs wait, and in the audit."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
     def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
@@ -90,11 +91,11 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
         """Switch something off: workers start no more of it."""
-        return self._operate(request, SwitchOff, _("It is switched off: workers hear of it within a second."))
+        return self._operate(request, SwitchOff, _("Switched off. Workers start no more of this work within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
         """Switch something on: work that waited continues."""
-        return self._operate(request, SwitchOn, _("It is switched on: what waited goes on within a second."))
+        return self._operate(request, SwitchOn, _("Switched on. Waiting work continues within a second."))
 
     def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
         """Execute an action on a POST; an error becomes a message on the list."""

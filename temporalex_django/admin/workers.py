@@ -51,7 +51,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         "beat_at",
     )
     search_fields = ("host__startswith",)
-    search_help_text = _("Host, from its beginning")
+    search_help_text = _("The beginning of a host name")
     ordering = ("-beat_at",)
     change_list_template = "admin/temporalex_django/worker/change_list.html"
     change_form_template = "admin/temporalex_django/worker/change_form.html"
@@ -94,12 +94,12 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Drain the worker: it starts nothing new."""
-        done = _("The worker takes nothing new within a moment, and finishes what it has in hand.")
+        done = _("Within a moment, the worker starts nothing new. It finishes what it is running.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Undrain the worker: it starts work again."""
-        return self._operate(request, object_id, UndrainWorker, _("The worker takes work again within a moment."))
+        return self._operate(request, object_id, UndrainWorker, _("Within a moment, the worker starts new work again."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
@@ -190,7 +190,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    @admin.display(description=_("in hand"))
+    @admin.display(description=_("running activities"))
     def running_activities(self, worker: Worker) -> str:
         """Return the activities that the worker is running, the oldest first."""
         tasks = ActivityTask.objects.using(storage().alias).filter(owner=worker.epoch).order_by("started_at")
@@ -200,7 +200,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ]
         return ", ".join(descriptions) or "–"
 
-    @admin.display(description=_("lacks"))
+    @admin.display(description=_("missing classes"))
     def lacks(self, worker: Worker) -> str:
         """Return the classes that other live workers of its queues have and this one lacks.
 

@@ -81,13 +81,13 @@ class ActivityOptions:
             f"{name} must be True or False, not {flag!r}" for name, flag in flags.items() if not isinstance(flag, bool)
         ]
         if self.local and self.atomic:
-            errors.append("an atomic activity runs in the turn itself: it cannot be local too")
+            errors.append("an atomic activity runs in the turn itself: it cannot also be local")
         if self.local and (self.queue is not None or self.schedule_to_start is not None):
-            errors.append("a local activity waits in no queue: give neither queue nor schedule_to_start")
+            errors.append("a local activity does not wait in a queue: remove queue and schedule_to_start")
         if self.atomic and self.heartbeat is not None:
             errors.append("an atomic activity cannot heartbeat: it is one short transaction")
         if self.atomic and (self.queue is not None or self.start_to_close is not None):
-            errors.append("an atomic activity runs in the turn itself: give neither queue nor start_to_close")
+            errors.append("an atomic activity runs in the turn itself: remove queue and start_to_close")
         if errors:
             raise WorkflowDefinitionError("activity options: " + "; ".join(errors))
 
@@ -98,15 +98,16 @@ class ActivityOptions:
             errors.append(error)
         if limits or self.concurrency_key is not None:
             if self.local:
-                errors.append("a local activity waits in no queue: it cannot have limits or a concurrency_key")
+                errors.append("a local activity does not wait in a queue: it cannot have limits or a concurrency_key")
             if self.atomic:
                 errors.append("an atomic activity runs in the turn itself: it cannot have limits or a concurrency_key")
         if self.lane not in (None, "process"):
             errors.append(
-                f"lane must be 'process' or None, not {self.lane!r}: async functions have a loop, others threads"
+                f"lane must be 'process' or None, not {self.lane!r}: "
+                "without it, async functions run in a loop and others in threads"
             )
         if self.lane and self.atomic:
-            errors.append("an atomic activity runs in the turn itself: it cannot have a process")
+            errors.append("an atomic activity runs in the turn itself: it cannot run in a process of its own")
         return errors
 
     @property
@@ -248,10 +249,12 @@ class Activity(Generic[P, R]):
                 f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(option_names))})"
             )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
-            raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
+            raise WorkflowDefinitionError(
+                f"{self.name}: you cannot change atomic for one call: set it in the definition"
+            )
         if fixed := [name for name in (*_LIMITS, "lane", "by_hand") if name in changes]:
             raise WorkflowDefinitionError(
-                f"{self.name}: {', '.join(fixed)} is part of its definition, since it holds for all calls"
+                f"{self.name}: you cannot change {', '.join(fixed)} for one call: set it in the definition"
             )
         # A local activity waits in no queue, so these options of the definition do not apply to this call.
         if changes.get("local"):
@@ -301,7 +304,7 @@ class Activity(Generic[P, R]):
         return value
 
     #: Advice for errors: how to declare the type of the result.
-    annotate_result: ClassVar[str] = "annotate its return (-> ...)"
+    annotate_result: ClassVar[str] = "annotate its return type (-> ...)"
 
     def read_result(self, result: Any) -> Any:
         """Return a result (plain data) as workflow code gets it. Raises ``PayloadError``."""
@@ -324,7 +327,9 @@ class Activity(Generic[P, R]):
         """
         del args
         if not isinstance(edited_input, list | dict):
-            raise PayloadError(f"the input of {self.name} is a list of arguments, or an object of them by name")
+            raise PayloadError(
+                f"the input of {self.name} must be a list of arguments, or an object of arguments by name"
+            )
         positional, keywords = ([], edited_input) if isinstance(edited_input, dict) else (edited_input, {})
         self.decode(deep_copy(positional), deep_copy(keywords))
         return positional, keywords
@@ -446,7 +451,7 @@ def activity(
         by_hand=by_hand,
     )
     if fn is not None and (options != ActivityOptions() or aliases or name is not None or label is not None):
-        raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
+        raise WorkflowDefinitionError("activity: pass the options as @activity(...), without the function")
     if name is not None:
         check_code_name(name, label="activity", reserved=False)
     check_label(label, owner="activity")
@@ -464,7 +469,8 @@ def activity(
             )
         if options.lane and inspect.iscoroutinefunction(target):
             raise WorkflowDefinitionError(
-                f"{target.__qualname__}: an async activity runs in the loop of its worker, not in a process"
+                f"{target.__qualname__}: an async activity runs in the event loop of its worker, "
+                "and cannot have lane='process'"
             )
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
         register(new_activity)

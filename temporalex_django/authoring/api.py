@@ -132,7 +132,9 @@ def approval(
     port = current.runtime_for("approval")
     current.unit_for("approval")
     if not isinstance(title, str) or not names.is_name(title := names.shorten_title(title)):
-        raise WorkflowDefinitionError(f"approval: {names.quoted(title)} is no text of 1 to 200 printable characters")
+        raise WorkflowDefinitionError(
+            f"approval: the title must be 1 to 200 printable characters, not {names.quoted(title)}"
+        )
     spec = human_task_spec(
         title,
         display_name=f"the human task {title!r}",
@@ -149,7 +151,7 @@ def approval(
         shows=port.run_context.to_plain(shows, "what the approval shows"),
     )
     if not spec.candidates:
-        raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")
+        raise WorkflowDefinitionError(f"approval {title!r} has no candidates: give it a role, users or groups")
     # Zero is refused, unlike in `sleep`: a decision that is overdue at once asks nobody.
     wait = None if due is None else positive_seconds(due, label="approval: due")
     return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(spec, wait)))
@@ -247,7 +249,7 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
     port = current.runtime_for("parallel")
     # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
+        raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
         raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
     runner = Parallel(port, list(branches), limit)
@@ -262,7 +264,7 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     """
     port = current.runtime_for("race")
     if not branches:
-        raise WorkflowDefinitionError("race: without a branch it could never end")
+        raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
     return cast("Awaitable[tuple[int, Any]]", Call("race", Race(port, branches).run))
 
 
@@ -464,7 +466,7 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> st
     if value is None:
         return None if id is None else check_id(id)
     if workflow.unique is None:
-        raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+        raise InvalidId(f"{workflow.name} does not declare `unique`: start it with an id, not a value")
     return workflow.unique.run_id_for(value, lambda: uuid4().hex[:8])
 
 

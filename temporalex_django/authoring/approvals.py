@@ -57,7 +57,7 @@ def human_task_spec(
         escalation_delay = positive_seconds(escalate.after, label=f"{label}: escalate.after")
         escalation_candidates = build_candidates(f"{label}: escalate", escalate.role, escalate.users, escalate.groups)
         if not escalation_candidates:
-            raise WorkflowDefinitionError(f"{label}: escalate names nobody: give it a role, users or groups")
+            raise WorkflowDefinitionError(f"{label}: escalate has no candidates: give it a role, users or groups")
     return HumanTaskSpec(
         title=title,
         label=display_name,
@@ -84,7 +84,7 @@ def build_candidates(label: str, role: str | None, users: Sequence[str], groups:
     candidates = [] if role is None else [candidate_of_role(role)]
     for kind, entries in (("user", users), ("group", groups)):
         if isinstance(entries, str) or not isinstance(entries, Sequence) or not all(map(names.is_name, entries)):
-            expected = "usernames" if kind == "user" else "names of groups"
+            expected = "usernames" if kind == "user" else "group names"
             raise WorkflowDefinitionError(f"{label}: {kind}s must be a list of {expected}, not {entries!r}")
         candidates += [f"{kind}:{name}" for name in entries]
     return tuple(dict.fromkeys(candidates))
@@ -97,7 +97,7 @@ def positive_seconds(value: Any, *, label: str) -> float:
     except (TypeError, ValueError) as exc:
         raise WorkflowDefinitionError(str(exc)) from None
     if not duration:
-        raise WorkflowDefinitionError(f"{label} must be longer than nothing")
+        raise WorkflowDefinitionError(f"{label} must be more than 0")
     return duration
 
 
@@ -108,10 +108,12 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
         str.__str__(names.check_code_name(outcome, label=f"{label}: an outcome")) for outcome in outcomes
     )
     if len(set(outcome_names)) < len(outcome_names):
-        raise WorkflowDefinitionError(f"{label}: outcomes has one twice: {', '.join(outcome_names)}")
+        raise WorkflowDefinitionError(f"{label}: outcomes must not contain duplicates: {', '.join(outcome_names)}")
     # The engine reports a passed due date under this name, so code could not distinguish it from a person's decision.
     if due and OVERDUE in outcome_names:
-        raise WorkflowDefinitionError(f"{label}: an outcome {OVERDUE!r} cannot be told from what comes when it is due")
+        raise WorkflowDefinitionError(
+            f"{label}: the outcome {OVERDUE!r} is reserved for a passed due date: use another name"
+        )
     return outcome_names
 
 

@@ -30,8 +30,8 @@ def check_person(by: object) -> Person | None:
     if by is None or (callable(getattr(by, "has_perm", None)) and not isinstance(by, type)):
         return cast("Person | None", by)
     raise ActionNotPermitted(
-        f"by={by!r} names nobody whose permissions can be asked: a user is wanted (an object with has_perm, such as "
-        f"request.user), not {by.__name__ if isinstance(by, type) else type(by).__name__}"
+        f"by={by!r} is not a user: pass a user (an object with has_perm, such as request.user), "
+        f"not {by.__name__ if isinstance(by, type) else type(by).__name__}"
     )
 
 
@@ -111,8 +111,8 @@ def matches_candidate(
     groups = getattr(user, "groups", None)
     if groups is None:
         raise ActionNotPermitted(
-            f"whether {user} is in the group {name!r} is unknown here: give them `groups` (names), or ask for a permission "
-            "(app.codename) instead of a role"
+            f"the groups of {user} are unknown, so membership in {name!r} cannot be checked: "
+            "give the user `groups` (names), or use a permission (app.codename) instead of a group"
         )
     return bool(groups.filter(name=name).exists()) if hasattr(groups, "filter") else name in groups
 
@@ -143,7 +143,7 @@ def require_permission(by: object, codename: str, *, action: str) -> Person | No
     user = check_person(by)
     permission = f"{APP}.{codename}"
     if user is not None and not has_permission(user, permission):
-        raise ActionNotPermitted(f"{user} may not {action}: that takes the permission {permission}")
+        raise ActionNotPermitted(f"{user} may not {action}: this requires the permission {permission}")
     return user
 
 
@@ -151,7 +151,7 @@ def require_start(by: object, workflow: Any) -> None:
     """Raise ``ActionNotPermitted`` for a user who may not start runs, or not runs of this class."""
     user, permission = require_operation(by, "start", action="start"), workflow.start_permission
     if user is not None and permission is not None and not has_permission(user, permission):
-        raise ActionNotPermitted(f"{user} may not start {workflow.name}: that takes the permission {permission}")
+        raise ActionNotPermitted(f"{user} may not start {workflow.name}: this requires the permission {permission}")
 
 
 def _is_active(user: Person) -> bool:

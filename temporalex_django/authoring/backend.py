@@ -256,7 +256,7 @@ def register(name: str, standalone_engine: StandaloneEngine) -> None:
     """Register a running engine. Raises ``NotConfigured`` if its name is taken."""
     with _lock:
         if name in _engines:
-            raise NotConfigured(f"an engine {name!r} is running already: stop it, or take another name")
+            raise NotConfigured(f"an engine {name!r} is already running: stop it, or use another name")
         _engines[name] = standalone_engine
 
 
@@ -287,6 +287,7 @@ def engine(name: str | None = None) -> StandaloneEngine:
         return next(iter(engines.values()))
     if engines:
         raise EngineNotFound(
-            f"several engines are running ({names}): name the one that is meant, as lookup(name) or engine = name in the workflow"
+            f"several engines are running ({names}): name the one that you mean, "
+            "with lookup(name) or engine = name in the workflow"
         )
     raise EngineNotFound("no engine is running: start one, with Engine(name).start() or inside `with Engine(name):`")

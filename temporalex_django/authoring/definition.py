@@ -55,7 +55,7 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     # Without `unique` a class has no `resume`, `get` or `cancel` of ours, so it may use these names itself.
     reserved = _OPERATIONS | START_API if cls.unique is not None else _OPERATIONS
     for name in sorted(reserved & cls.__dict__.keys()):
-        yield f"{name} is how others reach the workflow: give the attribute another name"
+        yield f"{name} is reserved by the library: give the attribute another name"
 
 
 def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
@@ -63,11 +63,11 @@ def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
-        yield f"version {cls.version!r} must be a whole number from 1"
+        yield f"version {cls.version!r} must be a whole number of 1 or more"
     if not names.is_name(cls.task_queue):
         yield f"task_queue {names.quoted(cls.task_queue)} must be a string of 1 to 200 printable characters"
     if not isinstance(cls.aliases, (list, tuple)) or not all(map(names.is_name, cls.aliases)):
-        yield f"aliases {names.quoted(cls.aliases)} must be a tuple of names that the class had once"
+        yield f"aliases {names.quoted(cls.aliases)} must be a tuple of former names of the class"
     if cls.unique is not None and not isinstance(cls.unique, Unique):
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
 
@@ -96,8 +96,8 @@ def merge_tags(cls: type[Workflow], extra_tags: Sequence[str]) -> list[str]:
         or not all(map(names.is_name, extra_tags))
     ):
         raise PayloadError(
-            f"start of {cls.name}: tags are a list of at most {attributes.MAX_TEXTS} names of 1 to {names.MAX_LENGTH} printable "
-            f"characters, not {names.quoted(extra_tags)}"
+            f"start of {cls.name}: tags must be a list of at most {attributes.MAX_TEXTS} names "
+            f"of 1 to {names.MAX_LENGTH} printable characters, not {names.quoted(extra_tags)}"
         )
     return list(dict.fromkeys([*cls.tags, *extra_tags]))
 
@@ -137,7 +137,10 @@ def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
         return
     for name in cls.signals:
         if not names.is_name(name) or name.startswith("__"):
-            yield f"signals: {names.quoted(name)} is no name of 1 to 200 printable characters that does not begin with '__'"
+            yield (
+                f"signals: {names.quoted(name)} must be a string of 1 to 200 printable characters "
+                "that does not begin with '__'"
+            )
 
 
 def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
@@ -151,11 +154,14 @@ def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[A
         return
     for name, kind in types.items():
         if not isinstance(name, str) or not name.isidentifier() or "__" in name or len(name) > _LONGEST_NAME:
-            yield f"{attribute}: {names.quoted(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
+            yield (
+                f"{attribute}: {names.quoted(name)} must be an identifier of at most {_LONGEST_NAME} characters "
+                "without '__'"
+            )
         elif not isinstance(kind, Hashable) or kind not in kinds:
             yield f"{attribute}: {name} must be {type_names}, not {kind!r}"
         elif isinstance(cls.redacted, (list, tuple)) and name in cls.redacted:
-            yield f"{attribute}: {name} is redacted, too: nobody may see it, and SQL would"
+            yield f"{attribute}: {name} is also redacted, but SQL would show it: remove it from one of the two"
 
 
 def _path_problems(paths: Any) -> Iterator[str]:
@@ -165,7 +171,7 @@ def _path_problems(paths: Any) -> Iterator[str]:
         return
     for path in paths:
         if not names.is_name(path) or not all(part and part == part.strip() for part in path.split(".")):
-            yield f"redacted: {names.quoted(path)} is no path of keys such as 'card' or 'customer.email'"
+            yield f"redacted: {names.quoted(path)} is not a path of keys such as 'card' or 'customer.email'"
 
 
 def duplicate_query_problems(names: Sequence[str]) -> Iterator[str]:
@@ -197,12 +203,12 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
         if name.startswith("_") or name in attribute_names or name in _ORDINARY_WORDS or hasattr(base, name):
             continue
         if name in _FOREIGN_NAMES:
-            yield f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (else give it another name)"
+            yield f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
             continue
         distances = [(edit_distance(name, other), other) for other in attribute_names if other not in _INTERNAL]
         best, other = min(distances)
         if best <= (2 if len(other) >= _LONG_NAME else 1):
-            yield f"there is no attribute {name!r}: did you mean {other!r}? (else give it a name that is less alike)"
+            yield f"there is no attribute {name!r}: did you mean {other!r}? (if not, choose a less similar name)"
 
 
 def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:

@@ -124,7 +124,7 @@ class DjangoTask(Activity[Any, Any]):
 def activity_of(task: Any) -> DjangoTask:
     """Return the activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
     if not is_task(task):
-        raise WorkflowDefinitionError(f"task: {task!r} is no Django task: decorate the function with @task")
+        raise WorkflowDefinitionError(f"task: {task!r} is not a Django task: decorate the function with @task")
     existing_activity = activity.registry.get(f"{KIND}:{task.module_path}")
     if isinstance(existing_activity, DjangoTask) and existing_activity.task == task:
         return existing_activity
@@ -144,13 +144,13 @@ def load(path: str) -> DjangoTask:
         # A module may raise anything on import, and must not stop the other tasks of the worker.
         raise ActivityNotFound(f"no Django task {path!r} in this process: {error_reason(exc)}") from exc
     if not is_task(task):
-        raise ActivityNotFound(f"{path!r} is no Django task in this process: it has lost its @task")
+        raise ActivityNotFound(f"{path!r} is not a Django task in this process: decorate the function with @task")
     if task.module_path != path:
         raise ActivityNotFound(f"{path!r} is the Django task {task.module_path!r} in this process")
     try:
         return activity_of(task)
     except WorkflowDefinitionError as exc:
-        raise ActivityNotFound(f"the Django task {path!r} cannot be run in this process: {exc.message}") from exc
+        raise ActivityNotFound(f"the Django task {path!r} cannot run in this process: {exc.message}") from exc
 
 
 def normalize(value: Any, *, label: str) -> Any:
@@ -167,7 +167,9 @@ def normalize(value: Any, *, label: str) -> Any:
             return {normalize(key, label=label): normalize(element, label=label) for key, element in value.items()}
         case Sequence():
             return [normalize(element, label=label) for element in value]
-    raise PayloadError(f"{label}: Django tasks take and give JSON, and {type(value).__name__} is none: convert it")
+    raise PayloadError(
+        f"{label}: Django tasks take and return JSON, and {type(value).__name__} is not JSON: convert it"
+    )
 
 
 activity.loaders[KIND] = load

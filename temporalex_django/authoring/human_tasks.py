@@ -71,19 +71,17 @@ def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: st
         return open_tasks[0]
     if open_tasks:
         choices = ", ".join(f"{task.key!r} ({task.title})" for task in open_tasks)
-        raise HumanTaskNotFound(f"{run} asks for several decisions: name one by task=, of {choices}")
+        raise HumanTaskNotFound(f"{run} asks for several decisions: choose one with task=, from {choices}")
     # A task that is closed gets its own error: the caller was too late, and can be told what happened instead.
     if matches:
-        raise HumanTaskClosed(
-            f"{run}: the human task {matches[-1].title!r} is not open any more: {matches[-1].happened}"
-        )
-    raise HumanTaskNotFound(f"{run} asks for no decision" + ("" if selector is None else f" {selector[:200]!r}"))
+        raise HumanTaskClosed(f"{run}: the human task {matches[-1].title!r} is no longer open: {matches[-1].happened}")
+    raise HumanTaskNotFound(f"{run} has no open decision" + ("" if selector is None else f" {selector[:200]!r}"))
 
 
 def require_outcome(task: OpenHumanTask, outcome: object) -> None:
     """Raise ``PayloadError`` unless the task has that outcome."""
     if outcome not in task.outcomes:
-        raise PayloadError(f"the human task {task.title!r} takes {', '.join(task.outcomes)}, not {outcome!r}")
+        raise PayloadError(f"the human task {task.title!r} accepts {', '.join(task.outcomes)}, not {outcome!r}")
 
 
 def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:

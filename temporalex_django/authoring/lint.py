@@ -142,7 +142,9 @@ class _Module:
         """Yield the findings in one function and everything inside it."""
         yield from _CallReader(function_name).read(body, self._imports, outermost=True)
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
-            yield Finding(line, call, function_name, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+            yield Finding(
+                line, call, function_name, f"write `await {call}(...)`", "it is not awaited, so it never runs"
+            )
         # Sets of these are ordered by addresses, which no hash seed fixes.
         definitions = frozenset({*self._functions, *self._classes})
         for issue in unordered_uses(body, frozenset(_local_names(body)), definitions):
@@ -295,8 +297,8 @@ def _star_import_findings(body: Iterable[ast.stmt]) -> Iterator[Finding]:
                 if level or module not in sys.modules:
                     source = "." * level + (module or "")
                     call = f"from {source} import *"
-                    problem = "nothing that it brings can be checked"
-                    yield Finding(node.lineno, call, "<module>", "import the names one by one", problem)
+                    problem = "the names that it imports cannot be checked"
+                    yield Finding(node.lineno, call, "<module>", "import the names explicitly", problem)
 
 
 def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:

@@ -19,7 +19,7 @@ _ORDER_DEPENDENT: Final = frozenset(
 _SET_TYPES: Final = frozenset({"set", "frozenset"})
 _BY_ADDRESS: Final = frozenset({"hash", "id"})
 SORT: Final = "sort it by something that is recorded, or use a list or dict"
-SEED: Final = "sort it, or give all processes one hash seed"
+SEED: Final = "sort it, or give all processes the same hash seed"
 
 
 @dataclass(frozen=True, slots=True)

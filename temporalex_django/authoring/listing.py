@@ -32,13 +32,13 @@ WAIT_KINDS = tuple(WAIT_PREFIXES)
 
 def _check_text(value: Any) -> str:
     if not is_name(value):
-        raise ValueError(f"is 1 to 200 printable characters, not {quoted(value)}")
+        raise ValueError(f"must be 1 to 200 printable characters, not {quoted(value)}")
     return str(value)
 
 
 def _check_cause(value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"is the printable text of a cause, not {quoted(value)}")
+        raise ValueError(f"must be the printable text of a cause, not {quoted(value)}")
     return value
 
 
@@ -47,47 +47,47 @@ def _check_statuses(value: Any) -> list[str]:
     statuses = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
     unknown_statuses = [status for status in statuses if not isinstance(status, str) or status not in STATUSES]
     if unknown_statuses or not statuses:
-        raise ValueError(f"is one of {', '.join(sorted(STATUSES))}, or a list of them, not {quoted(value)}")
+        raise ValueError(f"must be one of {', '.join(sorted(STATUSES))}, or a list of them, not {quoted(value)}")
     return statuses
 
 
 def _check_integer(value: Any) -> int:
     # The range of an integer column: a larger number would be an error of the database.
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise ValueError(f"is a whole number, not {quoted(value)}")
+        raise ValueError(f"must be a whole number, not {quoted(value)}")
     return value
 
 
 def _check_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"is True or False, not {quoted(value)}")  # noqa: TRY004 - the name is right, the value is not
+        raise ValueError(f"must be True or False, not {quoted(value)}")  # noqa: TRY004 - only the value is wrong
     return value
 
 
 def _check_wait_kind(value: Any) -> str:
     if value not in WAIT_KINDS:
-        raise ValueError(f"is one of {', '.join(WAIT_KINDS)}, not {quoted(value)}")
+        raise ValueError(f"must be one of {', '.join(WAIT_KINDS)}, not {quoted(value)}")
     return str(value)
 
 
 def _check_order(value: Any) -> str:
     if value not in ORDERS:
-        raise ValueError(f"is one of {', '.join(ORDERS)}, not {quoted(value)}")
+        raise ValueError(f"must be one of {', '.join(ORDERS)}, not {quoted(value)}")
     return str(value)
 
 
 def _check_datetime(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"is a datetime with a time zone, not {quoted(value)}")
+        raise ValueError(f"must be a datetime with a time zone, not {quoted(value)}")
     try:
         return to_utc(value)
     except ValueError as exc:
-        raise ValueError(f"is {exc}, not {quoted(value)}") from None
+        raise ValueError(f"must be {exc}, not {quoted(value)}") from None
 
 
 def _check_subject(value: Any) -> Any:
     if isinstance(value, type) or getattr(value, "_meta", None) is None or value.pk is None:
-        raise ValueError(f"is an object of a model that has been saved, not {quoted(value)}")
+        raise ValueError(f"must be a saved object of a model, not {quoted(value)}")
     return value
 
 

@@ -67,7 +67,7 @@ class Redactor:
         For views that consist of payloads alone. Raises ``ActionNotPermitted``.
         """
         if not self.shows_payloads:
-            raise ActionNotPermitted(f"{user} may not see payloads: that takes the permission {VIEW_PAYLOAD}")
+            raise ActionNotPermitted(f"{user} may not see payloads: this requires the permission {VIEW_PAYLOAD}")
         return self
 
     def redact_payload(self, payload: Any, *, message_name: str = "") -> Any:
@@ -85,7 +85,7 @@ class Redactor:
     def redact_text(self, text: str) -> str:
         """Return the text of an exception as it is shown; it may quote payloads."""
         if not self.shows_payloads:
-            return f"hidden: that takes the permission {VIEW_PAYLOAD}"
+            return f"hidden: this requires the permission {VIEW_PAYLOAD}"
         return text if self.shows_error_text else REDACTED
 
     def redact_waiting_for(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:

@@ -73,9 +73,11 @@ def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False)
     undeclared attribute or an operator that its type does not have, and ``ValueError`` for a value that it cannot have.
     """
     if not isinstance(mapping, Mapping):
-        raise ValueError(f"is a mapping of attributes to values, not {quoted(mapping)}")  # noqa: TRY004 - see ``listing``
+        raise ValueError(  # noqa: TRY004 - see ``listing``
+            f"must be a mapping of attributes to values, not {quoted(mapping)}"
+        )
     if len(mapping) > MOST_CONDITIONS:
-        raise ValueError(f"has {MOST_CONDITIONS} conditions at most, and these are {len(mapping)}")
+        raise ValueError(f"can have at most {MOST_CONDITIONS} conditions, not {len(mapping)}")
     return [_parse_condition(cls, key, value, texts=texts) for key, value in mapping.items()]
 
 
@@ -85,7 +87,8 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
         matches = difflib.get_close_matches(key, valid_keys, n=1) if isinstance(key, str) else []
         advice = f"; did you mean {matches[0]}?" if matches else ""
         raise TypeError(
-            f"{cls.name} is not searched by the attribute {quoted(key)} (it is by: {', '.join(valid_keys) or 'none'}){advice}"
+            f"{cls.name} cannot be searched by {quoted(key)} "
+            f"(it can be searched by: {', '.join(valid_keys) or 'none'}){advice}"
         )
     name, _, operator = key.partition("__")
     attribute_type = search_attribute_types(cls)[name]
@@ -100,7 +103,7 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
     except ValueError as exc:
         raise ValueError(f"{key} {exc}") from None
     if stored_value is None or (operator == "prefix" and stored_value == ""):
-        raise ValueError(f"{key} is compared with a value, not {quoted(value)}")
+        raise ValueError(f"{key} must be compared with a value, not {quoted(value)}")
     # Only a prefix can fit two texts of one run, so only then must the query remove duplicates.
     several = attribute_type == list[str] and operator == "prefix"
     return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(stored_value), several)

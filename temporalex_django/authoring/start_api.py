@@ -284,13 +284,13 @@ def parse_start_arguments(
     # With `unique` the first positional argument is the value, unless the caller has named the run otherwise.
     if cls.unique is not None and value is None and id is None:
         if not positional:
-            raise InvalidId(f"{cls.name} has `unique`: start it with a value, start(value, args)")
+            raise InvalidId(f"{cls.name} declares `unique`: start it with a value, as start(value, args)")
         value, *rest = positional
     else:
         rest = [*positional]
     if len(rest) > 1 or (rest and args is not _UNSET):
-        form = "start(value, args)" if cls.unique is not None else "start(args, id=...)"
-        raise TypeError(f"{cls.name}.start takes {form}")
+        form = "(value, args)" if cls.unique is not None else "(args, id=...)"
+        raise TypeError(f"call it as {cls.name}.start{form}")
     return key_text(value), rest[0] if rest else None if args is _UNSET else args
 
 

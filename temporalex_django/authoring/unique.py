@@ -80,6 +80,7 @@ def check_id(value: object) -> str:
     """
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
         raise InvalidId(
-            f"{quoted(value)} is no id: 1 to {_LONGEST} printable characters without '/'{type_advice(value)}"
+            f"{quoted(value)} is not a valid id: "
+            f"use 1 to {_LONGEST} printable characters without '/'{type_advice(value)}"
         )
     return value

@@ -154,9 +154,9 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     problems: list[str] = []
     versions = cls.versions
     if "version" in cls.__dict__:
-        problems.append("it has `versions`, so it has no `version` of its own")
+        problems.append("it has `versions`: remove its own `version`")
     problems += [
-        f"{name} belongs to each of its versions: nobody asks a dispatcher for it"
+        f"{name} has no effect on a dispatcher: set it on each of the versions"
         for name in ("internal", "start_permission", "redacted", "search_attributes")
         if name in cls.__dict__
     ]
@@ -174,26 +174,26 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     # Runs of all versions are in the same tables, so none may store as plain text what another redacts.
     redacted = {path for version in classes for path in version.redacted}
     problems += [
-        f"{version.__name__} stores {name}, which one of its versions redacts: nobody may see it, and SQL would"
+        f"{version.__name__} stores {name}, which one of the versions redacts: SQL would show it"
         for version in classes
         for name in version.stored
         if name in redacted
     ]
     problems += [
-        f"{version.__name__} has the search attribute {name}, which one of its versions redacts: nobody may see it"
+        f"{version.__name__} has the search attribute {name}, which one of the versions redacts: a search would show it"
         for version in classes
         for name in version.search_attributes
         if name in redacted
     ]
     types: dict[str, Any] = {}
     problems += [
-        f"its versions declare the search attribute {name} with several types: no query could compare them"
+        f"its versions declare the search attribute {name} with different types: no query could compare them"
         for version in classes
         for name, kind in version.search_attributes.items()
         if types.setdefault(name, kind) != kind
     ]
     if not hasattr(cls, "current"):
-        problems.append("`current` is missing: which version does a start run?")
+        problems.append("`current` is missing: set it to the version of new runs")
     elif type(cls.current) is not int or cls.current not in versions:
         problems.append(f"current {cls.current!r} is not in versions")
     return problems
@@ -201,16 +201,16 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
 
 def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
     if type(number) is not int or number < 1:
-        yield f"the version {number!r} must be a whole number from 1"
+        yield f"the version {number!r} must be a whole number of 1 or more"
     if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
         yield f"version {number!r} is {version!r}, which is not a workflow class"
         return
     if version.version != number:
         yield f"version {number!r} is {version.__name__}, which has version = {version.version!r}"
     if not _belongs_to(version, cls):
-        yield f"{version.__name__} must be nested in {cls.__name__} or stand in the same package"
+        yield f"{version.__name__} must be nested in {cls.__name__} or be in the same package"
     if version.dispatched_by is not None and version.dispatched_by.name != cls.name:
-        yield f"{version.__name__} is a version of {version.dispatched_by.__name__} already"
+        yield f"{version.__name__} is already a version of {version.dispatched_by.__name__}"
 
 
 def _belongs_to(version: type, dispatcher: type) -> bool:

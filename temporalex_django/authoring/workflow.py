@@ -202,7 +202,7 @@ class Workflow(Startable):
 
     async def run(self, args: Any, /) -> Ok[Any] | Err[Any] | ContinueAsNew:
         """Run the workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
-        raise WorkflowDefinitionError(f"{type(self).__name__} has no run")
+        raise WorkflowDefinitionError(f"{type(self).__name__} has no method run")
 
     @staticmethod
     def handle_query(name: str, args: Any, state: Any) -> Any:
@@ -425,8 +425,9 @@ def class_for_run(name: str, version: int) -> type[Workflow]:
         return workflow_class if issubclass(workflow_class, Workflow) else workflow_class.resolve_version(version)[1]
     except (UnknownWorkflow, UnknownVersion) as exc:
         raise UnknownWorkflow(
-            f"a run of version {version} of {name!r} finds no class here ({exc}): put the class back, or give the one that follows it "
-            f"`name = {name!r}`; the run goes on when a worker that has it starts"
+            f"a run of version {version} of {name!r} has no class in this process ({exc}): "
+            f"restore the class, or give its successor `name = {name!r}`; "
+            "the run continues when a worker that has it starts"
         ) from None
 
 
@@ -526,7 +527,8 @@ def require_signal(cls: type[Workflow], name: str) -> None:
     matches = difflib.get_close_matches(str(name), declared, n=1)
     advice = f": did you mean {matches[0]!r}?" if matches else ""
     raise UnknownSignal(
-        f"{cls.name} takes no signal {name!r}{advice} (it takes: {', '.join(declared) or 'none'})", known=declared
+        f"{cls.name} does not accept the signal {name!r}{advice} (it accepts: {', '.join(declared) or 'none'})",
+        known=declared,
     )
 
 

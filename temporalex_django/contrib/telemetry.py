@@ -41,7 +41,7 @@ _LOGGED_FACTS = frozenset({
 class LogHandler:
     """Writes the signals ``events`` (default: all) to ``logger``, each at its level.
 
-    ``levels`` overrides ``LEVELS``. Raises ``ValueError`` for a name that is no signal.
+    ``levels`` overrides ``LEVELS``. Raises ``ValueError`` for a name that is not a signal.
     """
 
     def __init__(
@@ -54,14 +54,16 @@ class LogHandler:
         self.events = list(signals.ALL if events is None else events)
         self.levels = {**LEVELS, **(levels or {})}
         if unknown := sorted({*self.events, *(levels or {})} - signals.ALL.keys()):
-            raise ValueError(f"no such event: {', '.join(unknown)} (there are: {', '.join(sorted(signals.ALL))})")
+            raise ValueError(
+                f"there is no event {', '.join(unknown)} (the events are: {', '.join(sorted(signals.ALL))})"
+            )
         self._logger = logging.getLogger(logger)
         self._attached: dict[str, Any] = {}
 
     def attach(self) -> None:
         """Connect to the signals. Raises ``RuntimeError`` if the handler is attached already."""
         if self._attached:
-            raise RuntimeError("the log handler is attached already: detach it first, or make another one")
+            raise RuntimeError("the log handler is already attached: detach it first, or create another one")
         for name in self.events:
             self._attached[name] = self._receiver(name)
             # Nothing else refers to the receiver; a weak reference would disconnect it at the next garbage collection.

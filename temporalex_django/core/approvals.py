@@ -111,7 +111,7 @@ class Approvals:
         if task is None:
             raise self._tasks.closed_error(key)
         if outcome not in task.spec.outcomes:
-            raise PayloadError(f"{outcome!r} is none of the outcomes: {', '.join(task.spec.outcomes)}")
+            raise PayloadError(f"{outcome!r} is not one of the outcomes: {', '.join(task.spec.outcomes)}")
         recorded_fields = self._tasks.judge(key, request, permits)
         label = f"the data for {task.spec.label}"
         data = payloads.to_plain(request.get("data"), label=label, limit=self._runtime.run_context.payload_limit)

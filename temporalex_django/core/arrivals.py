@@ -52,7 +52,7 @@ def order_deliveries(
         elif job.kind == REQUESTED:
             incoming.append(job)
         elif job.kind not in _NON_MESSAGE_KINDS:
-            raise TemporalexError(f"{run}: {job.kind!r} is nothing that can be delivered to a run")
+            raise TemporalexError(f"{run}: {job.kind!r} is not a job that can be delivered to a run")
     # A replay sorts by the same value. Ids of inbox rows need not be in order of arrival.
     waiting.sort(key=lambda update: update.after)
     return waiting, incoming

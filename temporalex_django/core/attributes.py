@@ -27,7 +27,7 @@ _INTEGER_BOUND = 2**63
 
 def _encode_text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
-        raise ValueError(f"a text of at most {MAX_TEXT_LENGTH} characters")
+        raise ValueError(f"a string of at most {MAX_TEXT_LENGTH} characters")
     return payloads.check_text(value, label="it")
 
 
@@ -48,7 +48,7 @@ def _encode_decimal(value: Any) -> dict[str, str]:
     fits = isinstance(number, Decimal) and number.is_finite() and (not number or number.adjusted() < MAX_INTEGER_DIGITS)
     if not fits or int(number.as_tuple().exponent) < -MAX_FRACTION_DIGITS:
         raise ValueError(
-            f"a Decimal of at most {MAX_INTEGER_DIGITS} digits before the point and {MAX_FRACTION_DIGITS} behind it"
+            f"a Decimal with at most {MAX_INTEGER_DIGITS} digits before the point and {MAX_FRACTION_DIGITS} after it"
         )
     return {"decimal": format(number, "f")}
 
@@ -67,7 +67,7 @@ def to_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError("a datetime of the years 1 to 9999 in UTC") from None
+        raise ValueError("a datetime in the years 1 to 9999 in UTC") from None
 
 
 def _encode_date(value: Any) -> dict[str, str]:
@@ -78,7 +78,7 @@ def _encode_date(value: Any) -> dict[str, str]:
 
 def _encode_text_list(value: Any) -> list[str]:
     if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS:
-        raise ValueError(f"a list of at most {MAX_TEXTS} texts")
+        raise ValueError(f"a list of at most {MAX_TEXTS} strings")
     # Duplicates would be two rows with one value for one run. A set would give another order in each process.
     return list(dict.fromkeys(_encode_text(word) for word in value))
 
@@ -116,7 +116,7 @@ def encode_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> d
     None, which removes an attribute, stays None. Raises ``PayloadError`` with ``label`` at the start of its message.
     """
     if not isinstance(attributes, Mapping):
-        raise PayloadError(f"{label}: search attributes are a mapping of names to values, not {quoted(attributes)}")
+        raise PayloadError(f"{label}: search attributes must be a mapping of names to values, not {quoted(attributes)}")
     return {name: encode(name, value, declared, label=label) for name, value in attributes.items()}
 
 
@@ -129,7 +129,7 @@ def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) ->
     try:
         return ATTRIBUTE_TYPES[declared[name]].encode(value)
     except ValueError as exc:
-        raise PayloadError(f"{label}: the search attribute {name} is {exc}, not {quoted(value)}") from None
+        raise PayloadError(f"{label}: the search attribute {name} must be {exc}, not {quoted(value)}") from None
     except PayloadError as exc:
         raise PayloadError(f"{label}: the search attribute {name}: {exc.message}") from None
 
@@ -138,7 +138,8 @@ def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
     """Return the text of an error: there is no such attribute, and these are declared."""
     near = difflib.get_close_matches(name, declared, n=1) if isinstance(name, str) else []
     suggestion = f"; did you mean {near[0]}?" if near else ""
-    return f"no search attribute {quoted(name)} is declared (there are: {', '.join(sorted(declared)) or 'none'}){suggestion}"
+    names = ", ".join(sorted(declared)) or "none"
+    return f"no search attribute {quoted(name)} is declared (declared: {names}){suggestion}"
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def parse(value: Any, kind: Any) -> Any:
         expected = {bool: "true or false", datetime: "an ISO time with a zone", date: "an ISO date"}.get(
             kind, "a number"
         )
-        raise ValueError(f"is {expected}, not {quoted(value)}") from None
+        raise ValueError(f"must be {expected}, not {quoted(value)}") from None
 
 
 def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> Any:

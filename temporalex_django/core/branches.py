@@ -29,7 +29,8 @@ class _BranchGroup:
         for branch in branches:
             if not callable(branch) and not inspect.isawaitable(branch):
                 raise WorkflowDefinitionError(
-                    f"{name}: {branch!r} is neither a function without arguments nor an awaitable (a loop needs functools.partial)"
+                    f"{name}: {branch!r} is neither a function without arguments nor an awaitable "
+                    "(in a loop, use functools.partial)"
                 )
         for branch in branches:
             if isinstance(branch, Call):
@@ -53,7 +54,7 @@ class _BranchGroup:
             if isinstance(error, (MemoryError, RecursionError)):
                 raise error
             if error is None and isinstance(value, Async):
-                error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
+                error = NestingError(f"branch {index} returned Async: only a handler of a phase may return it")
             on_end(index, value, error, unit.taken_signals if error is None else ())
 
         self.running += 1

@@ -70,7 +70,7 @@ def build_close_command(
             case ContinueAsNew(args):
                 return "ContinueAsNew", {"args": to_plain(args, "the arguments of ContinueAsNew")}
             case Async():
-                raise NestingError("run returned Async: run is no place for it, only a handler of a phase may")
+                raise NestingError("run returned Async: only a handler of a phase may return it")
             case _:
                 raise TypeError(
                     f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"

@@ -37,7 +37,7 @@ class Condition:
         verdict = inherit_context(self.unit.context).run(self.predicate)
         if inspect.isawaitable(verdict):
             getattr(verdict, "close", lambda: None)()
-            raise NestingError("wait_condition needs a plain predicate: this one gave an awaitable")
+            raise NestingError("wait_condition needs a plain predicate: this one returned an awaitable")
         return bool(verdict)
 
     def resolve(self, error: BaseException | None) -> None:

@@ -28,7 +28,7 @@ FORBIDDEN: Final = {
         "async handler",
     ): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
     ("phase", "branch"): "open the phase in run, before or after the parallel part",
-    ("update_state", "run"): "run has the state as the value that phase returns",
+    ("update_state", "run"): "in run, use the state that phase returns",
     ("update_state", "sync handler"): "a sync handler gets the state as an argument and returns the new one",
     ("update_state", "branch"): "collect the branches' results and call it once in the async handler itself",
 }
@@ -67,12 +67,12 @@ def runtime_for(name: str) -> WorkflowRuntime:
         and (name, context) not in _ALLOWED_PAIRS
     ):
         raise NestingError(
-            f"{_display_name(name)} is not allowed in a {context}: it must only look at what it is given and return"
+            f"{_display_name(name)} is not allowed in a {context}, which may only read its arguments and return a value"
         )
     if runtime is None:
         raise OutsideWorkflow(
-            f"{_display_name(name)} was called outside a running workflow: call it from run(), a handler or a branch of one "
-            "(in a test: through WorkflowEnvironment)"
+            f"{_display_name(name)} was called outside a running workflow: call it from run(), a handler or a branch "
+            "of a workflow (in a test, use WorkflowEnvironment)"
         )
     return runtime
 

@@ -432,7 +432,7 @@ class Dispatcher:
         ]
         for update in updates:
             if update.admitted:
-                rejection = UpdateRejected(f"the phase ended before the update {update.name!r} had its turn")
+                rejection = UpdateRejected(f"the phase ended before it handled the update {update.name!r}")
                 self.handler_runner.fail_update(f"update {update.name}", update.message_id, rejection)
             elif update.redelivered and closed:
                 self._journal.reject_update(update.message_id, self._closed_error(f"the update {update.name!r}"))
@@ -444,7 +444,7 @@ class Dispatcher:
     def _closed_error(self, message: str) -> WorkflowClosed:
         """Return the error for a redelivered message that nothing took before the run closed."""
         return WorkflowClosed(
-            f"{self._run_context.run_label} is closed: nothing took {message}, which was delivered again"
+            f"{self._run_context.run_label} is closed: nothing accepted {message}, which was delivered again"
         )
 
     def _not_accepting_error(self, name: str) -> UpdateRejected:

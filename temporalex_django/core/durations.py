@@ -41,5 +41,5 @@ def check_wait(timeout: Any, mode: str = "auto") -> float | None:
     Raises ``TypeError`` and ``ValueError``, also for an unknown ``mode``.
     """
     if mode not in ("auto", "worker"):
-        raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
+        raise ValueError(f"mode must be 'auto' or 'worker', not {mode!r}")
     return None if timeout is None else wait_seconds(timeout, label="timeout")

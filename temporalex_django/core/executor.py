@@ -178,9 +178,9 @@ class Executor:
             engine = events[0].attributes.get("engine", 1)
             if engine != ENGINE_VERSION:
                 raise EngineChanged(
-                    f"{self.run_context.run_label} (run {self.run_context.info.run_id}) was started by engine {engine}, this is "
-                    f"engine {ENGINE_VERSION}, which would not do the same: let it end under the version of "
-                    "temporalex_django that started it, or terminate it and start it again"
+                    f"{self.run_context.run_label} (run {self.run_context.info.run_id}) was started by engine "
+                    f"{engine}, but this is engine {ENGINE_VERSION}, which may behave differently: let it end under the "
+                    "version of temporalex_django that started it, or terminate it and start it again"
                 )
 
     def _activate(
@@ -319,7 +319,7 @@ class Executor:
             value,
             "the result of run",
             read=lambda plain: payloads.convert(plain, self.definition.result_type),
-            annotate="annotate run, -> Ok[...]",
+            annotate="annotate run with -> Ok[...]",
         )
 
     def place_of(self, index: int | None) -> str | None:

@@ -244,7 +244,7 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
     """Return the error that a failed or timed out activity raises in its waiter."""
     kind, message, timeout = attributes.get("type"), attributes.get("message"), attributes.get("timeout")
     attempts = int(attributes.get("attempts", 0))
-    how = f"ran into its {timeout} timeout" if timeout else f"failed with {kind}: {message}"
+    how = f"exceeded its {timeout} timeout" if timeout else f"failed with {kind}: {message}"
     times = f" after {attempts} attempts" if attempts > 1 else ""
     return ActivityFailure(
         f"activity {activity} {how}{times}",
@@ -291,7 +291,7 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
         case "terminated":
             kind, message = "WorkflowTerminated", closing.get("reason") or "it was terminated"
         case _:
-            kind, message = "WorkflowTimedOut", f"it ran into its {closing.get('timeout', 'timeout')}"
+            kind, message = "WorkflowTimedOut", f"it exceeded its {closing.get('timeout', 'timeout')}"
     return "ChildFailed", {"type": kind, "message": message, "status": status}
 
 

@@ -49,11 +49,11 @@ def encode_external(value: Any) -> Any:
         return str(value)
     if hasattr(getattr(kind, "_meta", None), "concrete_model"):
         raise TypeError(
-            f"{kind.__name__} is a model instance, and a copy of it would be out of date: give its pk, and read it again "
-            "in an activity"
+            f"{kind.__name__} is a model instance, and a copy of it would be out of date: pass its pk, and read it "
+            "again in an activity"
         )
     if hasattr(kind, "as_manager") and hasattr(value, "query"):
-        raise TypeError("a query set is no data: give the pks of its rows, list(rows.values_list('pk', flat=True))")
+        raise TypeError("a QuerySet is not data: pass the pks of its rows, list(rows.values_list('pk', flat=True))")
     raise TypeError(f"objects of type {kind.__name__} are not supported")
 
 
@@ -64,13 +64,13 @@ def decode_external(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, _CONSTRUCTIBLE) and _matches_type(kind, value):
         if hasattr(kind, "__html__"):
             raise TypeError(
-                f"no text is safe HTML because it was stored: annotate str instead of {kind.__name__}, and mark it safe where "
-                "that is known"
+                f"a stored string is not known to be safe HTML: annotate str instead of {kind.__name__}, and mark it "
+                "safe where you know that it is"
             )
         try:
             return kind(value)
         except ArithmeticError as exc:  # of a Decimal
-            raise ValueError(f"{value!r} is no {kind.__name__}") from exc
+            raise ValueError(f"{value!r} is not a valid {kind.__name__}") from exc
     raise TypeError(f"objects of type {getattr(kind, '__name__', kind)} are not supported")
 
 

@@ -26,13 +26,13 @@ logger = logging.getLogger("temporalex_django.core")
 #: Types that JSON does not have: in words, what they become, and the expression that converts them. The first that fits
 #: counts.
 _LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (
-    (Decimal, "a Decimal", "a text", "str(value)"),
-    (datetime, "a datetime", "a text", "value.isoformat()"),
-    (date, "a date", "a text", "value.isoformat()"),
-    (time, "a time", "a text", "value.isoformat()"),
-    (timedelta, "a timedelta", "a text", "value.total_seconds()"),
-    (UUID, "a UUID", "a text", "str(value)"),
-    ((bytes, bytearray, memoryview), "bytes", "a text in base64", "value.hex()"),
+    (Decimal, "a Decimal", "a string", "str(value)"),
+    (datetime, "a datetime", "a string", "value.isoformat()"),
+    (date, "a date", "a string", "value.isoformat()"),
+    (time, "a time", "a string", "value.isoformat()"),
+    (timedelta, "a timedelta", "a string", "value.total_seconds()"),
+    (UUID, "a UUID", "a string", "str(value)"),
+    ((bytes, bytearray, memoryview), "bytes", "a base64 string", "value.hex()"),
     ((set, frozenset), "a set", "a list", "sorted(value)"),
 )
 _MISSING: Final = object()
@@ -87,7 +87,7 @@ def require_lossless(
     if lossy_value is not None:
         where = "" if lossy_value.path == "$" else f" at `{payloads.shorten_path(lossy_value.path)}`"
         advice = (
-            f"{annotate}, or convert it before: {lossy_value.convert}"
+            f"{annotate}, or convert it first: {lossy_value.convert}"
             if annotate
             else f"convert it: {lossy_value.convert}"
         )
@@ -120,8 +120,8 @@ def warn_lossy_value(
     if lossy_value is not None:
         _warned.add(reader)
         message = (
-            f"{reader} gets {lossy_value.becomes} where {lossy_value.was} was sent, for nothing in its code says what it is: annotate what "
-            f"it takes, or convert it where it is sent: {lossy_value.convert}"
+            f"{reader} gets {lossy_value.becomes} where {lossy_value.was} was sent, because its code has no annotation "
+            f"for it: annotate its parameter, or convert the value before you send it: {lossy_value.convert}"
         )
         logger.warning("%s", message)
         if emit_warning and not current.is_inside_workflow():
@@ -151,7 +151,9 @@ def find_lossy_value(
         if issubclass(kind, Mapping):
             for key in part:
                 if not issubclass(type(key), str) and not (isinstance(decoded_part, Mapping) and key in decoded_part):
-                    return LossyValue(path, f"a key that is no text ({type(key).__name__})", "a text", "str(key)")
+                    return LossyValue(
+                        path, f"a key that is not a string ({type(key).__name__})", "a string", "str(key)"
+                    )
             pending += [
                 (f"{path}.{key}", (*keys, key), inner, _part_of(decoded_part, key))
                 for key, inner in reversed([*part.items()])

@@ -98,7 +98,8 @@ class HandlerRunner:
         if permission is None or self._permissions.is_permitted(permission, update.sender, label):
             return None
         return ActionNotPermitted(
-            f"{self._run_context.run_label}: {update.sender} may not send the {label}: that takes the permission {permission}"
+            f"{self._run_context.run_label}: {update.sender} may not send the {label}: this requires the permission "
+            f"{permission}"
         )
 
     def _validate(self, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
@@ -125,8 +126,8 @@ class HandlerRunner:
         if inspect.iscoroutine(verdict):
             verdict.close()
         raise UpdateRejected(
-            f"the validator of update {update.name!r} returned {verdict!r}; it must return None, Ok(...) or Err(reason), "
-            "and not be async"
+            f"the validator of update {update.name!r} returned {verdict!r}; it must return None, Ok(...) or "
+            "Err(reason), and it must not be async"
         )
 
     def _plain_reason(self, reason: Any) -> Any:
@@ -152,6 +153,8 @@ class HandlerRunner:
                 deep_copy(signal.payload), handler.args_type, label=f"the payload of signal {signal.name!r}"
             )
         except PayloadError as exc:
+            if self._run_context.replaying and not self.failures.is_recorded(signal):
+                raise self.failures.unreadable(signal, exc) from exc
             self._fail_signal(signal, handler, exc, untouched=True)
             return
         self._call_handler(phase, "signal", signal, handler, args)

@@ -38,7 +38,7 @@ DEFAULT_CANDIDATE = "perm:temporalex_django.signal_instance"
 OVERDUE = "overdue"
 #: Largest number of reminders of a task. Without it, a task without a due date would start timers for ever.
 MAX_REMINDERS: Final = 100
-_ADVICE: Final = "Put the code back, or keep the old path for old runs with api.patched()"
+_ADVICE: Final = "Restore the old code, or keep the old path for old runs with api.patched()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def build_form_spec(form: Any, label: str) -> FormSpec:
     """Return the form that workflow code names. Raises ``WorkflowDefinitionError`` for a value that is no form."""
     if isinstance(form, str):
         if not all(part.isidentifier() for part in form.split(".")) or "." not in form:
-            raise WorkflowDefinitionError(f"{label}: form {form!r} is no dotted path of a form class")
+            raise WorkflowDefinitionError(f"{label}: form {form!r} is not the dotted path of a form class")
         return FormSpec(kind="form", name=form, digest=_digest(form.encode()))
     try:
         schema = msgspec.json.schema(form)
@@ -166,9 +166,7 @@ class HumanTaskState:
             return f"{self.decided_by or 'code'} decided {self.outcome!r} at {at}"
         if self.ending == OVERDUE:
             return f"nobody had decided by {at}, when it was due"
-        return (
-            f"the run did not wait for it any more at {at}" if self.ending == "cancelled" else f"the run ended at {at}"
-        )
+        return f"the run stopped waiting for it at {at}" if self.ending == "cancelled" else f"the run ended at {at}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +306,8 @@ class HumanTasks:
         task = self.open_tasks.get(key)
         if task is None:
             raise self.closed_error(key)
-        label = f"{self._run_context.info.id}: {request.get('by') or 'nobody'} may not decide {task.spec.label}"
+        decider = request.get("by") or "code without a user"
+        label = f"{self._run_context.info.id}: {decider} may not decide {task.spec.label}"
         is_direct_decision = request.get("person") and request.get(
             "task"
         )  # code that decides in a person's name is trusted
@@ -321,13 +320,14 @@ class HumanTasks:
         form = task.spec.form
         if form is not None and form.kind == "form":
             if request.get("judged") != form.name and not request.get("again"):
-                raise PayloadError(f"the data of {task.spec.label} are judged by the form {form.name}: decide it there")
+                raise PayloadError(f"the form {form.name} checks the data of {task.spec.label}: decide it there")
         elif form is not None:
             payloads.convert(deep_copy(request.get("data")), form.type, label=f"the data for {task.spec.label}")
         question = task.spec.question
         if any(question.get(name) != value for name, value in request.get("question", {}).items()):
             raise HumanTaskClosed(
-                f"{self._run_context.run_label}: {task.spec.label} asks another question than the one that was decided"
+                f"{self._run_context.run_label}: {task.spec.label} now asks a different question from the one that "
+                "was decided"
             )
         recorded_fields = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
         recorded_fields |= {"question": question, "shown": request.get("shown") or self._display_digest(task)}
@@ -362,10 +362,10 @@ class HumanTasks:
         if differing := [name for name in question if question[name] != recorded.get(name)]:
             parts = ", ".join(differing)
             raise NondeterminismError(
-                f"{run}: the history has a decision of the human task {key!r}, and the code asks another question there "
-                f"now ({parts}): nobody has decided that one. {_ADVICE}",
+                f"{run}: the history has a decision of the human task {key!r}, but the code now asks a different "
+                f"question there ({parts}), which nobody has decided. {_ADVICE}",
                 recorded=decision_text,
-                produced=f"another question ({parts})",
+                produced=f"a different question ({parts})",
             )
 
     def key_by_question(self, question: Any) -> str | None:
@@ -387,7 +387,7 @@ class HumanTasks:
             candidates = task.candidates if extra_candidate is None else (*task.candidates, extra_candidate)
             if any(permits(candidate, sender) for candidate in candidates):
                 return
-        raise ActionNotPermitted(f"{label}: it takes {roles_text(task.candidates)} of a user (by=user)")
+        raise ActionNotPermitted(f"{label}: this requires {roles_text(task.candidates)} (pass by=user)")
 
     def require_this_run(self, request: Mapping[str, Any]) -> None:
         """Raise ``HumanTaskClosed`` for a decision that was made for an earlier run of the chain.
@@ -396,17 +396,17 @@ class HumanTasks:
         """
         if request.get("run") not in (None, self._run_context.info.run_id):
             raise HumanTaskClosed(
-                f"{self._run_context.run_label}: the run that asked for {request['event']!r} has ended, and another one goes on: "
-                "look at what that one asks"
+                f"{self._run_context.run_label}: the run that asked for {request['event']!r} has ended, and another "
+                "one continues: look at the decisions that it asks for"
             )
 
     def closed_error(self, key: str) -> HumanTaskClosed:
         """Return the error for a task that is not open any more, or never was."""
         task = self.closed_tasks.get(key)
         if task is None:
-            return HumanTaskClosed(f"{self._run_context.run_label} asks nobody for the human task {key!r} at this time")
+            return HumanTaskClosed(f"{self._run_context.run_label} has no open human task {key!r} now")
         return HumanTaskClosed(
-            f"{self._run_context.run_label}: the human task {key!r} is not open any more: {task.outcome_text}"
+            f"{self._run_context.run_label}: the human task {key!r} is no longer open: {task.outcome_text}"
         )
 
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class HumanTasks:
 def unexpected_decision(run: str, key: str) -> NondeterminismError:
     """Return the error for a recorded decision that the code does not ask for at this point."""
     return NondeterminismError(
-        f"{run}: the history has a decision of the human task {key!r}, and the code asks nobody for it at this point. "
+        f"{run}: the history has a decision of the human task {key!r}, but the code does not ask for it at this point. "
         f"{_ADVICE}",
         recorded=f"decision of the human task {key!r}",
         produced="no such human task",
@@ -436,9 +436,11 @@ def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None)
     """Raise ``FourEyes`` for a barred person, and ``ActionNotPermitted`` for a person without a key."""
     # Without a key nothing can show that a different person decides.
     if not key:
-        raise ActionNotPermitted(f"{label}: it takes a user (by=user), to see that another one has started it")
+        raise ActionNotPermitted(
+            f"{label}: this requires a user (pass by=user), to check that somebody else started the run"
+        )
     if key in barred:
-        raise FourEyes(f"{label}: {barred[key]}, and somebody else has to decide")
+        raise FourEyes(f"{label}: {barred[key]}, so a different user must decide")
 
 
 def roles_text(candidates: Iterable[str]) -> str:

@@ -102,7 +102,7 @@ class Call(PendingCall):
     def __await__(self) -> Generator[Any, None, Any]:
         begin = self._begin
         if begin is None:
-            raise NestingError(f"{self.name} was awaited twice: call it again for another one")
+            raise NestingError(f"{self.name} was awaited twice: call it again for a second result")
         unit = current.unit_for(self.name)
         self.settle()
         # Before ``begin``: a unit that lost a call must not issue another command first. See ``core.unawaited``.
@@ -113,7 +113,7 @@ class Call(PendingCall):
 
     def not_awaited_error(self) -> NotAwaited:
         """Return the error for code that uses the call as its result."""
-        return NotAwaited(f"{self.name} was called and not awaited, so there is no result yet: write `{self.usage}`")
+        return NotAwaited(f"{self.name} was called but not awaited, so there is no result yet: write `{self.usage}`")
 
     def __getattr__(self, name: str) -> Any:
         # Private names stay absent: ``copy``, ``inspect`` and debuggers probe for them.

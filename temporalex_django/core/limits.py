@@ -127,14 +127,14 @@ def queue_errors(queues: Any) -> list[str]:
     errors = []
     for name, options in queues.items():
         if not is_name(name):
-            errors.append(f"names a queue {quoted(name)}: that is to be a string of 1 to 200 printable characters")
+            errors.append(f"names a queue {quoted(name)}: the name must be a string of 1 to 200 printable characters")
         elif not isinstance(options, Mapping):
             errors.append(
                 f"[{name!r}] must be a dict with some of {', '.join(option_names)}, not {type(options).__name__}"
             )
         else:
             unknown = [key for key in options if key not in option_names]
-            errors += [f"[{name!r}] has no {key!r}: there are {', '.join(option_names)}" for key in unknown]
+            errors += [f"[{name!r}] has no {key!r}. The options are {', '.join(option_names)}" for key in unknown]
             errors += [f"[{name!r}]: {problem}" for problem in limit_errors(options)]
     return errors
 

@@ -29,7 +29,7 @@ def check_name(name: object, *, label: str) -> str:
     """
     if not isinstance(name, str) or not is_name(name):
         raise PayloadError(
-            f"the name of a {label} is a string of 1 to {MAX_LENGTH} printable characters, not {quoted(name)}"
+            f"the name of a {label} must be a string of 1 to {MAX_LENGTH} printable characters, not {quoted(name)}"
         )
     if name.startswith("__"):
         raise PayloadError(f"{label} {quoted(name)}: names that begin with two underscores are reserved")
@@ -43,7 +43,7 @@ def key_text(value: Any) -> Any:
 
 def type_advice(value: object) -> str:
     """Return an addition to the error for an id that is no text."""
-    return "" if isinstance(value, str) else f"; a text is wanted, not {type(value).__name__}"
+    return "" if isinstance(value, str) else f"; it must be a string, not {type(value).__name__}"
 
 
 def check_message_id(value: object, *, label: str) -> str:
@@ -52,7 +52,9 @@ def check_message_id(value: object, *, label: str) -> str:
     Raises ``InvalidId`` unless it has 1 to 200 printable characters.
     """
     if not isinstance(value, str) or not is_name(value):
-        raise InvalidId(f"{quoted(value)} is no {label} id: 1 to {MAX_LENGTH} printable characters{type_advice(value)}")
+        raise InvalidId(
+            f"{quoted(value)} is not a valid {label} id: use 1 to {MAX_LENGTH} printable characters{type_advice(value)}"
+        )
     return value
 
 
@@ -64,7 +66,8 @@ def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
     """
     if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):
         raise WorkflowDefinitionError(
-            f"{label}: {quoted(name)} is no name: 1 to {MAX_LENGTH} printable characters, not beginning with '__'"
+            f"{label}: {quoted(name)} is not a valid name: use 1 to {MAX_LENGTH} printable characters, without '__' at "
+            "the start"
         )
     return name
 
@@ -75,7 +78,9 @@ def check_label(label: object, *, owner: str) -> str | None:
     Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
     """
     if label is not None and not (isinstance(label, str) and is_name(label)):
-        raise WorkflowDefinitionError(f"{owner}: {quoted(label)} is no text of 1 to {MAX_LENGTH} printable characters")
+        raise WorkflowDefinitionError(
+            f"{owner}: {quoted(label)} is not a string of 1 to {MAX_LENGTH} printable characters"
+        )
     return label
 
 

@@ -114,7 +114,7 @@ def error_reason(exc: BaseException) -> str:
 def check_text(value: Any, *, label: str) -> str:
     """Return the value if it is a text that every column of every database can store. Raises ``PayloadError``."""
     if not issubclass(type(value), str):  # ``isinstance`` would call its ``__class__``, which may raise
-        raise PayloadError(f"{label} is a text, not {type(value).__name__}")
+        raise PayloadError(f"{label} must be a string, not {type(value).__name__}")
     if len(value) > MAX_BYTES:
         raise PayloadError(f"{label} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
     if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
@@ -142,7 +142,7 @@ def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_B
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
-            f"{label} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key"
+            f"{label} is {len(data):,} bytes, more than the {limit:,} allowed: store it elsewhere and pass its key"
         )
     try:
         decoded = _decoder.decode(data)
@@ -155,7 +155,9 @@ def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_B
 
 
 def _depth_error(label: str) -> PayloadError:
-    return PayloadError(f"{label} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
+    return PayloadError(
+        f"{label} is nested more than {MAX_DEPTH} levels deep: copying it would overflow the stack of a worker"
+    )
 
 
 def _is_too_deep(value: Any) -> bool:

@@ -41,6 +41,6 @@ class Permissions:
                 return self._judge(sender.key, permission, message)
         except Exception as exc:
             raise JudgingFailed(
-                f"judging {message} of {sender.name!r} for {permission!r} failed: "
+                f"checking {permission!r} of {sender.name!r} for {message} failed: "
                 f"{exception_name(type(exc))}: {exception_message(exc)}"
             ) from exc

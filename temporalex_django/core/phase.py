@@ -111,7 +111,7 @@ class Phase:
                 f"phase: {', '.join(duplicates)} is both a signal and an update: use two names"
             )
         if not self.signals and not self.updates and not timed:
-            raise WorkflowDefinitionError("phase: with neither a handler nor a timeout it could never end")
+            raise WorkflowDefinitionError("phase: without a handler or a timeout it could never end")
         self.state = deep_copy(state)
         self.host = host
         self.label = label
@@ -145,7 +145,7 @@ class Phase:
         outcome = fn(deep_copy(self.state))
         if inspect.isawaitable(outcome):
             getattr(outcome, "close", lambda: None)()
-            raise NestingError("update_state needs a plain function: this one gave an awaitable")
+            raise NestingError("update_state needs a plain function: this one returned an awaitable")
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise TypeError(f"update_state: the function must return (result, new_state), not {outcome!r}")
         result, state = outcome

@@ -128,7 +128,8 @@ async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any]
         open_phase = runtime.dispatcher.phase
         if unit.kind != "async handler" or open_phase is None:
             raise NestingError(
-                "wait_condition with the phase state is for async handlers only: take no parameter elsewhere"
+                "wait_condition passes the phase state only in async handlers: elsewhere, the predicate must take no "
+                "parameter"
             )
         test = lambda: predicate(deep_copy(open_phase.state))  # noqa: E731 - closes over the phase of this call
     ivar = IVar("condition")

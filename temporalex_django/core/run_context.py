@@ -128,11 +128,11 @@ class RunContext:
 
     def log_replay_failure(self, label: str, error: BaseException) -> None:
         """Log that a handler fails on replay although the history has no failure: the code or the history is older."""
-        logger.warning("%s: %s failed on replay, and not in the history: %s", self.run_label, label, error_line(error))
+        logger.warning("%s: %s failed on replay, but not in the history: %s", self.run_label, label, error_line(error))
 
     def log_rejection(self, label: str, error: BaseException) -> None:
         """Log that a validator rejected by raising, with the place of the error: it may be a mistake of the code."""
-        logger.info("%s: %s rejected by raising: %s", self.run_label, label, error_line(error))
+        logger.info("%s: %s rejected it with an exception: %s", self.run_label, label, error_line(error))
 
     def log_run_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
         """Log once that the run has failed, with the reason and the place."""
@@ -141,7 +141,7 @@ class RunContext:
         if error is None:
             reason = "it returned Err"
         elif attributes.get("step"):
-            reason = f"step {attributes['step']}: {attributes.get('type') or 'it gave Err'}"
+            reason = f"step {attributes['step']}: {attributes.get('type') or 'it returned Err'}"
         else:
             reason = error_line(error)
         ids = {"workflow": self.info.workflow, "workflow_id": self.info.id, "run_id": self.info.run_id}

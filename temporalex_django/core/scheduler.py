@@ -212,7 +212,9 @@ class Scheduler:
         """
         unit = self.current
         if unit is None:
-            raise NestingError("an async generator was begun outside of a unit of the workflow: nothing could close it")
+            raise NestingError(
+                "an async generator was started outside of a unit of the workflow: nothing could close it"
+            )
         generators = unit.generators
         count = len(generators)
         if count >= _GENERATORS and count & (count - 1) == 0:  # at powers of two, so that it costs little
@@ -297,8 +299,8 @@ class Scheduler:
         if not isinstance(trap, IVar):
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
-                f"{unit.name} awaited {trap!r}, which is not of this workflow: await activities and api primitives only "
-                "(asyncio belongs in an activity)"
+                f"{unit.name} awaited {trap!r}, which does not belong to this workflow: await only activities and api "
+                "primitives (use asyncio in an activity)"
             )
             unit.wake()
             return

@@ -30,7 +30,7 @@ class _Scope(PendingCall):
     def enter(self) -> Unit:
         unit = current.unit_for(self.name)
         if self._entered:
-            raise NestingError(f"{self.name} was entered twice: call it again for another block")
+            raise NestingError(f"{self.name} was entered twice: call it again for a second block")
         self._entered = True
         self.settle()
         return unit
@@ -68,7 +68,7 @@ class Saga(_Scope):
                 f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it"
             )
         if not self._open:
-            raise NestingError("saga: add belongs inside `async with api.saga() as saga:`")
+            raise NestingError("saga: call add inside `async with api.saga() as saga:`")
         guard.watch(undo)
         self._compensations.append((undo, args))
 

@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import describe
 from temporalex_django.core.history.activation import Completion, FailedSignal
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Signal
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.run_context import RunContext
-from temporalex_django.errors import NondeterminismError
+from temporalex_django.errors import NondeterminismError, PayloadError
 
 
 class HandlerFixed(Exception):
@@ -86,6 +87,19 @@ class SignalFailures:
         """Return True if the history says that this signal failed in the activation that is replayed."""
         return signal.number in self._recorded
 
+    def unreadable(self, signal: Signal, error: PayloadError) -> NondeterminismError:
+        """Return the error for a recorded payload that the handler of today does not accept.
+
+        The run is blocked. Otherwise it would continue without what the signal had added to its state.
+        """
+        return NondeterminismError(
+            f"{self._run_context.run_label}: signal {signal.name!r} ({signal.number} of the run) was handled when the "
+            f"history was made, but its handler does not accept the recorded payload now: {error_line(error)}. Accept "
+            "the old form as well, for as long as runs have it in their histories",
+            recorded=f"signal {signal.number}, handled",
+            produced="a payload that does not fit",
+        )
+
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
         """Record that the handler of a signal failed. Raises ``HandlerFixed``."""
         # It failed without an effect when the history was made. Now it has one, so it does not fail in that way.
@@ -119,9 +133,9 @@ class SignalFailures:
             if untouched:
                 raise HandlerFixed
             raise NondeterminismError(
-                f"{self._run_context.run_label}: the handler of signal {number} of the run failed when the history was made, after it "
-                "had done something, and the code does not fail there now. Put the code back, or keep the old path for "
-                "old runs with api.patched()",
+                f"{self._run_context.run_label}: the handler of signal {number} of the run failed when the history was "
+                "made, after it had done something, but the code does not fail there now. Restore the old code, or keep "
+                "the old path for old runs with api.patched()",
                 recorded=f"SignalFailed, signal {number}",
                 produced="nothing",
             )

@@ -222,7 +222,7 @@ class TaskStatements(ABC):
             return tasks
         unavailable = [task for task in tasks if not activity.is_available(task.activity)]
         for name in {task.activity for task in unavailable} - self.missing_activities:
-            log.warning("%s is not in this process: left to a worker that has it", name)
+            log.warning("%s is not in this process: deferred to a worker that has it", name)
             self.missing_activities.add(name)
         self.release_tasks([(task.id, task.attempt, task.owner or 0) for task in unavailable])
         return [task for task in tasks if task.activity in activity.registry]
@@ -252,7 +252,7 @@ class TaskStatements(ABC):
                 keyless.append((task, exc))
             except PayloadError as exc:
                 log.error(
-                    "an activity fails for good: %s",
+                    "an activity failed permanently: %s",
                     error_line(exc),
                     extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )

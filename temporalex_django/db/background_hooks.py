@@ -43,7 +43,7 @@ def run_due(seconds: float) -> int:
     Raises ``NotConfigured`` and ``TimeoutError``.
     """
     if _run_due is None:
-        raise NotConfigured("there is nobody to do what is due: is 'temporalex_django' in INSTALLED_APPS?")
+        raise NotConfigured("no code is registered to process due work: is 'temporalex_django' in INSTALLED_APPS?")
     return _run_due(seconds)
 
 

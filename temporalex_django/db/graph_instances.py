@@ -46,7 +46,7 @@ class TaskSource:
         instance = projection.activity_instances.get(self.task.seq)
         if instance is None:
             raise TemporalexError(
-                f"{self.task.activity} of {self.task.workflow_id} is over: nobody waits for it any more"
+                f"{self.task.activity} of {self.task.workflow_id} has ended: nothing waits for it any more"
             )
         return instance
 
@@ -62,5 +62,5 @@ def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
 def _graph_class(name: str, version: int) -> type[GraphWorkflow]:
     cls = workflow.class_for_run(name, version)
     if not issubclass(cls, GraphWorkflow):
-        raise UnknownWorkflow(f"{name} is no graph workflow: it has no instance")
+        raise UnknownWorkflow(f"{name} is not a graph workflow: it has no instance")
     return cls

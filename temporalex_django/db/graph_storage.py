@@ -162,7 +162,7 @@ class TableStorage:
         run = self._lock_run(chain, storage)
         # A run that was closed meanwhile is looked for again.
         if run is None or run.closed:
-            message = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
+            message = f"{instance.workflow.name} {instance.id!r} is being advanced by another process: try again"
             raise AlreadyRunning(message, pending=run is None)
         facts = storage.run_records([run.run_id])[run.run_id]
         write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), record=facts)

@@ -116,8 +116,8 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
             raise
         wait = get_settings().START_LOCK_WAIT
         raise AlreadyRunning(
-            f"{start.workflow} {start.workflow_id!r}: another transaction that has not ended after {wait:g} s starts this id; "
-            "try again when it has",
+            f"{start.workflow} {start.workflow_id!r}: another transaction is starting this id and has not ended after "
+            f"{wait:g} s; try again when it has",
             pending=True,
         ) from exc
     finally:

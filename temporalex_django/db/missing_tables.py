@@ -17,7 +17,7 @@ _UNDEFINED_TABLE = "42P01"
 class TablesMissing(NotConfigured, DatabaseError):
     """The tables of workflows do not exist: ``manage.py migrate`` was not run on that database."""
 
-    next_step = "Run that with the settings of the process that said so, and try again."
+    next_step = "Run it with the settings of the process that reported this, and try again."
 
 
 def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | None:
@@ -27,5 +27,5 @@ def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | No
         return None
     on = "" if alias == "default" else f" --database {alias}"
     return TablesMissing(
-        f"the tables of workflows are not there on the database {alias!r}: run manage.py migrate temporalex_django{on}"
+        f"the database {alias!r} has no tables for workflows: run manage.py migrate temporalex_django{on}"
     )

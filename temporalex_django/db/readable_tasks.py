@@ -18,7 +18,7 @@ def is_readable(task: TaskState) -> bool:
     try:
         decode_task(task)
     except (KeyMissing, PayloadError) as exc:
-        log.warning("an activity is left to a worker that can read it: %s", error_line(exc))
+        log.warning("an activity is deferred to a worker that can read it: %s", error_line(exc))
         return False
     return True
 

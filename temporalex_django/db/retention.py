@@ -115,7 +115,7 @@ class Retention:
                         self._delete_closed_chain(chain, closed_before=before)
                     else:
                         self._delete_earlier_run(chain, run, answered_before=before)
-                    log.debug("run %s of %s was kept long enough", run, name)
+                    log.debug("run %s of %s has passed its retention", run, name)
                 if time.monotonic() >= until:
                     self._cursors[name] = run
                     return True

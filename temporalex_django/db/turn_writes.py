@@ -240,7 +240,7 @@ class TurnStatements(ABC):
             except (KeyMissing, PayloadError) as exc:
                 run_id = str(write.run.run_id)
                 log.warning(
-                    "what somebody edited, and results that it had not read, are lost with run %s: %s",
+                    "edited inputs and unread results of run %s are lost: %s",
                     run_id,
                     error_line(exc),
                     extra={"run_id": run_id},

@@ -114,7 +114,7 @@ class ActivationStep:
             label = f"{message.kind} {message.name!r}"
             error: RunPaused | RunBlocked
             if self.run.paused:
-                error = RunPaused(f"the run is paused: {label} refused")
+                error = RunPaused(f"the run is paused: {label} was refused")
             else:
                 error = RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
             self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
@@ -454,7 +454,7 @@ class ActivationStep:
         return NewMessage(
             kind="signal" if signal else "cancel",
             name=attributes["name"] if signal else "",
-            payload=attributes["payload"] if signal else {"reason": f"asked by {record.workflow_id}"},
+            payload=attributes["payload"] if signal else {"reason": f"requested by {record.workflow_id}"},
             workflow_id=attributes["id"],
             child=None if child is None else (run.run_id, child),
             ask=(run.chain_id, run.run_id, command.seq),
@@ -508,7 +508,7 @@ class ActivationStep:
         run.deadline = None
         write.messages += parent_messages(entry.record, status, event.attributes)
         run_label = f"{entry.record.workflow} {entry.record.workflow_id}"
-        error = WorkflowClosed(f"{run_label} closed ({status}) before the update was done")
+        error = WorkflowClosed(f"{run_label} closed ({status}) before the update completed")
         write.closing = Outcome(status="failed", value=error_data(error))
 
     def _update_row(self, entry: CachedRun) -> None:

@@ -159,7 +159,7 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
     ``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity.
     """
-    message = f"{timeout} of {task.options[timeout]:g} s passed"
+    message = f"the {timeout} timeout of {task.options[timeout]:g} s expired"
     if timeout in ("start_to_close", "heartbeat"):
         retry_at = _retry_at(task, now, ["TimeoutError"])
         if retry_at is not None:
@@ -239,6 +239,6 @@ def lost_result(task: TaskState, now: datetime) -> TaskResult:
 
 def worker_lost_attributes(seq: int, attempt: int, reason: str | None = None) -> dict[str, Any]:
     """Return the attributes of the end of an activity whose last attempt died with its worker."""
-    message = reason or "the worker that ran it was lost"
-    message += "; whether it took effect is not known"
+    message = reason or "its worker was lost"
+    message += "; it is not known whether it took effect"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

@@ -198,7 +198,7 @@ def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> 
         message.message_id for message in plan.prefix.later_messages if plan.redeliver
     }
     error = WorkflowClosed(
-        f"{plan.record.workflow} {plan.record.workflow_id} was reset to before the update: it is dropped"
+        f"{plan.record.workflow} {plan.record.workflow_id} was reset to a point before the update, which is dropped"
     )
     return {
         update: Outcome(status="failed", value=error_data(error)) for update in open_ids if update not in visible_ids
@@ -317,5 +317,5 @@ def _result_messages(
 
 
 def _child_left_result(number: int, child: str) -> tuple[str, dict[str, Any]]:
-    message = "it stays with the run that this one takes up; start another one if its result is needed"
+    message = "it belongs to the run that was reset or forked; start another child if you need its result"
     return "ChildFailed", {"seq": number, "type": CHILD_LEFT, "message": f"child {child}: {message}", "status": "left"}

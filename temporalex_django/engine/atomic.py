@@ -154,7 +154,7 @@ class AtomicPhase:
                     if lock_seconds > _SLOW:
                         raise DeadlockDetected(
                             f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the "
-                            "database ended the session: make it short, or an external activity"
+                            "database ended the session: shorten it, or make it an external activity"
                         ) from exc
                     raise
                 result = activity_policy.failed_result(

@@ -28,14 +28,14 @@ class MessageFingerprint(NamedTuple):
         With ``exact``, also if it has another payload.
         """
         if (self.kind, self.name) != (other.kind, other.name):
-            difference = "this is another message"
+            difference = "this is a different message"
         elif (self.sender and self.sender.key) != (other.sender and other.sender.key):
-            difference = "somebody else sent it"
+            difference = "this one has a different sender"
         elif exact and payloads.encode(self.payload) != payloads.encode(other.payload):  # bytes: 1 is not True
-            difference = "it said something else"
+            difference = "this one has a different payload"
         else:
             return
         raise MessageIdTaken(
-            f"{quoted(message_id)} is the id of the {self.kind} {self.name!r} of this run, and {difference}: take "
-            "another id"
+            f"{quoted(message_id)} is already the id of the {self.kind} {self.name!r} of this run, and {difference}: "
+            "use another id"
         )

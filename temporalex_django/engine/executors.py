@@ -350,9 +350,9 @@ class Executors:
         ids = {"workflow": entry.record.workflow, "workflow_id": entry.record.workflow_id, "run_id": str(run.run_id)}
         suffix = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         logger.warning(
-            "%s %s: the code gives another input than the history has at %s%s: is it from the iteration of a set, "
-            "hash() or id()? Changed on purpose, it is legal. "
-            "The page of the run compares both values; see temporalex replay",
+            "%s %s: the code produces a different input from the one in the history at %s%s. Does it depend on the "
+            "order of a set, hash() or id()? An intended change is allowed. "
+            "The page of the run compares both values; see also temporalex replay",
             entry.record.workflow,
             entry.record.workflow_id,
             differences[0],

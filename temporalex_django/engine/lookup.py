@@ -57,8 +57,8 @@ def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
     """Return the error for an id that several runs match; it lists these runs."""
     descriptions = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
-        f"the id {quoted(ref)} was used by several workflows: {descriptions}. Name the workflow, or the run by its own "
-        "id",
+        f"several workflows have used the id {quoted(ref)}: {descriptions}. Name the workflow, or pass the run id "
+        "instead",
         candidates=[{"workflow": run.workflow, "run_id": str(run.run_id), "status": run.status} for run in candidates],
     )
 
@@ -66,5 +66,6 @@ def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
 def run_id_taken_error(workflow_id: str) -> InvalidId:
     """Return the error for a start whose id is the id of a run."""
     return InvalidId(
-        f"{quoted(workflow_id)} is the id of a run: a lookup of that run would return another one. Choose another id"
+        f"{quoted(workflow_id)} is the id of a run, and looking up that run would find this one instead. "
+        "Choose another id"
     )

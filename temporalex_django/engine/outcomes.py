@@ -35,7 +35,8 @@ def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
     failure = describe(fault.error)
     cause_text = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
     message = (
-        f"the validator of the update {fault.name!r} failed{cause_text}; the log has it under the reference {reference}"
+        f"the validator of the update {fault.name!r} failed{cause_text}; "
+        f"see the log entry with the reference {reference}"
     )
     cause = {"type": failure["type"], "cause": failure["message"]}
     return Outcome(status=FAULT, value={"code": "update_failed", "message": message, "reference": reference, **cause})
@@ -74,7 +75,7 @@ def run_result(
             raise errors.WorkflowTerminated(f"{name} was terminated: {reason or 'no reason given'}", reason=reason)
         case "timed_out":
             raise errors.WorkflowTimedOut(
-                f"{name} ran into its {attributes.get('timeout', 'timeout')}", reason=attributes.get("timeout")
+                f"{name} exceeded its {attributes.get('timeout', 'timeout')}", reason=attributes.get("timeout")
             )
         case "cancelled":
             raise errors.WorkflowCancelled(f"{name} was cancelled")
@@ -90,7 +91,7 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
     """
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None
-        state = "was accepted and is not done yet" if accepted else "was not looked at yet"
+        state = "was accepted but is not done yet" if accepted else "has not been processed yet"
         raise errors.UpdateTimeout(
             f"{label} {state}; ask again with the same id", update_id=update_id, accepted=accepted
         )

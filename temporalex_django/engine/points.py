@@ -43,7 +43,9 @@ REDELIVER, DROP = "again", "drop"
 def should_redeliver(messages: object) -> bool:
     """Return True if messages behind the point are delivered again. Raises ``PayloadError`` for an unknown choice."""
     if messages not in (REDELIVER, DROP):
-        raise PayloadError(f"messages={messages!r}: say {REDELIVER!r} (deliver them again) or {DROP!r}")
+        raise PayloadError(
+            f"messages={messages!r} is not a valid choice: use {REDELIVER!r} (deliver them again) or {DROP!r}"
+        )
     return messages == REDELIVER
 
 
@@ -57,13 +59,13 @@ def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
         raise ActionNotPossible(
-            f"the run {runs[last][0]} was reset since, and it cannot be told which messages came later: reset the "
-            f"newest run of the chain, or drop them (messages={DROP!r})"
+            f"the run {runs[last][0]} has been reset since, so it is not known which messages came later: reset the "
+            f"newest run of the chain, or drop the messages (messages={DROP!r})"
         )
     if last > _MAX_SUCCESSORS:
         raise ActionNotPossible(
-            f"more than {_MAX_SUCCESSORS} runs of the chain came later: drop their messages (messages={DROP!r}), or "
-            "take up a later one"
+            f"the chain has more than {_MAX_SUCCESSORS} later runs: drop their messages (messages={DROP!r}), or "
+            "reset or fork a later run"
         )
     return [run for run, _ in runs[1 : last + 1]]
 
@@ -80,7 +82,7 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
     # Without a scope any number of runs may share the value, so a suffix is enough. Else the id would be taken.
     if unique.scope != "none":
         raise InvalidId(
-            f"the runs of this class have an id of the form {unique.key}{SEPARATOR}value: give the fork an id="
+            f"runs of this class have ids of the form {unique.key}{SEPARATOR}value: give the fork an id (id=)"
         )
     return unique.run_id_for(unique.value_of(source_id), suffix)
 
@@ -163,9 +165,9 @@ def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
-        closes = f"; the activation {count} closed it" if last < count else ""
+        closes = f"; activation {count} closed it" if last < count else ""
         raise ActionNotPossible(
-            f"there is no activation {to!r} to go back to: the run has 0 (its start) to {last}{closes}"
+            f"there is no activation {to!r} to go back to: the run has activations 0 (its start) to {last}{closes}"
         )
     return last
 
@@ -203,11 +205,11 @@ def make_plan(
         replay_check = check_replay(events, record.run_id, code, to=to, limit=limit, max_seconds=max_seconds)
     good_count, error = replay_check.activation_count, replay_check.error
     if to is None and not in_trouble and good_count == last:
-        raise ActionNotPossible("the run is in no trouble: say to which activation")
+        raise ActionNotPossible("the run has no problem: name the activation to go back to")
     if to is not None and good_count < to:
         raise ActionNotPossible(
-            f"its code does not go through the activation {good_count + 1} as it is recorded "
-            f"({error and error_line(error)}): put the code right, or go back to {good_count} or before"
+            f"its code does not reproduce activation {good_count + 1} as recorded "
+            f"({error and error_line(error)}): correct the code, or go back to activation {good_count} or earlier"
         )
     reset_point = read_prefix(events, good_count if to is None else to)
     for history in successor_histories if redeliver else ():
@@ -258,8 +260,8 @@ def _count_replayable(
         good_count, error = try_replay(code.definition, reset_point.events, run=bounded, on_activation=check_budget)
         if isinstance(error, _ReplayTimeout):
             raise ActionNotPossible(
-                f"its code takes longer than {max_seconds:g} s to go through {reset_point.activation} activations "
-                f"(it came to {good_count}): go back to an earlier one, or make the code quicker"
+                f"its code takes longer than {max_seconds:g} s to replay {reset_point.activation} activations "
+                f"(it reached {good_count}): go back to an earlier one, or make the code faster"
             )
         last_error = error or last_error
         if good_count == reset_point.activation:
@@ -283,7 +285,7 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
     if edited_inputs is None:
         return {}
     if not isinstance(edited_inputs, Mapping):
-        raise PayloadError("edited inputs are given by the number of the activity: {number: [argument, …]}")
+        raise PayloadError("edited inputs must map the numbers of activities to their inputs: {number: [argument, …]}")
     edits: dict[int, dict[str, Any]] = {}
     for name, call_input in edited_inputs.items():
         number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
@@ -295,10 +297,10 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
             )
         if not editable:
             raise ActionNotPossible(
-                f"activity {number} is a step: it takes its input from the steps before it, and cannot be edited"
+                f"activity {number} is a step: its input comes from the steps before it, so you cannot edit it"
             )
         if not allows_overrides(open_activity.attributes.get("options") or {}):
-            raise ActionNotPossible(f"activity {number}: its code lets nobody edit its input (by_hand=False)")
+            raise ActionNotPossible(f"activity {number}: its code does not allow edits of its input (by_hand=False)")
         call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
         if (
             not isinstance(call, Mapping)
@@ -307,7 +309,7 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
             or not isinstance(call.get("kwargs", {}), Mapping)
         ):
             raise PayloadError(
-                f"the edited input of activity {number} is to be a list of arguments, "
+                f"the edited input of activity {number} must be a list of arguments, "
                 f"or {{'args': […], 'kwargs': {{…}}}}"
             )
         label = f"the edited input of activity {number}"
@@ -322,7 +324,7 @@ def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
         code = activity.find(name)
     except ActivityNotFound as exc:
         raise ActionNotPossible(
-            f"this process lacks the code of activity {number} ({quoted(name)}), and cannot check what is given"
+            f"this process lacks the code of activity {number} ({quoted(name)}), so it cannot check the edited input"
         ) from exc
     try:
         code.decode(deep_copy(call["args"]), deep_copy(call["kwargs"]))

@@ -113,7 +113,7 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
     """Close a locked run whose deadline has passed; none of its code runs any more."""
     is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
     timeout_name = "execution_timeout" if is_whole_chain else "run_timeout"
-    message = f"the run ran into its {timeout_name}"
+    message = f"the run exceeded its {timeout_name}"
     return _close_externally(run, "WorkflowTimedOut", {"timeout": timeout_name}, message, now=now, record=record)
 
 

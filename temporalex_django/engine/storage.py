@@ -338,7 +338,7 @@ class RunWrite:
         if updates:
             run_id, names = str(self.run.run_id), ", ".join(updates)
             logger.warning(
-                "run %s was closed by %s while these updates were in progress, their senders are told: %s",
+                "run %s was closed by %s while updates were in progress; their senders get an error: %s",
                 *(run_id, self.events[-1].kind, names),
                 extra={"run_id": run_id},
             )

@@ -140,7 +140,7 @@ class Watchdog:
                 raise
         if watched.fired:
             raise DeadlockDetected(
-                f"{label}{subject} did not come to a wait within {limit:g} s: its code loops or computes too long"
+                f"{label}{subject} did not reach a wait within {limit:g} s: its code loops or computes for too long"
             )
         return value  # type: ignore[return-value] # None only when it was interrupted
 
@@ -214,7 +214,7 @@ class Watchdog:
                     stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
                     text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
                     _raise_in(watched.thread, ctypes.py_object(_Interrupted))
-                    logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
+                    logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
                 pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
                 pause = min(max(pause, 0.001), 0.05)
                 last_check, spent = now, processor

@@ -11,7 +11,7 @@ class TemporalexError(Exception):
 
     code: ClassVar[str] = "error"
     #: Advice for the person who gets the error; a column of docs/reference/errors.md.
-    next_step: ClassVar[str] = "Read the message; every more precise error is a subclass."
+    next_step: ClassVar[str] = "Read the message; more precise errors are subclasses."
 
     def __init__(self, message: str | None = None) -> None:
         # The docstring is the default message, so the first paragraph of every subclass must read as one.
@@ -34,7 +34,7 @@ class Control(BaseException):
 
     def __init__(self, message: str = "", *, _token: object = None) -> None:
         if _token is not Control._make_token:
-            raise TypeError(f"{type(self).__name__} has no public constructor: the engine raises it")
+            raise TypeError(f"{type(self).__name__} has no public constructor: only the engine raises it")
         super().__init__(message)
 
     @classmethod

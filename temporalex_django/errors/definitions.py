@@ -9,7 +9,7 @@ class WorkflowDefinitionError(TemporalexError):
     """The definition of a workflow, activity, phase or policy is wrong."""
 
     code = "workflow_definition"
-    next_step = "Correct what the message lists; it names every problem of the definition at once."
+    next_step = "Correct the problems that the message lists; it lists all problems of the definition."
 
 
 class PayloadError(TemporalexError):
@@ -20,8 +20,8 @@ class PayloadError(TemporalexError):
 
     code = "payload"
     next_step = (
-        "Send what the message asks for, at the path that it names, if it names one. Payloads are JSON-able data, "
-        "dataclasses, msgspec structs, dates, decimals and UUIDs; store what is large elsewhere."
+        "Correct the value, at the path in the message if it names one. A payload can consist of JSON data, "
+        "dataclasses, msgspec structs, dates, decimals and UUIDs; store large values elsewhere."
     )
 
     def __init__(self, message: str | None = None, *, path: str | None = None) -> None:
@@ -44,7 +44,7 @@ class KeyMissing(TemporalexError):
     """
 
     code = "key_missing"
-    next_step = "Give the process the key that the message names; what is waiting for it goes on then."
+    next_step = "Give the process the key that the message names; the work that waits for it then continues."
 
     def __init__(self, key: str = "") -> None:
         super().__init__(f"the payload codec of this process lacks the key {key!r}" if key else None)
@@ -55,14 +55,16 @@ class OutsideWorkflow(TemporalexError):
     """A workflow primitive was called outside a running workflow."""
 
     code = "outside_workflow"
-    next_step = "Call it from `run`, a handler or a branch of a workflow, in tests through `WorkflowEnvironment`."
+    next_step = "Call it from `run`, a handler or a branch of a workflow; in a test, use `WorkflowEnvironment`."
 
 
 class NestingError(TemporalexError):
     """A primitive was called in a place where it is not allowed."""
 
     code = "nesting"
-    next_step = "Move the call to a place where it is allowed; the message names primitive, place and way out."
+    next_step = (
+        "Move the call to a place where it is allowed; the message names the primitive, the place and the alternative."
+    )
 
 
 class DeterminismViolation(TemporalexError):
@@ -90,21 +92,21 @@ class UnknownWorkflow(TemporalexError):
     """No workflow of that name is registered in this process."""
 
     code = "unknown_workflow"
-    next_step = "Check the name; the class must be in `workflows.py` of an installed app, or imported from there."
+    next_step = "Check the name. Define the class in `workflows.py` of an installed app, or import it there."
 
 
 class UnknownVersion(TemporalexError):
-    """The workflow has no version of that number."""
+    """The workflow has no version with that number."""
 
     code = "unknown_version"
-    next_step = "Start a version that the class has."
+    next_step = "Start one of the versions that the class has."
 
 
 class EngineNotFound(TemporalexError):
-    """No engine of that name is running, or the only engine that could be meant is not clear."""
+    """No engine with that name is running, or several are running and the call does not say which one it means."""
 
     code = "engine_not_found"
-    next_step = "Register one engine, or name the one that is meant."
+    next_step = "Register an engine, or pass the name of the one that you mean."
 
 
 class NotConfigured(TemporalexError):
@@ -112,6 +114,6 @@ class NotConfigured(TemporalexError):
 
     code = "not_configured"
     next_step = (
-        "Correct the settings that the message names; or add `temporalex_django` to `INSTALLED_APPS` and call "
+        "Correct the settings that the message names. Or add `temporalex_django` to `INSTALLED_APPS`, call "
         "`django.setup()` in scripts, or use a `WorkflowEnvironment`."
     )

@@ -11,12 +11,12 @@ class UpdateRejected(TemporalexError):
     """The run refused this update: its validator rejected it, or a subclass names another reason.
 
     ``reason`` is the value of the validator's ``Err``, or the text of the exception that it raised. ``accepts`` is
-    None, or names the signals and updates that the run takes now (see ``NotAccepting``). ``path`` names the field of
-    the arguments whose type the handler does not take, such as ``$.quantity``. It is None if no type is the reason.
+    None, or names the signals and updates that the run accepts now (see ``NotAccepting``). ``path`` names the field of
+    the arguments whose type the handler does not accept, such as ``$.quantity``. It is None if no type is the reason.
     """
 
     code = "update_rejected"
-    next_step = "Look at `reason`, which its validator gave. Nothing was changed, the update id is free."
+    next_step = "Read `reason`, which the validator returned. Nothing has changed, and you can use the update id again."
 
     def __init__(
         self, message: str | None = None, *, reason: Any = None, accepts: Any = None, path: str | None = None
@@ -26,10 +26,10 @@ class UpdateRejected(TemporalexError):
 
 
 class NotAccepting(UpdateRejected):
-    """The run takes no update of that name now; ``accepts`` lists the ``signals`` and ``updates`` that it takes."""
+    """The run does not accept that update now; ``accepts`` lists the ``signals`` and ``updates`` that it accepts."""
 
     code = "not_accepting"
-    next_step = "Look at `accepts` for what the run takes now; nothing was changed, the update id is free."
+    next_step = "Read `accepts` for what the run accepts now. Nothing has changed, and you can use the update id again."
 
 
 class RunBlocked(UpdateRejected):
@@ -39,36 +39,36 @@ class RunBlocked(UpdateRejected):
     """
 
     code = "blocked"
-    next_step = "Put right what `reason` names, and send the update again: nothing of it is kept, its id is free."
+    next_step = "Correct what `reason` names, and send the update again. Nothing of it was kept, and its id is free."
 
 
 # A rejection, so that code which sends updates and handles rejections also handles a run that has ended meanwhile.
 class WorkflowClosed(UpdateRejected):
-    """The run is closed and takes no more messages."""
+    """The run is closed and accepts no more messages."""
 
     code = "workflow_closed"
-    next_step = "Nothing can reach this run any more: start a new one."
+    next_step = "Start a new run: this one accepts no more messages."
 
 
 class RunPaused(UpdateRejected):
-    """Somebody paused the run; it takes no updates until it is unpaused."""
+    """Somebody paused the run; it accepts no updates until it is unpaused."""
 
     code = "paused"
-    next_step = "Send it again when the run is unpaused; `describe().paused` says who paused it, when and why."
+    next_step = "Send it again after the run is unpaused; `describe().paused` says who paused it, when and why."
 
 
 class WorkflowSwitchedOff(UpdateRejected):
-    """Somebody switched the workflow class off; until it is on again, its runs stop and take no updates."""
+    """Somebody switched the workflow class off; until it is on again, its runs stop and accept no updates."""
 
     code = "switched_off"
     next_step = "Send it again when the class is on; `temporalex switches` says who switched it off, when and why."
 
 
 class TooManyUpdates(UpdateRejected):
-    """The run has as many waiting updates as the setting ``WAITING_UPDATES`` allows, and takes no more for now."""
+    """The run has as many waiting updates as the setting ``WAITING_UPDATES`` allows, and accepts no more for now."""
 
     code = "too_many_updates"
-    next_step = "Wait a moment and send it again; what keeps the run from its updates is in `describe().waiting_for`."
+    next_step = "Wait a moment and send it again; `describe().waiting_for` shows what the run waits for."
 
 
 class UpdateFailed(TemporalexError):
@@ -80,7 +80,7 @@ class UpdateFailed(TemporalexError):
 
     code = "update_failed"
     next_step = (
-        "Look at the handler's error; the run goes on. With `accepted` false, find `reference` in the log, correct the "
+        "Read the handler's error; the run continues. If `accepted` is false, find `reference` in the log, correct the "
         "validator, and send the update again."
     )
 
@@ -99,7 +99,7 @@ class UpdateFailed(TemporalexError):
 
 
 class UpdateTimeout(TemporalexError):
-    """The update has no outcome in time; ask again with the same ``update_id``.
+    """The update had no outcome in time; ask again with the same ``update_id``.
 
     ``accepted`` is True if the update is in the history and only its outcome is missing. The ``code`` of the instance
     is ``busy`` if the run could not be locked inside the caller's transaction. It is ``unknown`` if the connection to
@@ -109,8 +109,8 @@ class UpdateTimeout(TemporalexError):
 
     code = "update_timeout"
     next_step = (
-        "Ask again with `update_id`; what was accepted is not lost. With code `busy`, ask outside of the "
-        "open transaction. With code `unknown`, it may have been done: send it again with that id alone."
+        "Ask again with the same `update_id`; an accepted update is not lost. With code `busy`, ask outside the "
+        "open transaction. With code `unknown`, it may have run: send it again only with that id."
     )
 
     def __init__(
@@ -133,7 +133,7 @@ class ResultTimeout(TemporalexError):
     """The run has no result yet, and the time to wait for it is over."""
 
     code = "result_timeout"
-    next_step = "Wait longer, or look at `describe()` for what the run waits for."
+    next_step = "Wait longer, or call `describe()` to see what the run waits for."
 
 
 class WorkflowFailed(TemporalexError):
@@ -167,21 +167,21 @@ class WorkflowTerminated(WorkflowFailed):
     """The run was terminated from outside."""
 
     code = "workflow_terminated"
-    next_step = "See the reason; somebody closed it on purpose."
+    next_step = "Read the reason; somebody closed the run on purpose."
 
 
 class WorkflowTimedOut(WorkflowFailed):
     """The run did not end within its timeout."""
 
     code = "workflow_timed_out"
-    next_step = "Give it more time, or find out in its history what it waited for."
+    next_step = "Give it more time, or look in its history for what it waited for."
 
 
 class WorkflowCancelled(TemporalexError):
     """The run was cancelled."""
 
     code = "workflow_cancelled"
-    next_step = "Nothing: somebody asked for it."
+    next_step = "Nothing to do: somebody asked for it."
 
 
 # The one error that counts as raised on purpose: with ``unexpected_error = "block"`` it still fails the run (see
@@ -215,7 +215,7 @@ class UnexpectedError(TemporalexError):
     """Workflow code raised an exception that is not an ``Exception``, for example ``SystemExit``."""
 
     code = "unexpected"
-    next_step = "Correct the code that the message names; the run goes on by itself then."
+    next_step = "Correct the code that the message names; the run then continues by itself."
 
 
 class ActivityFailure(TemporalexError):

@@ -17,7 +17,8 @@ class NondeterminismError(TemporalexError):
 
     code = "nondeterminism"
     next_step = (
-        "Put the code back, or keep the old path for runs in flight with `api.patched()`; the run heals by itself then."
+        "Restore the old code, or keep the old path for open runs with `api.patched()`. The run then continues by "
+        "itself."
     )
 
     def __init__(
@@ -46,7 +47,10 @@ class EngineChanged(TemporalexError):
     """
 
     code = "engine_changed"
-    next_step = "Let such runs end under the version of temporalex_django that started them, or terminate them and start them again."
+    next_step = (
+        "Let these runs end under the version of temporalex_django that started them, or terminate them and start them "
+        "again."
+    )
 
 
 # Neither yes nor no: a refusal would drop the message because of a fault in the authentication backend, so the run
@@ -58,11 +62,11 @@ class JudgingFailed(TemporalexError):
     """
 
     code = "judging_failed"
-    next_step = "Look at the authentication backends, whose error it names; the run is tried again by itself."
+    next_step = "Check the authentication backends: the message has their error. The run is retried automatically."
 
 
 class DeadlockDetected(TemporalexError):
     """Workflow code did not reach a wait within the deadlock timeout."""
 
     code = "deadlock"
-    next_step = "Find the loop by the stack in the log; move computation into an activity."
+    next_step = "Find the loop with the stack in the log, and move the computation into an activity."

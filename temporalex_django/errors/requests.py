@@ -12,7 +12,7 @@ class InvalidId(TemporalexError):
     """The id is not usable: it must be 1 to 200 printable characters without ``/``, and not the id of a run."""
 
     code = "invalid_id"
-    next_step = "Use 1 to 200 printable characters without `/`, and nothing that is the id of a run."
+    next_step = "Use 1 to 200 printable characters without `/`, and not the id of a run."
 
 
 # An id belongs to its message, so that sending it again is safe (see decision 25).
@@ -20,11 +20,11 @@ class MessageIdTaken(InvalidId):
     """Another message of the run has this id: it has a different name, sender or, over REST, body."""
 
     code = "message_id_taken"
-    next_step = "Take an id of its own for each message; the same one is for sending the very same message again."
+    next_step = "Use a new id for each message. Use the same id only to send the very same message again."
 
 
 class AmbiguousId(TemporalexError):
-    """Several workflows used this id, and not exactly one of them has an open run.
+    """Several workflows have used this id, and either none or several of them have an open run.
 
     ``candidates`` holds a dict for each workflow, with ``workflow``, and ``run_id`` and ``status`` of its newest run.
     """
@@ -43,7 +43,7 @@ class WorkflowNotFound(TemporalexError):
     """No run with this id exists."""
 
     code = "workflow_not_found"
-    next_step = "Check the id, and that the transaction that started the run has committed."
+    next_step = "Check the id. Check that the transaction that started the run has committed."
 
 
 class AlreadyRunning(TemporalexError):
@@ -55,8 +55,8 @@ class AlreadyRunning(TemporalexError):
 
     code = "already_running"
     next_step = (
-        "Use the handle of the open run, wait for its end, or start another id. With `pending`, try again "
-        "when the other transaction has ended."
+        "Use the handle of the open run, wait until it ends, or use another id. With `pending`, try again "
+        "after the other transaction has ended."
     )
 
     def __init__(self, message: str | None = None, *, pending: bool = False) -> None:
@@ -73,21 +73,21 @@ class ResumeRefused(TemporalexError):
 
 def no_process(run: str) -> ResumeRefused:
     """Return the error for a run that is not a graph and so takes no requests."""
-    return ResumeRefused(f"{run} is no graph: it has no steps to resume")
+    return ResumeRefused(f"{run} is not a graph: it has no steps to resume")
 
 
 class NotCancellable(TemporalexError):
     """The run cannot be cancelled, because it is closed already."""
 
     code = "not_cancellable"
-    next_step = "Nothing: the run has ended."
+    next_step = "Nothing to do: the run has ended."
 
 
 class UnknownQuery(TemporalexError):
     """The workflow does not answer a query of that name."""
 
     code = "unknown_query"
-    next_step = "Ask one of the queries that the message lists."
+    next_step = "Use one of the queries that the message lists."
 
 
 class UnknownSignal(TemporalexError):
@@ -105,7 +105,7 @@ class QueryFailed(TemporalexError):
     """The function that answers the query raised an exception."""
 
     code = "query_failed"
-    next_step = "Correct the query function; the run is unharmed."
+    next_step = "Correct the query function; the run is not affected."
 
 
 class ActivityNotFound(TemporalexError):
@@ -113,8 +113,8 @@ class ActivityNotFound(TemporalexError):
 
     code = "activity_not_found"
     next_step = (
-        "The activity must be in `activities.py` or `workflows.py` of an installed app of the worker's "
-        "project; deploy it there."
+        "Define the activity in `activities.py` or `workflows.py` of an installed app of the worker's "
+        "project, and deploy it there."
     )
 
 
@@ -127,45 +127,45 @@ class ActionNotPermitted(TemporalexError):
 
 # The people who are excluded come from the whole chain and from the runs behind it (see decision 49).
 class FourEyes(ActionNotPermitted):
-    """A different user has to decide: this one started or forked the run, or decided an earlier approval of it."""
+    """A different user must decide: this one started or forked the run, or decided an earlier approval of it."""
 
     code = "four_eyes"
-    next_step = "Let another user with the role of the step decide."
+    next_step = "Ask a different user who has the role of the step to decide."
 
 
 class HumanTaskNotFound(TemporalexError):
     """The human task does not exist, or this user may not see it."""
 
     code = "human_task_not_found"
-    next_step = "Look into the inbox for what there is to decide; `handle.human_tasks()` gives those of a run."
+    next_step = "Look in the inbox for open decisions; `handle.human_tasks()` returns those of a run."
 
 
 class WorkerNotFound(TemporalexError):
     """The worker does not exist: it has ended, was declared dead, or continues under a new id."""
 
     code = "worker_not_found"
-    next_step = "Look which there are: the list of workers in the admin, or `GET workers/`."
+    next_step = "List the workers in the admin, or with `GET workers/`."
 
 
 class HumanTaskClosed(TemporalexError):
     """The human task is no longer open: the message says who decided what and when, or what happened instead."""
 
     code = "human_task_closed"
-    next_step = "Nothing is left to decide here; look at the run for how it went on. Nothing was done."
+    next_step = "Nothing is left to decide. Look at the run to see how it continued. Nothing was done."
 
 
 class FormChanged(TemporalexError):
-    """The human task has another form now than the one that was filled in."""
+    """The form of the human task has changed since it was filled in."""
 
     code = "form_changed"
-    next_step = "Look at the form of today, and decide again. Nothing was done."
+    next_step = "Open the current form, and decide again. Nothing was done."
 
 
 class HumanTaskClaimed(TemporalexError):
     """Another user has claimed the human task: the message says who, and until when."""
 
     code = "human_task_claimed"
-    next_step = "Ask the one who claimed it to decide or to release it, or wait until the claim ends. Nothing was done."
+    next_step = "Ask the user who claimed it to decide or release it, or wait until the claim ends. Nothing was done."
 
 
 class ActionNotPossible(TemporalexError):
@@ -173,7 +173,7 @@ class ActionNotPossible(TemporalexError):
 
     code = "not_possible"
     next_step = (
-        "Read the reason in the message. Where it is about a run, look at it again: somebody else may have been quicker. "
+        "Read the reason in the message. If it is about a run, look at the run again: somebody may have been quicker. "
         "Nothing was done."
     )
 
@@ -185,7 +185,7 @@ class RunChanged(TemporalexError):
     """
 
     code = "changed"
-    next_step = "Look at the run again, and decide again."
+    next_step = "Look at the run again, and try again if you still want to."
 
     def __init__(self, message: str | None = None, *, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__(message)
@@ -196,4 +196,4 @@ class IdempotencyKeyReused(TemporalexError):
     """The ``Idempotency-Key`` was used for a different request before."""
 
     code = "idempotency_key_reused"
-    next_step = "Take a new key for each request; the same one is for sending the very same request again."
+    next_step = "Use a new key for each request. Use the same key only to send the very same request again."

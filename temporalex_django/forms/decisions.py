@@ -46,7 +46,7 @@ class DecisionForm(TokenForm):
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
     comment = forms.CharField(
         required=False, max_length=_MAX_COMMENT_LENGTH, label=gettext_lazy("Comment"), strip=True,
-        help_text=gettext_lazy("Stands in the history, beside your name."),
+        help_text=gettext_lazy("Recorded in the history with your name."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )  # fmt: skip
     shown = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
@@ -141,7 +141,7 @@ class DelegationForm(forms.Form):
 
     to = forms.CharField(
         max_length=_MAX_NAME_LENGTH, label=gettext_lazy("To"), label_suffix="",
-        help_text=gettext_lazy("The name with which that person signs in."),
+        help_text=gettext_lazy("The username with which that person signs in."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
     )  # fmt: skip
     reason = forms.CharField(

@@ -42,7 +42,7 @@ class JSONBox(forms.CharField):
     widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField tx-json", "spellcheck": "false"})
 
     def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("help_text", _('JSON: "a text" in quotes, 5, true, [1, 2] or {"key": "value"}'))
+        kwargs.setdefault("help_text", _('Enter JSON, such as "a text", 5, true, [1, 2] or {"key": "value"}.'))
         if "initial" in kwargs:
             kwargs["initial"] = json.dumps(kwargs["initial"], ensure_ascii=False, default=str)
         # A loose bound on the text, which indentation and escapes make longer than the payload. The size of the payload
@@ -58,7 +58,7 @@ class JSONBox(forms.CharField):
             return msgspec.json.decode(text.encode("utf-8", "replace"))
         except (msgspec.DecodeError, RecursionError) as exc:
             raise ValidationError(
-                _("That is not JSON: %(why)s. A text stands in double quotes."), params={"why": str(exc)[:200]}
+                _("This is not valid JSON: %(why)s. Put text in double quotes."), params={"why": str(exc)[:200]}
             ) from exc
 
 

@@ -76,7 +76,7 @@ class PayloadForm(TokenForm):
         if self.errors:
             return data
         # The fields check each value alone. Check the payload as a whole, as it is stored and as the code receives it.
-        label = str(_("What is written here"))
+        label = str(_("This value"))
         try:
             self.payload = to_plain_payload(self._build_payload(data), label=label)
             payloads.convert(self.payload, self.annotation, label=label)

@@ -86,10 +86,10 @@ def register(key: str, factory: C) -> C:
     earlier one. Raises ``WorkflowDefinitionError``.
     """
     if not isinstance(key, str) or not key:
-        raise WorkflowDefinitionError(f"a connector needs a key that is a string, not {key!r}")
+        raise WorkflowDefinitionError(f"the key of a connector must be a string, not {key!r}")
     if not callable(factory):
         raise WorkflowDefinitionError(
-            f"connector {key!r}: {factory!r} is neither a class nor a function that gives one"
+            f"connector {key!r}: {factory!r} is neither a class nor a function that returns a connector"
         )
     _factories[key] = factory
     return factory
@@ -118,7 +118,7 @@ def of(config: Any) -> Connector:
     """Return the connector that the config of a step names under ``connector``. Raises ``NotConfigured``."""
     key = config.get("connector") if isinstance(config, Mapping) else getattr(config, "connector", None)
     if not isinstance(key, str):
-        raise NotConfigured("the config of the step names no connector: give it {'connector': 'its key'}")
+        raise NotConfigured("the config of the step names no connector: add {'connector': 'its key'}")
     return get(key)
 
 

@@ -87,8 +87,8 @@ def complete_step(
     size = instance.size + data_size
     if size > limit:
         raise PayloadError(
-            f"{instance.id}: with the data of step {name_of(step)} the context is {size:,} bytes, more than the {limit:,} allowed: "
-            "store it and pass its key"
+            f"{instance.id}: with the data of step {name_of(step)} the context is {size:,} bytes, "
+            f"more than the {limit:,} allowed: store it and pass its key"
         )
     entry = ExecutionEntry(step, event, now, freeze(plain_data))
     bit = 1 << number
@@ -124,7 +124,7 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
     if instance.closed:
         return instance, [], ()
     if not instance.completed >> number & 1:
-        raise TemporalexError(f"{instance.id}: step {name_of(step)} has not completed, so nothing follows on it yet")
+        raise TemporalexError(f"{instance.id}: step {name_of(step)} has not completed, so nothing follows it yet")
     targets = choose_targets(instance, step, event)
     instance, active_numbers = request_targets(instance, targets)
     # Look only at requested steps behind this one: the others do not depend on it. See decision 32.
@@ -189,7 +189,7 @@ def resume_step(
     number = _step_number(instance, step)
     if not instance.waiting >> number & 1:
         raise ResumeRefused(
-            f"{instance.id}: step {name_of(step)} does not wait (waiting: {_step_names(instance, instance.waiting)})"
+            f"{instance.id}: step {name_of(step)} is not waiting (waiting: {_step_names(instance, instance.waiting)})"
         )
     if event not in events_of(step):
         raise ResumeRefused(
@@ -231,7 +231,7 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
             f"{instance.id}: several steps wait for the event {event!r}: {step_names}; name one with step="
         )
     waits = "; ".join(
-        f"{name_of(ref)}: {', '.join(external_events(ref)) or 'its time'}"
+        f"{name_of(ref)}: {', '.join(external_events(ref)) or 'its timer'}"
         for ref in instance.graph.refs(instance.waiting)
     )
     raise ResumeRefused(
@@ -267,7 +267,7 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
     try:
         targets = targets_of(value)
     except ValueError as exc:
-        raise TemporalexError(f"{location} chose what cannot be a target: {exc}") from None
+        raise TemporalexError(f"{location} chose an invalid target: {exc}") from None
     allowed = [target.step for target in clause.targets]
     for target in targets:
         if target.step not in allowed:
@@ -292,7 +292,7 @@ def _update_status(instance: Instance) -> Instance:
 def _step_number(instance: Instance, step: StepRef) -> int:
     number = instance.graph.number.get(step)
     if number is None:
-        raise TemporalexError(f"{instance.id}: {name_of(step)} is no step of {instance.workflow.__name__}")
+        raise TemporalexError(f"{instance.id}: {name_of(step)} is not a step of {instance.workflow.__name__}")
     return number
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise TypeError("the context of a graph is read-only: return what changes with the step's Event")
+    raise TypeError("the context of a graph is read-only: return changes with the step's Event")
 
 
 class Data(dict[str, Any]):

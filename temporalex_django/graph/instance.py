@@ -63,7 +63,7 @@ class Instance:
         Raises ``InvalidId``, ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``.
         """
         if not isinstance(id, str) or not id:
-            raise InvalidId(f"an instance needs an id that is a string, not {id!r}")
+            raise InvalidId(f"the id of an instance must be a string, not {id!r}")
         if not isinstance(getattr(workflow, "_graph", None), Graph):
             raise UnknownWorkflow(f"{id}: {workflow!r} is not a graph workflow")
         if type(version) is not int or version < 1:

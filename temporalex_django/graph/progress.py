@@ -223,7 +223,8 @@ def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str
             return _encode_failure(step, reason)
         case _:
             return {
-                "wrong": f"step {step} returned {_abbreviate(value)}: it must return Event(name, data), Pending() or Err(reason)"
+                "wrong": f"step {step} returned {_abbreviate(value)}: "
+                "it must return Event(name, data), Pending() or Err(reason)"
             }
 
 

@@ -63,7 +63,7 @@ def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender |
     if telemetry is None and not (is_graph and starter):
         return starter or None
     if not is_graph:
-        raise PayloadError(f"{workflow.name} is no graph: its start takes no telemetry")
+        raise PayloadError(f"{workflow.name} is not a graph: its start does not accept telemetry")
     if telemetry is not None and not isinstance(telemetry, Mapping):
         raise PayloadError(f"the telemetry metadata of {workflow.name} must be a mapping, not {telemetry!r}")
     return {"telemetry_metadata": dict(telemetry or {}), **starter}
@@ -99,7 +99,7 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
         return graph.number[step]
 
     if data["status"] not in STATUSES:
-        raise PayloadError(f"{label}: {data['status']!r} is no status")
+        raise PayloadError(f"{label}: {data['status']!r} is not a status")
     log = Log()
     for key, event, at, value in data["entries"]:
         timestamp = datetime.fromisoformat(at) if at else None
@@ -159,9 +159,7 @@ def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str,
         if not new and not live:
             return None
         if new not in graph.by_key:
-            hint = f"map it with --map {key}=NewStep" + (
-                "" if live else f", or leave its data behind with --map {key}="
-            )
+            hint = f"map it with --map {key}=NewStep" + ("" if live else f", or drop its data with --map {key}=")
             raise PayloadError(f"version {target.version} has no step {new or key!r}: {hint}")
         return new
 
@@ -177,7 +175,7 @@ def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str,
     for i in bits(moved_instance.active | moved_instance.waiting | moved_instance.completed):
         for a in bits(graph.before[i] & moved_instance.live):
             raise PayloadError(
-                f"step {graph.keys[i]!r} has begun, and in version {target.version} {graph.keys[a]!r}, which is still to end, comes "
-                "before it"
+                f"step {graph.keys[i]!r} has started, but in version {target.version} it comes after "
+                f"{graph.keys[a]!r}, which has not ended"
             )
     return data

@@ -150,15 +150,15 @@ class WaitForEvent(Step):
 
     def __post_init__(self) -> None:
         if not is_event(self.name):
-            raise WorkflowDefinitionError(f"WaitForEvent: {self.name!r} is not a name of an event")
+            raise WorkflowDefinitionError(f"WaitForEvent: {self.name!r} is not a valid event name")
         if self.timeout is not None:
             if self.name == "timeout":
                 raise WorkflowDefinitionError(
-                    "WaitForEvent: an event named 'timeout' cannot be told from its own timeout"
+                    "WaitForEvent: an event named 'timeout' cannot be distinguished from its own timeout"
                 )
             _check_wait_seconds("WaitForEvent", "timeout", self.timeout)
         elif self.outside:
-            raise WorkflowDefinitionError("WaitForEvent: outside=True is about its timeout, and it has none")
+            raise WorkflowDefinitionError("WaitForEvent: outside=True applies to its timeout, but it has none")
         _check_step_key("WaitForEvent", self.key)
 
     @property
@@ -311,7 +311,10 @@ def not_a_step_text(value: object, expectation: str = "") -> str:
         value_name, usage = f"the Django task {value.module_path}", "calls task.call(...)"  # type: ignore[attr-defined] # by is_task
     if value_name is None:
         return f"{value!r} is not a step{expectation}"
-    return f"{value_name} is not a step: write a Step whose execute {usage} and gives an Event; it is run as an activity itself"
+    return (
+        f"{value_name} is not a step: write a Step whose execute {usage} and returns an Event; "
+        "the step itself runs as an activity"
+    )
 
 
 def class_of(step: StepRef) -> type[Step]:

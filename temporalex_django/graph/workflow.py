@@ -57,7 +57,7 @@ class GraphWorkflow(Workflow, abstract=True):
         if cls.unique is None:
             yield 'unique: a graph needs a business key: unique = Unique(key="orderid")'
         for name in sorted(_RESERVED_ATTRIBUTES & cls.__dict__.keys()):
-            yield f"{name}: this is the library's own in a graph: give the attribute another name"
+            yield f"{name}: graphs reserve this name: rename the attribute"
         graph, problems = validation.build(cls)
         if graph is not None:
             problems = [*cls._prepare(graph)]

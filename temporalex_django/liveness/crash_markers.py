@@ -137,7 +137,7 @@ class CrashMarker:
             # Write the whole file at once. If the file had holes and the disk were full, the first mark would end the
             # process by SIGBUS.
             if os.pwrite(handle, _HEADER.pack(_MAGIC, 0, 0.0).ljust(_SIZE, b"\0"), 0) < _SIZE:
-                raise OSError(errno.ENOSPC, "no room for a marker")
+                raise OSError(errno.ENOSPC, "no space left for a crash marker")
             # The lock needs a handle of its own: a mapping keeps a copy of its handle, and children of a fork inherit
             # that copy.
             lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -276,7 +276,7 @@ def marker_folder() -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{path} is no folder of ours")
+        raise PermissionError(f"{path} is not a folder of this user")
     return path
 
 
@@ -397,14 +397,14 @@ def _read_content(path: str) -> bytes | None:
 def _open_file(path: str, flags: int) -> Iterator[int]:
     """Open a marker of this user and yield its handle. Raises ``OSError`` for anything else."""
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
-        raise PermissionError(f"{path} is no marker of ours")
+        raise PermissionError(f"{path} is not a crash marker of this user")
     # The path comes from the row of a worker, so it is not trusted: no links, no blocking on a pipe, no other user's
     # file.
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
-            raise PermissionError(f"{path} is no marker of ours")
+            raise PermissionError(f"{path} is not a crash marker of this user")
         yield handle
     finally:
         os.close(handle)

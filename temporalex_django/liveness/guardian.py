@@ -87,7 +87,7 @@ class WorkerGuardian:
             if watch_state.observe(
                 heartbeats=heartbeats, stopped=process_state(pid) in {"T", "t"}, now=time.monotonic()
             ):
-                log.error("worker %d is ended: for %g s nothing could interrupt what it runs", pid, watch_state.silent)
+                log.error("killing worker %d: nothing could interrupt its work for %g s", pid, watch_state.silent)
                 # Before the kill, so that the judge of the death finds the reason in the marker.
                 record_end(path, self.limit)
                 with suppress(ProcessLookupError):
@@ -148,7 +148,7 @@ def supervise(
                 _run_with_timeout(_REPORT_TIMEOUT, report_deaths)
             return code if code >= 0 else 128 - code
         if signal_times and time.monotonic() - signal_times[0] > leaves_within:
-            log.error("the worker %d does not end within %g s, killing it", child, leaves_within)
+            log.error("worker %d did not stop within %g s, killing it", child, leaves_within)
             _send_signal(child, signal.SIGKILL)
             signal_times.clear()
         guard.check([child])
@@ -160,7 +160,7 @@ def _run_with_timeout(seconds: float, report_deaths: Callable[[], None]) -> None
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        log.warning("the database did not answer within %g s: the process that finds the worker dead decides", seconds)
+        log.warning("the database did not answer within %g s: another worker will find the death of this one", seconds)
 
 
 def _send_signal(child: int, number: int) -> None:

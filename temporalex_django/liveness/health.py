@@ -77,22 +77,22 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
     if (silent := now - health.wrote_at) > limit:
         dead.append(f"its maintenance has been silent for {silent:.0f} s")
     if health.state in ("working", "draining") and (silent := now - health.looked_at) > limit:
-        dead.append(f"its turns have not come by for {silent:.0f} s")
+        dead.append(f"it has not looked for work for {silent:.0f} s")
     if health.leaves_by and now > health.leaves_by:
-        dead.append("it was told to stop and is still there")
+        dead.append("it was asked to stop and is still running")
     if health.guardian and guardian_at is None:
         dead.append(f"its guardian {health.guardian} is gone")
     elif health.guardian and guardian_at is not None and (silent := now - guardian_at) > limit:
         dead.append(f"its guardian {health.guardian} has been silent for {silent:.0f} s")
     started = health.state != "starting"
     if not started:
-        unready.append("it is starting: it waits for the database, or for its tables")
+        unready.append("it is starting: it is waiting for the database or its tables")
     elif health.lease_until <= now:
-        unready.append("it has no lease: the database does not answer, or it was taken for dead")
+        unready.append("it has no lease: the database does not answer, or it was declared dead")
     if health.state == "draining":
-        unready.append("it is drained: it takes nothing new")
+        unready.append("it is drained: it accepts no new work")
     if health.state == "leaving":
-        unready.append("it was told to stop and finishes what it has in hand")
+        unready.append("it was asked to stop and is finishing its running work")
     return HealthVerdict(started=started, live=not dead, ready=not (dead or unready), problems=(*dead, *unready))
 
 

@@ -160,7 +160,7 @@ def report_deaths(storage: DjangoStorage) -> None:
         recover(storage, Heartbeats())
         judge_abandoned_markers(storage)
     except DatabaseError as exc:
-        log.warning("what a worker died of could not be written: %s", error_line(exc))
+        log.warning("could not record the cause of a worker's death: %s", error_line(exc))
     finally:
         connections[storage.alias].close()
 
@@ -235,8 +235,8 @@ def _declare_dead(
     result.due += due
     result.failed += failed
     log.warning(
-        "a worker %s: %d activities are due again, %d had no attempt left",
-        "died" if left is not None else "did not beat for a lease",
+        "a worker %s: %d activities are due again, %d had no attempts left",
+        "died" if left is not None else "sent no heartbeat for a whole lease",
         due,
         failed,
         extra={"worker": str(row.id)},
@@ -304,15 +304,15 @@ def _recorded_crashes(storage: DjangoStorage, marks: Collection[MarkedWork]) -> 
     return recorded
 
 
-_HINT = "look for a segmentation fault, a memory blow-up or os._exit"
+_HINT = "look for a segmentation fault, running out of memory or os._exit"
 
 
 def _cause_text(ended_after: float) -> str:
     if not ended_after:
         return _HINT
     return (
-        f"the last one was ended by its guardian, because for {ended_after:g} s nothing could interrupt it: look for a loop that catches"
-        " every exception, or for C code that keeps the interpreter to itself, such as a regular expression"
+        f"the guardian killed the last one, because nothing could interrupt it for {ended_after:g} s: look for a loop that "
+        "catches every exception, or for C code that holds the interpreter lock, such as a regular expression"
     )
 
 
@@ -337,9 +337,7 @@ def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after
                 "update temporalex_chain set due_at = %s where id = %s and failed_tries = 0", [due, chain]
             )
         return
-    reason = (
-        f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause_text(ended_after)}"
-    )
+    reason = f"{verdict.crashes} processes in a row died while running the code of this run; {_cause_text(ended_after)}"
     assert isinstance(chain, UUID)
     _store_block(
         storage, chain, rows[0][0], blocked.block_mark(blocked.CRASH, reason, tries=verdict.crashes, now=now), due=None
@@ -354,7 +352,7 @@ def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
-        reason = f"{verdict.crashes} workers ended while they ran it; {_cause_text(ended_after)}"
+        reason = f"{verdict.crashes} workers died while running it; {_cause_text(ended_after)}"
         assert isinstance(task, int)
         if (single := storage.free_background_task(task)) is not None:
             storage.finish_tasks([background_task.killed_result(single, reason)])
@@ -435,7 +433,7 @@ def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str,
             return {}
         args, kwargs = codec().decode(call)
     except Exception as exc:  # noqa: BLE001 - the result is sent in any case, also by a worker that lacks the key
-        log.warning("an activity is lost whose input cannot be read: %s", error_line(exc), extra={"run_id": str(run)})
+        log.warning("the input of a lost activity cannot be read: %s", error_line(exc), extra={"run_id": str(run)})
         return {}
     return {"edited": activity_policy.edited_input(args, kwargs, read, key=activity_policy.derive_key(run, seq, read))}
 
@@ -471,7 +469,7 @@ def _store_block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark
         "update temporalex_chain set failed_tries = %s, due_at = coalesce(%s, deadline) where id = %s",
         [mark["attempt"], due, chain],
     )
-    refusal = error_data(RunBlocked("the run is blocked: what was sent to it was withdrawn", reason=mark["error"]))
+    refusal = error_data(RunBlocked("the run is blocked: the message was withdrawn", reason=mark["error"]))
     storage.sql.execute(
         "update temporalex_message set fresh = false, settled = true, outcome_status = 'rejected', outcome = %s, answered_at = %s"
         " where chain_id = %s and not settled and kind in ('update', %s)",

@@ -26,7 +26,9 @@ from temporalex_django.models import Instance
 def add_user_argument(parser: CommandParser) -> None:
     """Add the option ``--as-user``."""
     parser.add_argument(
-        "--as-user", metavar="NAME", help="do only what this user may do, in their name (default: everything)"
+        "--as-user",
+        metavar="NAME",
+        help="Act as this user, with their permissions only (default: act without restrictions).",
     )
 
 
@@ -38,7 +40,7 @@ def resolve_actor(as_user: str | None) -> Actor:
     user = user_model.objects.filter(**{user_model.USERNAME_FIELD: as_user}).first()
     if user is None:
         text = exit_codes.with_next_step(
-            f"--as-user {quoted(as_user)}: there is no such user", "Write it as they log in."
+            f"--as-user {quoted(as_user)} is not a user", "Give the name that they log in with."
         )
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     return Actor(user=cast("Person", user), source="command")

@@ -51,11 +51,11 @@ output = EnqueuedPrinted
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("--status", choices=STATUSES, help="only these, in the words of django.tasks")
-    parser.add_argument("--queue", metavar="NAME", help="only those of this queue")
-    parser.add_argument("--task", metavar="PATH", help="only those of this function")
+    parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status of django.tasks.")
+    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+    parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
+        "--limit", type=int, metavar="N", help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all)."
     )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
@@ -78,10 +78,13 @@ def handle(
         missing_permissions := [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
     ):
         raise exit_codes.as_command_error(
-            ActionNotPermitted(f"listing Django tasks takes the permission {' and '.join(missing_permissions)}")
+            ActionNotPermitted(
+                f"listing background tasks requires the permission{'s' if len(missing_permissions) > 1 else ''} "
+                f"{' and '.join(missing_permissions)}"
+            )
         )
     if limit is not None and limit < 1:
-        raise exit_codes.usage_error(f"--limit {limit}", "Give a number from 1.")
+        raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
     size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
     sources = (_open_tasks(status, queue, task, size), _finished_tasks(status, queue, task, size))
@@ -106,9 +109,9 @@ def handle(
     if not cells:
         printing.write_line(command, "no tasks")
         return
-    printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED, OR DUE"), cells)
+    printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED OR DUE"), cells)
     if len(outputs) > len(cells):
-        printing.write_line(command, f"there are more than {len(cells):,}: --limit N, or filters")
+        printing.write_line(command, f"More than {len(cells):,} tasks match. Use --limit N or a filter to see others.")
 
 
 def _open_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:

@@ -1,4 +1,4 @@
-"""Do one operation to many runs. Workers process the runs, each in a transaction of its own.
+"""Perform one operation on many runs. Workers process the runs, each in a transaction of its own.
 
 `bulk ACTION` with filters or run ids starts a job. `bulk show` lists jobs and their failures, `bulk stop` stops a job,
 and `bulk resume` continues it.
@@ -80,34 +80,44 @@ output = JobPrinted | Sequence[JobPrinted]
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
+    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, action in _ACTIONS.items():
         _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
-    signal = parsers.add_parser("signal", description="A signal is sent to each of them.", help="Send a signal")
-    signal.add_argument("--signal", required=True, metavar="NAME", help="of the signal")
-    signal.add_argument("--payload", metavar="JSON", help="what goes with it; - reads it from the standard input")
+    signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal")
+    signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
+    signal.add_argument(
+        "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
+    )
     _add_start_arguments(signal, None)
     for name, text, nargs in (
-        ("show", "A job with the runs that failed; without JOB the last ones.", "?"),
-        ("stop", "What was done stays; nothing is done to the other runs until it is resumed.", None),
-        ("resume", "Workers go on with the runs that are left.", None),
+        ("show", "Show a job and its failed runs; without JOB, list the latest jobs.", "?"),
+        ("stop", "Stop a job. Processed runs stay as they are; the others wait until you resume the job.", None),
+        ("resume", "Resume a stopped job with its remaining runs.", None),
     ):
         subparser = parsers.add_parser(name, description=text, help=text)
-        subparser.add_argument("job", metavar="JOB", nargs=nargs, help="its id")
+        subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
         if name != "show":
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
 
 
 def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="these runs, by their run ids")
-    parser.add_argument("--all", action="store_true", help="every run, which no filter narrows")
-    parser.add_argument("--wait", action="store_true", help="until workers are through; 1 when runs failed")
-    parser.add_argument("--token", metavar="TEXT", help="started again with it, it is the same job")
+    parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="Run ids of the runs.")
+    parser.add_argument("--all", action="store_true", help="Select all runs, without a filter.")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="Wait until workers have processed the job; exit with status 1 if a run failed.",
+    )
+    parser.add_argument(
+        "--token",
+        metavar="TEXT",
+        help="Token of the job: if you start it again with the same token, you get the same job.",
+    )
     add_filters(parser)
     if action is None:
-        parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
     else:
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())
@@ -135,7 +145,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
         job = _wait_for_job(command, job) if options["wait"] else job
     _print_job(command, job, actor, json=json)
     if options.get("wait") and job.failed:
-        next_step = f"See why: manage.py temporalex bulk show {job.pk}"
+        next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
         raise CommandError(
             exit_codes.with_next_step(f"{job.failed} of {count_text(job.action, job.total)} failed", next_step),
             returncode=exit_codes.FINDINGS,
@@ -146,7 +156,9 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:
-        raise exit_codes.usage_error("it is not said which runs", "Give filters, run ids, or --all: one of the three.")
+        raise exit_codes.usage_error(
+            "the command needs exactly one selection of runs", "Give filters, run ids, or --all."
+        )
     runs: Any = options["runs"]
     if not runs:
         alias = storage().alias
@@ -161,7 +173,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
         confirmation.confirm(
-            command, f"{_ACTIONS[action_name].effect} Go on, for {_count_text(runs)}?", yes=options["yes"]
+            command, f"{_ACTIONS[action_name].effect} Continue for {_count_text(runs)}?", yes=options["yes"]
         )
     return StartBulk(
         action_name, runs=runs, reason=options["reason"], token=options["token"], by=actor, **inputs
@@ -182,7 +194,7 @@ def _find_job(ref: str, actor: Actor) -> BulkJob:
         job = None
     if job is None:
         text = exit_codes.with_next_step(
-            f"there is no bulk job {printing.escape(ref)}", "See: manage.py temporalex bulk show"
+            f"there is no bulk job {printing.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
         )
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     return job
@@ -208,9 +220,10 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
                 return job
             # Workers may all have stopped meanwhile, and then the job would never end.
             if not live_workers(alias=storage().alias).workflow_versions:
-                text = f"no worker is alive to do it; the job {job.pk} waits"
+                text = f"no live worker can process the job {job.pk}; it waits"
                 raise CommandError(
-                    exit_codes.with_next_step(text, "manage.py temporalex worker"), returncode=exit_codes.TRY_AGAIN
+                    exit_codes.with_next_step(text, "Start one: manage.py temporalex worker"),
+                    returncode=exit_codes.TRY_AGAIN,
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -278,6 +291,6 @@ def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) 
     if job_output.problems:
         printing.print_table(
             command,
-            ("RUN", "WHY NOT"),
+            ("RUN", "REASON"),
             [(_item_label(problem), problem.message or problem.code) for problem in job_output.problems],
         )

@@ -18,8 +18,8 @@ from temporalex_django.management.printing import add_json_argument, escape
 
 def add_run_arguments(parser: CommandParser) -> None:
     """Add the arguments that name a run, with ``--as-user`` and ``--json``."""
-    parser.add_argument("run", metavar="RUN", help="its id (then the newest run of it is meant), or its run id")
-    parser.add_argument("--workflow", metavar="NAME", help="of this class, where several have the id")
+    parser.add_argument("run", metavar="RUN", help="Business id (selects its newest run) or run id.")
+    parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
     people.add_user_argument(parser)
     add_json_argument(parser)
 
@@ -54,12 +54,13 @@ def parse_json(text: str | None, *, option: str) -> Any:
         return json.loads(text, parse_constant=_reject_constant)
     # Hostile or generated JSON may be nested too deep: that is a usage error as well.
     except (ValueError, RecursionError) as exc:
-        reason = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
+        reason = "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
         raise usage_error(
-            f"{option} {escape(text[:60])} is no JSON: {escape(reason)}",
-            f"""Quote it for the shell: {option} '{{"a": 1}}'; a text is '"text"'; {option} - reads it from the input.""",
+            f"{option} {escape(text[:60])} is not valid JSON: {escape(reason)}",
+            f"""Quote it for the shell: {option} '{{"a": 1}}'. Write a string as '"text"'. """
+            f"{option} - reads standard input.",
         ) from exc
 
 
 def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

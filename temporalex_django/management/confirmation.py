@@ -14,7 +14,9 @@ _YES_ANSWERS = {"y", "yes"}
 
 def add_yes_argument(parser: CommandParser) -> None:
     """Add the option ``--yes``, which answers the question in advance."""
-    parser.add_argument("--yes", action="store_true", help="do it without a question; without a terminal none is asked")
+    parser.add_argument(
+        "--yes", action="store_true", help="Skip the confirmation prompt. Without a terminal there is none."
+    )
 
 
 def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
@@ -30,5 +32,5 @@ def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
     command.stderr.flush()
     if sys.stdin.readline().strip().lower() not in _YES_ANSWERS:
         raise CommandError(
-            exit_codes.with_next_step("nothing was done", "Answer y, or give --yes."), returncode=exit_codes.FINDINGS
+            exit_codes.with_next_step("nothing was done", "Answer y, or use --yes."), returncode=exit_codes.FINDINGS
         )

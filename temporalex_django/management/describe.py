@@ -37,7 +37,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
     row = runs.filter(pk=target.selected_run_id).first()
     if row is None:  # it was deleted after it was found
-        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
     redactor = redactor_for(actor.user, row)
     # Recorded before anything is printed: a reader who stops the output has read it, too.
     if redactor.shows_payloads:
@@ -68,7 +68,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
     run = run_output.run
     return [
         ("Run", run.id),
-        ("Stands", run_output.summary.text),
+        ("Summary", run_output.summary.text),
         ("Class", f"{run.workflow} (version {run.version})"),
         ("Status", run.status),
         ("Run id", run.run_id),
@@ -77,7 +77,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
         ("Created", printing.format_local_time(run_output.created_at)),
         ("Started", printing.format_local_time(run.started_at)),
         ("Closed", printing.format_local_time(run.closed_at)),
-        ("Waits for", ", ".join(run.waiting_for)),
+        ("Waiting for", ", ".join(run.waiting_for)),
         ("Search attributes", ", ".join(f"{name}={attribute}" for name, attribute in run.search_attributes.items())),
         ("Tags", ", ".join(run.tags)),
         ("Signals", ", ".join(run.accepts.get("signals", ()))),

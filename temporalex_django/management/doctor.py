@@ -1,4 +1,4 @@
-"""Say why nothing happens: what is wrong with the project and its runs, likeliest first, with the next step.
+"""Explain why nothing happens: what is wrong with the project and its runs, likeliest first, with the next step.
 
 `doctor RUN` diagnoses one run. `doctor --deploy` compares what open runs need with the code of this process.
 """
@@ -56,23 +56,24 @@ output = DoctorSaid
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="this run alone: its id, or its run id")
-    parser.add_argument("--workflow", metavar="NAME", help="of this class, where several have the id")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="Diagnose only this run: business id or run id.")
+    parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
     parser.add_argument(
         "--deploy",
         action="store_true",
-        help="compare what open runs hold with the code that is here; 1 when it lacks some",
+        help="Compare what open runs need with the code of this process; "
+        "exit with status 1 if the code lacks something.",
     )
     parser.add_argument(
         "--sample",
         type=int,
         metavar="N",
-        help=f"with --deploy: replay so many runs of each version (default: {_DEFAULT_SAMPLE})",
+        help=f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="with --deploy: 1 as well where an input of an activity or a child differs from a history",
+        help="With --deploy: also exit with status 1 if an input of an activity or a child differs from a history.",
     )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
@@ -92,10 +93,10 @@ def handle(
 ) -> None:
     """Print the diagnoses. Reads only. Exit status 1 if an error was found."""
     if workflow is not None and run is None:
-        raise exit_codes.usage_error("--workflow without RUN", "Name the run, too: doctor RUN --workflow NAME.")
+        raise exit_codes.usage_error("--workflow requires RUN", "Name the run as well: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
-        next_step = "Write: doctor, doctor RUN, or doctor --deploy [--sample N] [--strict]."
-        raise exit_codes.usage_error("that does not go together", next_step)
+        next_step = "Write doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
+        raise exit_codes.usage_error("these arguments are not valid together", next_step)
     if deploy:
         report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
     elif run is not None:
@@ -109,7 +110,7 @@ def handle(
         _print_report(command, report)
     # After the report, so that a pipeline stops but its log says why.
     if not report.well:
-        raise CommandError("something is wrong: see above", returncode=exit_codes.FINDINGS)
+        raise CommandError("doctor found errors: see above", returncode=exit_codes.FINDINGS)
 
 
 def _diagnose_project(as_user: str | None) -> DoctorSaid:
@@ -143,7 +144,7 @@ def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, 
 def _diagnose_run(pk: Any, actor: Actor) -> DoctorSaid:
     row = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain").filter(pk=pk).first()
     if row is None:
-        raise WorkflowNotFound("the run is gone")
+        raise WorkflowNotFound("the run no longer exists")
     run_output = _run_output(row, summarize_run(row, redactor=redactor_for(actor.user, row)))
     return DoctorSaid(well=run_output.found.severity != "error", findings=(), runs=[run_output])
 

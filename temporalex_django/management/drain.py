@@ -1,4 +1,4 @@
-"""Drain a worker from any machine: it finishes the work that it has, takes nothing new, and stays until it is ended."""
+"""Drain a worker from any machine: it finishes its work, accepts nothing new, and keeps running until you stop it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.management import printing
 class WorkerDrained:
     """A worker.
 
-    ``drained_at`` is the time since which it takes nothing new; null if it takes work.
+    ``drained_at`` is the time since which it accepts nothing new; null if it accepts work.
     """
 
     worker: str
@@ -41,8 +41,10 @@ class DrainCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the worker, the reason, ``--as-user`` and ``--json``."""
-        parser.add_argument("worker", metavar="WORKER", help="its id: health, GET workers/ and the admin have it")
-        parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+        parser.add_argument(
+            "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
+        )
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
         people.add_user_argument(parser)
         printing.add_json_argument(parser)
 
@@ -62,9 +64,9 @@ class DrainCommand:
 
 COMMANDS = {
     "drain": DrainCommand(
-        DrainWorker, __doc__ or "", "it takes nothing new within a moment; undrain has it take work again"
+        DrainWorker, __doc__ or "", "it stops accepting work within a moment; undrain lets it accept work again"
     ),
     "undrain": DrainCommand(
-        UndrainWorker, "Have a drained worker take work again.", "it takes work again within a moment"
+        UndrainWorker, "Let a drained worker accept work again.", "it accepts work again within a moment"
     ),
 }

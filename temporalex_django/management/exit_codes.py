@@ -31,13 +31,13 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 #: The meaning of each status, for people; ``docs/reference/commands.md`` is made from these texts.
 MEANINGS = {
     0: "done",
-    FINDINGS: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed, a question that was not answered with yes, work that a burst of a worker left",
-    USAGE_ERROR: "the command line is wrong: an argument, JSON, a filter, an id",
-    NOT_FOUND: "no such run, class, version, query, signal or user; or an id that several classes used",
-    NOT_PERMITTED: "`--as-user` may not do that",
-    REFUSED: "the run or its code does not take it as it stands: closed, paused, refused by a validator, failed in a handler",
-    TRY_AGAIN: "no answer in time, or the run is busy: try it again",
-    NOT_SET_UP: "settings, tables or database: see `doctor`",
+    FINDINGS: "findings, or work left undone: errors that `doctor` found, histories that do not match the code, failed runs of a bulk job, a confirmation prompt that was not answered with yes, work that remained after `worker --burst`",
+    USAGE_ERROR: "the command line is not valid: an argument, JSON, a filter, an id",
+    NOT_FOUND: "no such run, class, version, query, signal or user; or several classes have used the id",
+    NOT_PERMITTED: "the user of `--as-user` does not have the permission",
+    REFUSED: "the run or its code refused it in its present state: the run is closed or paused, a validator rejected it, or a handler failed",
+    TRY_AGAIN: "no answer in time, or the run is busy: try again",
+    NOT_SET_UP: "settings, tables or database are not set up: see `doctor`",
     INTERRUPTED: "interrupted (Ctrl-C)",
     PIPE_CLOSED: "the reader of the output closed it (`| head`)",
 }
@@ -64,11 +64,11 @@ _CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
 #: Next steps for errors whose own advice is for code and has another name on the command line.
 _NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
     errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
-    errors.WorkflowNotFound: "Look for it: manage.py temporalex list --id-prefix …",
-    errors.WorkerNotFound: "Look which there are: manage.py temporalex health, on its machine, or the list of workers in the admin.",
-    errors.HumanTaskNotFound: "Look for it: manage.py temporalex tasks list",
+    errors.WorkflowNotFound: "Search for it: manage.py temporalex list --id-prefix …",
+    errors.WorkerNotFound: "List the workers: manage.py temporalex health, on its machine, or the admin.",
+    errors.HumanTaskNotFound: "Search for it: manage.py temporalex tasks list",
     errors.UnknownWorkflow: "Check the name; its class must be in workflows.py of an installed app.",
-    errors.ActionNotPermitted: "Give that user the permission, or name another one with --as-user.",
+    errors.ActionNotPermitted: "Give that user the permission, or name another user with --as-user.",
 }
 
 
@@ -79,7 +79,7 @@ def as_command_error(exc: errors.TemporalexError) -> CommandError:
     text = escape(" ".join(str(exc).split()))
     next_step = _NEXT_STEPS.get(type(exc), exc.next_step)
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
-        next_step = f"Ask for its answer with --message-id {escape(exc.update_id)}: it acts once."
+        next_step = f"To get its answer, send it again with --message-id {escape(exc.update_id)}: it runs only once."
     return CommandError(with_next_step(text, next_step), returncode=status)
 
 
@@ -106,7 +106,9 @@ def exit_on_errors(command: BaseCommand) -> Iterator[None]:
         raise as_command_error(exc) from exc
     except DatabaseError as exc:
         first_line = escape((str(exc).splitlines() or [type(exc).__name__])[0])
-        text = with_next_step(f"the database cannot be used: {first_line}", "Ask for more: manage.py temporalex doctor")
+        text = with_next_step(
+            f"the database cannot be used: {first_line}", "For details, run: manage.py temporalex doctor"
+        )
         raise CommandError(text, returncode=NOT_SET_UP) from exc
     except KeyboardInterrupt:
         # No message: the person who pressed Ctrl-C knows.

@@ -44,11 +44,13 @@ output = HistoryWritten
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="ids of workflows (all their runs) or of runs")
-    parser.add_argument("--workflow", metavar="NAME", help="every run of this workflow")
-    parser.add_argument("--open", action="store_true", help="only runs that are open")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
+    parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
+    parser.add_argument("--open", action="store_true", help="Only open runs.")
     people.add_user_argument(parser)
-    parser.add_argument("--output", metavar="FOLDER", default=".", help="where the files go (default: here)")
+    parser.add_argument(
+        "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
+    )
     printing.add_json_argument(parser)
 
 
@@ -68,7 +70,7 @@ def handle(
     Raises ``CommandError`` if no run matches, and for a user who may not see payloads.
     """
     if not ids and workflow is None:
-        raise exit_codes.usage_error("it is not said which runs", "Give ids of workflows or runs, or --workflow NAME.")
+        raise exit_codes.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
     actor = people.resolve_actor(as_user)
     runs = people.visible_runs(actor).filter(started_at__isnull=False)
     if ids:
@@ -90,7 +92,7 @@ def handle(
             if json:
                 printing.print_json_line(command, history_output)
     if not count:
-        text = exit_codes.with_next_step("no run with a history matches", "Look for it: manage.py temporalex list")
+        text = exit_codes.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     if not json:
         printing.write_line(
@@ -112,7 +114,7 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
             file.write(json_file.dump(events))
     except OSError as exc:
         raise exit_codes.usage_error(
-            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Name another --output."
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
     return HistoryWritten(
         id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)

@@ -20,9 +20,11 @@ _DEST_PREFIX = "filter_"
 
 def add_filters(parser: CommandParser) -> None:
     """Add an option for each filter."""
-    group = parser.add_argument_group("filters", "all of them must hold")
+    group = parser.add_argument_group("filters", "A run must match all of them.")
     for name, run_filter in _filter_class().base_filters.items():
-        help_text = run_filter.extra.get("help_text") or ("an ISO time" if name.endswith(("_after", "_before")) else "")
+        help_text = run_filter.extra.get("help_text") or (
+            "An ISO 8601 time." if name.endswith(("_after", "_before")) else ""
+        )
         # A prefix keeps filters apart from other options of a command, such as an input of the same name.
         group.add_argument(
             _option_name(name), dest=f"{_DEST_PREFIX}{name}", metavar="VALUE", help=str(help_text).replace("%", "%%")
@@ -48,12 +50,15 @@ def apply_filters(runs: QuerySet[Instance], filters: Mapping[str, str]) -> Query
     for name, value in filters.items():
         # Databases refuse some control characters in parameters.
         if not value.isprintable():
-            raise usage_error(f"{_option_name(name)} {escape(value)} is no value", "Printable characters only.")
+            raise usage_error(
+                f"{_option_name(name)} {escape(value)} contains unprintable characters",
+                "Use printable characters only.",
+            )
     form = _filter_class()(data=filters, queryset=runs)
     if not form.is_valid():
         # One error is enough: the person corrects the command line one option at a time.
         name, messages = next(iter(form.errors.items()))
-        next_step = f"There are: {', '.join(Status.values)}." if name == "status" else f"Write: {_example(name)}."
+        next_step = f"Use one of: {', '.join(Status.values)}." if name == "status" else f"Write: {_example(name)}."
         raise usage_error(
             f"{_option_name(name)} {escape(filters[name])}: {escape(' '.join(map(str, messages)))}", next_step
         )

@@ -77,12 +77,17 @@ output = GraphDrawn
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("name", metavar="NAME", help="name of the workflow")
-    parser.add_argument("--format", choices=[*render.FORMATS, "svg"], default="mermaid", help="default: mermaid")
-    parser.add_argument("--id", metavar="ID", help="a run: its id, business value, or run id")
-    parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
+    parser.add_argument("name", metavar="NAME", help="Name of the workflow.")
+    parser.add_argument(
+        "--format",
+        choices=[*render.FORMATS, "svg"],
+        default="mermaid",
+        help="Format of the drawing (default: mermaid).",
+    )
+    parser.add_argument("--id", metavar="ID", help="A run: its business id, business value or run id.")
+    parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
     people.add_user_argument(parser)
-    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
     printing.add_json_argument(parser)
 
 
@@ -113,8 +118,8 @@ def handle(
         instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
         cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
-        problem = f"{printing.escape(name)} is no graph workflow: there is nothing to draw"
-        raise CommandError(exit_codes.with_next_step(problem, "Name a graph."), returncode=exit_codes.REFUSED)
+        problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
+        raise CommandError(exit_codes.with_next_step(problem, "Name a graph workflow."), returncode=exit_codes.REFUSED)
     graph = cls._require_graph()
     text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
     if output is not None:
@@ -156,7 +161,7 @@ def _write_file(text: str, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise exit_codes.usage_error(
-            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Name another --output."
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
 
 
@@ -179,8 +184,8 @@ def render_svg(text: str) -> str:
     program = shutil.which("d2", path=str(Path(sys.executable).parent)) or shutil.which("d2")
     if program is None:
         raise CommandError(
-            "SVG is drawn by the program d2: pip install 'temporalex-django[draw]'. "
-            "The formats mermaid and dot need nothing",
+            "The format svg requires the program d2: pip install 'temporalex-django[draw]'. "
+            "The formats mermaid and dot do not.",
             returncode=exit_codes.NOT_SET_UP,
         )
     process = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
@@ -192,5 +197,5 @@ def render_svg(text: str) -> str:
         check=False,
     )
     if process.returncode:
-        raise CommandError(f"d2 could not draw it: {printing.escape(process.stderr.strip())}")
+        raise CommandError(f"d2 could not draw the graph: {printing.escape(process.stderr.strip())}")
     return process.stdout

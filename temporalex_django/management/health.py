@@ -67,9 +67,12 @@ def add_arguments(parser: CommandParser) -> None:
         "--check",
         choices=get_args(Check),
         default="ready",
-        help="started: it has registered; live: its turns, maintenance and guardian go on; ready: it has a lease and takes work, too (the default)",
+        help="started: the worker has registered; live: its turns, maintenance and guardian make progress; "
+        "ready: it also has a lease and accepts work (default).",
     )
-    parser.add_argument("--pid", type=int, metavar="PID", help="of this worker alone: its pid, or that of its guardian")
+    parser.add_argument(
+        "--pid", type=int, metavar="PID", help="Check only this worker: its pid, or that of its guardian."
+    )
     printing.add_json_argument(parser)
 
 
@@ -100,14 +103,14 @@ def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, *
 
 def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:
     if not outputs:
-        text = "no worker is there that works on this database under this user"
+        text = "no worker of this user runs on this database"
         return exit_codes.with_next_step(
-            text, "Start one: manage.py temporalex worker; ask on its machine, as the user it runs as."
+            text, "Start one: manage.py temporalex worker. Check a worker on its machine, as its user."
         )
     failing = [worker_output for worker_output in outputs if not getattr(worker_output, check)]
-    text = f"{len(failing)} of {len(outputs)} workers: not {check}"
+    text = f"{len(failing)} of {len(outputs)} workers {'is' if len(failing) == 1 else 'are'} not {check}"
     return exit_codes.with_next_step(
-        text, "See above; the log of the worker says more, and manage.py temporalex doctor of the database."
+        text, "See above. For more, read the log of the worker, or check the database: manage.py temporalex doctor"
     )
 
 

@@ -58,7 +58,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     if cells:
         printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
     else:
-        printing.write_line(command, "no history yet: no worker has taken it up")
+        printing.write_line(command, "no history yet: no worker has picked up the run")
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:

@@ -37,10 +37,11 @@ def add_arguments(parser: CommandParser) -> None:
         "--order",
         default=NEWEST_FIRST,
         metavar="ORDER",
-        help=f"{', '.join(ORDERS)} (default: {NEWEST_FIRST}); write --order={NEWEST_FIRST} with a minus",
+        help=f"Order of the list: {', '.join(ORDERS)} (default: {NEWEST_FIRST}). "
+        f"Write a minus as --order={NEWEST_FIRST}.",
     )
     parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
+        "--limit", type=int, metavar="N", help=f"Print at most N runs (default: {_DEFAULT_LIMIT}; with --json, all)."
     )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
@@ -51,9 +52,9 @@ def handle(
 ) -> None:
     """Print the runs. Reads pages of 500 by key, with at most four statements each."""
     if limit is not None and limit < 1:
-        raise usage_error(f"--limit {limit}", "Give a number from 1.")
+        raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     if order not in ORDERS:
-        raise usage_error(f"--order {printing.escape(order)}", f"There are: {', '.join(ORDERS)}.")
+        raise usage_error(f"--order {printing.escape(order)} is not an order", f"Use one of: {', '.join(ORDERS)}.")
     actor = people.resolve_actor(as_user)
     runs = (
         apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS).select_related("chain")
@@ -72,11 +73,13 @@ def handle(
             (run_output.id, run_output.workflow, run_output.status, run_output.summary.text)
             for run_output in printed_outputs
         ]
-        printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "WHERE IT STANDS"), cells)
+        printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "SUMMARY"), cells)
     if not outputs:
         printing.write_line(command, "no runs")
     elif len(outputs) > len(printed_outputs):
-        printing.write_line(command, f"there are more than {len(printed_outputs):,}: --limit N, or filters")
+        printing.write_line(
+            command, f"More than {len(printed_outputs):,} runs match. Use --limit N or a filter to see others."
+        )
 
 
 def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:

@@ -2,8 +2,8 @@
 
 `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
 
-Prints for each run if it moves, and why not. Name steps by their classes or by their keys. `--map Old=` drops the data
-of a step that has ended.
+Prints for each run whether it moves, and if not, why. Name steps by their classes or by their keys. `--map Old=`
+drops the data of a step that has ended.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ output = RunsMoved
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
-    parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION")
-    parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION")
-    parser.add_argument("--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="a renamed step")
+    parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
+    parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION", help="Present version.")
+    parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
+    parser.add_argument(
+        "--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="A renamed step (can be repeated)."
+    )
     people.add_user_argument(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
-    parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
+    parser.add_argument("--dry-run", action="store_true", help="Report what would happen, and change nothing.")
+    parser.add_argument("--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500).")
     printing.add_json_argument(parser)
 
 
@@ -69,7 +71,7 @@ def handle(
     Raises ``CommandError`` if a version is not in the code, and if runs were not moved.
     """
     if batch < 1:
-        raise exit_codes.usage_error(f"--batch {batch}", "Give a number from 1.")
+        raise exit_codes.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
     old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
     # Both classes and the mapping are checked before the first run is moved.
     mapping = _parse_mapping(names, old_class, new_class)
@@ -88,7 +90,7 @@ def handle(
             verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
             verdicts.append(verdict)
             if not json:
-                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
+                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
                 printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
     unmoved = [verdict for verdict in verdicts if not verdict.moves]
     if json:
@@ -98,14 +100,14 @@ def handle(
         printing.write_line(command, moved_text)
     # A pipeline must notice that the old version is still in use.
     if unmoved:
-        text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "See above why.")
+        text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "The reasons are listed above.")
         raise CommandError(text, returncode=exit_codes.FINDINGS)
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
     versioned_class = workflows.find(flow)
     if not versioned_class.is_versioned():
-        raise UnknownWorkflow(f"{flow} is no versioned workflow: it has one class for all its runs")
+        raise UnknownWorkflow(f"{flow} is not a versioned workflow: all its runs use one class")
     return versioned_class.resolve_version(version)[1]
 
 
@@ -114,7 +116,7 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
     for text in pairs:
         old, equals, new = text.partition("=")
         if not equals or not old:
-            raise exit_codes.usage_error(f"--map {printing.escape(text)} is no pair", "Write OldStep=NewStep.")
+            raise exit_codes.usage_error(f"--map {printing.escape(text)} is not a pair", "Write OldStep=NewStep.")
         mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
     return mapping
 
@@ -127,5 +129,5 @@ def _step_key(name: str, cls: type[Workflow]) -> str:
             return key_of(step)
     step_names = ", ".join(map(name_of, steps)) or "none"
     raise exit_codes.usage_error(
-        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"It has: {step_names}."
+        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"Its steps: {step_names}."
     )

@@ -54,7 +54,7 @@ class OperatorCommand:
                 "seq",
                 metavar="SEQ",
                 type=int,
-                help=f"number of the {self.action.target_kind}: describe and history have it",
+                help=f"Number of the {self.action.target_kind}, as shown by describe and history.",
             )
         add_input_arguments(parser, self.action)
         if self.action.destructive:
@@ -83,7 +83,7 @@ class OperatorCommand:
         action = self.action(target, reason=reason, seq=seq, by=actor, **input_values(options, self.action))
         if self.action.destructive:
             effect = self.action.effect_text(target.row)
-            confirmation.confirm(command, f"{effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
+            confirmation.confirm(command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes)
         outcome = action.execute()
         new_run_id = (
             # An action that creates a run returns it, or its id.
@@ -106,7 +106,7 @@ class OperatorCommand:
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
     """Add ``--reason``, and an option for each input of an action."""
-    parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
     _add_options(parser, action.inputs)
 
 
@@ -123,9 +123,8 @@ def add_selector_arguments(
 def _add_options(parser: CommandParser, inputs: Iterable[Input]) -> None:
     for action_input in inputs:
         option, dest = f"--{action_input.name.replace('_', '-')}", f"{_DEST_PREFIX}{action_input.name}"
-        help_text = ". ".join(
-            str(text).rstrip(".") for text in (action_input.label, action_input.help) if text
-        ).replace("%", "%%")
+        texts = [str(text).rstrip(".") for text in (action_input.label, action_input.help) if text]
+        help_text = " ".join(f"{text}." for text in texts).replace("%", "%%")
         if action_input.kind is bool:
             # None and not False without the option: only the inputs on the command line reach the action.
             parser.add_argument(option, dest=dest, action="store_true", default=None, help=help_text)

@@ -25,7 +25,7 @@ ReportProgress = Callable[..., None]
 
 def add_json_argument(parser: CommandParser) -> None:
     """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
 def escape(text: object) -> str:

@@ -1,4 +1,4 @@
-"""Ask a run a question, which its published state answers."""
+"""Query a run: its published state gives the answer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ output = QueryAnswered
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="of the query; __describe and __accepts are there for every class")
+    parser.add_argument("name", metavar="NAME", help="Name of the query. Every class has __describe and __accepts.")
     parser.add_argument(
-        "--args", dest="arguments", metavar="JSON", help="what it is asked with; - reads it from the standard input"
+        "--args",
+        dest="arguments",
+        metavar="JSON",
+        help="Arguments of the query, as JSON; use - to read them from standard input.",
     )
 
 

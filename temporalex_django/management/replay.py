@@ -1,6 +1,6 @@
 """Replay recorded histories with the present code: the check before a deploy.
 
-Reads only. Exit status 1 if a history does not fit the code.
+Reads only. Exit status 1 if a history does not match the code.
 """
 
 from __future__ import annotations
@@ -116,22 +116,23 @@ _CHUNK_SIZE = 20
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument(
-        "--workflow", action="append", metavar="NAME", help="only runs of this workflow (may be repeated)"
+        "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
     )
-    parser.add_argument("--open", action="store_true", help="only runs that are open")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many runs, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--open", action="store_true", help="Only open runs.")
+    parser.add_argument("--sample", type=int, metavar="N", help="Replay only N runs, chosen at random.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
     parser.add_argument(
         "--file",
         action="append",
         metavar="PATH",
-        help="a history file, or a folder of them, instead of the database (may be repeated)",
+        help="A history file, or a folder of them, to replay instead of the database (can be repeated).",
     )
-    parser.add_argument("--processes", type=int, help="at most so many (default: one a processor)")
+    parser.add_argument("--processes", type=int, help="Use at most this many processes (default: one per processor).")
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="fail where an input of an activity or a child differs, too; without it they are listed",
+        help="Also fail if an input of an activity or a child differs; "
+        "without this option, differences are only listed.",
     )
     printing.add_json_argument(parser)
 
@@ -152,7 +153,7 @@ def handle(
     ``CommandError`` (exit status 1) if a history does not fit, or cannot be used.
     """
     if sample is not None and sample < 1:
-        raise exit_codes.usage_error(f"--sample {sample}", "Give a number from 1.")
+        raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
     replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = replay_runs
     if file:
         runs: list[Any] = [str(path) for path in _history_files(file)]
@@ -173,7 +174,7 @@ def handle(
             checked_count += batch.histories
             findings += batch.findings
             differences += batch.differences
-            report_progress(checked_count, len(runs), f", {len(findings):,} do not fit")
+            report_progress(checked_count, len(runs), f", {len(findings):,} do not match")
     report = HistoriesReplayed(
         checked=checked_count,
         clean=checked_count - len(findings),
@@ -185,13 +186,13 @@ def handle(
     else:
         _print_report(command, report)
     if findings:
-        text = f"{len(findings)} of {checked_count} histories do not fit the code"
-        next_step = "Put the code right, or make a new version of it."
+        text = f"{len(findings)} of {checked_count} histories do not match the code"
+        next_step = "Fix the code, or create a new version of it."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
     if strict and (
         input_differences := [difference for difference in report.differences if difference.kind == "input"]
     ):
-        text = f"the code gives another input than {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories have"
+        text = f"the code gives other inputs than those in {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories"
         next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
 
@@ -225,7 +226,7 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
             history_file = json_file.load(Path(path).read_bytes(), source=path)
             if only and history_file.workflow not in only:
                 raise PayloadError(
-                    f"{path}: event 1 is of the workflow {history_file.workflow}, not of {', '.join(only)}"
+                    f"{path}: event 1 belongs to the workflow {history_file.workflow}, not to {', '.join(only)}"
                 )
         # One unusable file is a finding, and the others are still replayed.
         except (TemporalexError, OSError) as exc:
@@ -299,9 +300,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, names):
         if not path.exists():
-            raise exit_codes.usage_error(
-                f"--file {printing.escape(path)}: there is no such file", "Name a file or a folder."
-            )
+            raise exit_codes.usage_error(f"--file {printing.escape(path)} does not exist", "Name a file or a folder.")
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return files
 
@@ -358,11 +357,11 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
     for difference in report.differences:
         location = f" ({difference.file}:{difference.line})" if difference.file else ""
         problem = (
-            f"another {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
+            f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
         )
         printing.write_line(
             command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
-    text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not fit the code"
+    text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not match the code"
     differences_text = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
     printing.write_line(command, f"{text}{differences_text}")

@@ -17,9 +17,11 @@ output = GraphResumed
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
-    parser.add_argument("event", metavar="EVENT", help="what happened: approved, say")
-    parser.add_argument("--step", metavar="KEY", help="which step, where several wait for it")
-    parser.add_argument("--data", metavar="JSON", help="what goes with it; - reads it from the standard input")
+    parser.add_argument("event", metavar="EVENT", help="What happened, such as approved.")
+    parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
+    parser.add_argument(
+        "--data", metavar="JSON", help="Data of the event, as JSON; use - to read it from standard input."
+    )
 
 
 def handle(
@@ -42,4 +44,4 @@ def handle(
     if json:
         printing.print_json(command, GraphResumed(**run_fields(target), event=event))
     else:
-        printing.write_line(command, f"{target.workflow} {target.workflow_id} goes on with {event}")
+        printing.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")

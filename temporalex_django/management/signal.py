@@ -17,9 +17,15 @@ output = SignalSent
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="of the signal")
-    parser.add_argument("--payload", metavar="JSON", help="what goes with it; - reads it from the standard input")
-    parser.add_argument("--message-id", metavar="ID", help="sent again with it, it is not sent twice")
+    parser.add_argument("name", metavar="NAME", help="Name of the signal.")
+    parser.add_argument(
+        "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
+    )
+    parser.add_argument(
+        "--message-id",
+        metavar="ID",
+        help="Id of the message: a signal that you send again with the same id counts once.",
+    )
 
 
 def handle(

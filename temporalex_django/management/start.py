@@ -24,22 +24,33 @@ output = RunNamed
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
+    parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
     parser.add_argument(
-        "--args", dest="arguments", metavar="JSON", help="what run() is given; - reads it from the standard input"
+        "--args",
+        dest="arguments",
+        metavar="JSON",
+        help="Arguments of run(), as JSON; use - to read them from standard input.",
     )
-    parser.add_argument("--id", metavar="ID", help="its business id (default: one is made up)")
-    parser.add_argument("--value", metavar="VALUE", help="what the id is made of, for a class with `unique`")
-    parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
-    parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="the object that it is about")
+    parser.add_argument("--id", metavar="ID", help="Business id of the run (default: generated).")
+    parser.add_argument(
+        "--value", metavar="VALUE", help="Value from which the business id is made, for a class with `unique`."
+    )
+    parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
+    parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="Object that the run is about.")
     parser.add_argument(
         "--attribute",
         dest="attributes",
         metavar="NAME=VALUE",
         action="append",
-        help="a search attribute that the class declares; once for each",
+        help="A search attribute that the class declares (can be repeated).",
     )
-    parser.add_argument("--tag", dest="tags", metavar="TAG", action="append", help="beside those of the class")
+    parser.add_argument(
+        "--tag",
+        dest="tags",
+        metavar="TAG",
+        action="append",
+        help="A tag in addition to those of the class (can be repeated).",
+    )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -88,7 +99,7 @@ def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise usage_error(f"--attribute {printing.escape(text)} is no value of a name", "Write NAME=VALUE.")
+            raise usage_error(f"--attribute {printing.escape(text)} is not a pair", "Write NAME=VALUE.")
         parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
     encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
     return encoded
@@ -103,5 +114,5 @@ def _find_subject(text: str) -> Model:
     # The model, the key and its type may each be wrong, and each raises errors of its own.
     except Exception as exc:
         raise usage_error(
-            f"--subject {printing.escape(text)}: there is no such object", "Write app.model:key, such as shop.order:42."
+            f"--subject {printing.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
         ) from exc

@@ -1,7 +1,7 @@
 """Switch a queue, an activity or a workflow class off and on, for all workers.
 
-`switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers notice it
-within a second.
+`switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers
+notice the change within a second.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ output = Switch | Sequence[Switch]
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
+    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, text in (
-        ("show", "What is off, since when, and who did it."),
-        ("off", "Workers take nothing of it; what is under way goes on to its end."),
-        ("on", "What waited goes on."),
+        ("show", "List what is switched off, since when, and by whom."),
+        ("off", "Switch it off: workers start nothing new of it, and running work finishes."),
+        ("on", "Switch it on: waiting work continues."),
     ):
         subparser = parsers.add_parser(name, description=text, help=text)
         if name != "show":
-            subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="what the name is of")
-            subparser.add_argument("name", metavar="NAME", help="of the queue, the activity or the workflow class")
+            subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="Kind of the switch.")
             subparser.add_argument(
-                "--reason", default="", metavar="TEXT", help="for the audit, and for people who wait"
+                "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
+            )
+            subparser.add_argument(
+                "--reason", default="", metavar="TEXT", help="Reason for the audit, and for people who wait."
             )
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)

@@ -30,11 +30,11 @@ from temporalex_django.models import HumanTask, HumanTaskQuerySet
 
 _DEFAULT_LIMIT = 50
 _TASK_COMMANDS: tuple[tuple[str, str], ...] = (
-    ("show", "One of them, open or closed."),
-    ("claim", "Nobody else decides it for a while."),
-    ("release", "Others may decide it again."),
-    ("delegate", "Somebody else may decide it, too."),
-    ("decide", "The run goes on with the decision."),
+    ("show", "Show a task, open or closed."),
+    ("claim", "Claim a task: nobody else can decide it for a while."),
+    ("release", "Release a task: others can decide it again."),
+    ("delegate", "Delegate a task: another person may decide it as well."),
+    ("decide", "Decide a task: the run continues with the decision."),
 )
 
 
@@ -71,30 +71,30 @@ output = TaskPrinted
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
+    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     list_parser = parsers.add_parser(
-        "list", description="Those that are open, what is due first at first.", help="the open ones"
+        "list", description="List open tasks, the earliest due first.", help="List open tasks."
     )
     list_parser.add_argument(
-        "--all", action="store_true", help="with --as-user: the tasks of all runs that this user may view"
+        "--all", action="store_true", help="With --as-user: list the tasks of all runs that this user may view."
     )
-    list_parser.add_argument("--workflow", metavar="NAME", help="of this class")
+    list_parser.add_argument("--workflow", metavar="NAME", help="Only tasks of this class.")
     list_parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most so many (default: {_DEFAULT_LIMIT}; with --json all)"
+        "--limit", type=int, metavar="N", help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all)."
     )
     subparsers = [list_parser]
     for name, text in _TASK_COMMANDS:
         subparser = parsers.add_parser(name, description=text, help=text)
-        subparser.add_argument("task", metavar="TASK", help="its id")
+        subparser.add_argument("task", metavar="TASK", help="Id of the task.")
         if name == "decide":
-            subparser.add_argument("outcome", metavar="OUTCOME", help="one of its outcomes: approved, say")
+            subparser.add_argument("outcome", metavar="OUTCOME", help="One of its outcomes, such as approved.")
             subparser.add_argument(
-                "--data", metavar="JSON", help="what its form wants; - reads it from the standard input"
+                "--data", metavar="JSON", help="Data for its form, as JSON; use - to read it from standard input."
             )
-            subparser.add_argument("--comment", default="", metavar="TEXT", help="stands in the history")
+            subparser.add_argument("--comment", default="", metavar="TEXT", help="Comment that the history records.")
         if name == "delegate":
-            subparser.add_argument("to", metavar="NAME", help="with which that person signs in")
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+            subparser.add_argument("to", metavar="NAME", help="Name that the other user logs in with.")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
         subparsers.append(subparser)
     for subparser in subparsers:
         people.add_user_argument(subparser)
@@ -132,7 +132,7 @@ def _print_list(
     command: BaseCommand, actor: Actor, *, all: bool, workflow: str | None, limit: int | None, json: bool, **_: Any
 ) -> None:
     if limit is not None and limit < 1:
-        raise usage_error(f"--limit {limit}", "Give a number from 1.")
+        raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     tasks = _open_tasks(actor, all_runs=all)
     if workflow is not None:
         tasks = tasks.filter(workflow=workflow)
@@ -157,13 +157,16 @@ def _print_list(
         )
         for task_output in outputs
     ]
-    printing.print_table(command, ("TASK", "ID", "WHAT IS ASKED", "DUE", "CLAIMED BY"), cells)
+    printing.print_table(command, ("TASK", "ID", "QUESTION", "DUE", "CLAIMED BY"), cells)
     if undecidable_ids := [task_output.task for task_output in outputs if task_output.nobody_left]:
         printing.write_line(
-            command, f"nobody is left to decide (four eyes shut out all who are asked): {', '.join(undecidable_ids)}"
+            command,
+            f"nobody can decide these tasks (the four-eyes rule excludes all candidates): {', '.join(undecidable_ids)}",
         )
     if len(rows) > len(outputs):
-        printing.write_line(command, f"there are more than {len(outputs):,}: --limit N, or --workflow")
+        printing.write_line(
+            command, f"More than {len(outputs):,} tasks are open. Use --limit N or --workflow to see others."
+        )
 
 
 def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:

@@ -18,13 +18,24 @@ output = UpdateAnswered
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     command_arguments.add_run_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="of the update")
+    parser.add_argument("name", metavar="NAME", help="Name of the update.")
     parser.add_argument(
-        "--args", dest="arguments", metavar="JSON", help="what its handler is given; - reads it from the standard input"
+        "--args",
+        dest="arguments",
+        metavar="JSON",
+        help="Arguments of the update, as JSON; use - to read them from standard input.",
     )
-    parser.add_argument("--message-id", metavar="ID", help="sent again with it, it gives the first answer")
     parser.add_argument(
-        "--wait", type=float, default=ANSWER_TIMEOUT, metavar="SECONDS", help=f"(default: {ANSWER_TIMEOUT:g})"
+        "--message-id",
+        metavar="ID",
+        help="Id of the message: an update that you send again with the same id returns the first answer.",
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=ANSWER_TIMEOUT,
+        metavar="SECONDS",
+        help=f"Seconds to wait for the answer (default: {ANSWER_TIMEOUT:g}).",
     )
 
 

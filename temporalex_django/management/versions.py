@@ -39,7 +39,7 @@ output = Sequence[VersionOpen]
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
+    parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
     people.add_user_argument(parser)
     add_json_argument(parser)
 

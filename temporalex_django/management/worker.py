@@ -77,19 +77,17 @@ class JsonLogHandler(logging.Handler):
                 },
             )
             printing.print_json_line(self.command, log_event)
-        except Exception:  # noqa: BLE001 - as every handler of the standard library does does
+        except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument(
-        "--queues", help="names of queues, comma-separated (default: all that workflows and activities name)"
+        "--queues", help="Names of queues, comma-separated (default: all that workflows and activities name)."
     )
-    parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
-    parser.add_argument(
-        "--timeout", type=float, help="with --burst: fail when there is still work after so many seconds"
-    )
+    parser.add_argument("--burst", action="store_true", help="Stop when nothing is due.")
+    parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
     printing.add_json_argument(parser)
 
 
@@ -145,9 +143,7 @@ def handle(
         raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
     # After the database is reachable, so that a worker may be started before it.
     if missing := unapplied_migrations(storage.alias):
-        text = (
-            f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
-        )
+        text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
         raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
     loop = WorkerLoop(queues=queue_names, kind="burst" if burst else "worker", on_heartbeat=on_heartbeat)
     worker_id, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
@@ -169,7 +165,7 @@ def handle(
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
-    text = f"worker {worker_id}: done, {turns} turns of runs"
+    text = f"worker {worker_id}: stopped after {turns} turns of runs"
     _print_event(
         command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
     )
@@ -186,13 +182,15 @@ def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
     queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not queue_names:
         raise exit_codes.usage_error(
-            "--queues names no queue", f"Leave it out for all that there are: {', '.join(known_queues)}."
+            "--queues names no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
         )
     for name, similar_name in unknown_queues(queue_names).items():
-        suggestion = f"Did you mean {similar_name}?" if similar_name else f"They name {', '.join(known_queues)}."
+        suggestion = (
+            f"Did you mean {similar_name}?" if similar_name else f"The project names {', '.join(known_queues)}."
+        )
         command.stderr.write(
-            f"No workflow, activity or task of this project names the queue {printing.escape(name)}: it has work only "
-            f"where a call names it, with options(queue=...). {suggestion}"
+            f"No workflow, activity or task of this project names the queue {printing.escape(name)}: it gets "
+            f"work only from calls that name it, with options(queue=...). {suggestion}"
         )
     return queue_names
 

@@ -26,36 +26,45 @@ class Migration(migrations.Migration):
                 ("activity", models.CharField(max_length=300)),
                 (
                     "call",
-                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
+                    models.BinaryField(help_text="Arguments: a list of the positional and the keyword arguments."),
                 ),
                 ("options", models.BinaryField()),
                 ("queue", models.TextField()),
                 (
                     "line",
                     models.TextField(
-                        help_text="The line of its queue in which it waits: of its key, or of its activity.", null=True
+                        help_text="The partition of its queue in which it waits: that of its key, or that of its activity.",
+                        null=True,
                     ),
                 ),
-                ("run_queue", models.TextField(help_text="Queue of the run: where its result is a message.")),
+                ("run_queue", models.TextField(help_text="Queue of the run, which receives its result as a message.")),
                 ("atomic", models.BooleanField(db_default=False)),
                 ("attempt", models.IntegerField(db_default=0)),
-                ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
-                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it.")),
+                ("max_attempts", models.IntegerField(db_default=0, help_text="0 means no limit.")),
+                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that died while they ran it.")),
                 ("scheduled_at", models.DateTimeField()),
                 ("due_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(null=True)),
                 ("beat_at", models.DateTimeField(null=True)),
-                ("expires_at", models.DateTimeField(help_text="When the first of its timeouts passes.", null=True)),
-                ("close_at", models.DateTimeField(help_text="End of schedule_to_close.", null=True)),
+                ("expires_at", models.DateTimeField(help_text="When the first of its timeouts expires.", null=True)),
+                ("close_at", models.DateTimeField(help_text="When schedule_to_close expires.", null=True)),
                 ("schedule_to_start", models.FloatField(null=True)),
                 ("start_to_close", models.FloatField(null=True)),
                 ("heartbeat_timeout", models.FloatField(null=True)),
                 ("heartbeat", models.BinaryField(null=True)),
-                ("tags", models.JSONField(help_text="Those of the workflow's class, to filter by.", null=True)),
+                ("tags", models.JSONField(help_text="Tags of the workflow class, for filters.", null=True)),
                 ("metadata", models.JSONField(null=True)),
-                ("priority", models.SmallIntegerField(db_default=0, help_text="Of a lone one: more comes first.")),
-                ("waits_for", models.TextField(help_text="What the worker lacked that gave it back.", null=True)),
-                ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
+                (
+                    "priority",
+                    models.SmallIntegerField(
+                        db_default=0, help_text="For a background task: a higher number runs first."
+                    ),
+                ),
+                (
+                    "waits_for",
+                    models.TextField(help_text="What the last worker lacked when it deferred it.", null=True),
+                ),
+                ("owner", models.BigIntegerField(help_text="Epoch of the worker that claimed it.", null=True)),
                 (
                     "failure",
                     models.BinaryField(help_text="Why the last attempt failed: type, message, traceback.", null=True),
@@ -63,7 +72,7 @@ class Migration(migrations.Migration):
                 (
                     "cause",
                     models.TextField(
-                        help_text="What failing activities are grouped by: activity, type of the error, place.",
+                        help_text="Groups failing activities: the activity, the type of the error and its place in the code.",
                         null=True,
                     ),
                 ),
@@ -83,10 +92,12 @@ class Migration(migrations.Migration):
             name="Chain",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
-                ("queue", models.TextField(help_text="Which workers may advance it.")),
+                ("queue", models.TextField(help_text="The workers that poll this queue may advance it.")),
                 (
                     "due_at",
-                    models.DateTimeField(help_text="Not before; empty: only a message makes it go on.", null=True),
+                    models.DateTimeField(
+                        help_text="It is not advanced before this time. If empty, it waits for a message.", null=True
+                    ),
                 ),
                 ("deadline", models.DateTimeField(help_text="When the run times out.", null=True)),
                 ("head_token", models.BigIntegerField(help_text="Token of the last activation that wrote.", null=True)),
@@ -94,16 +105,19 @@ class Migration(migrations.Migration):
                 ("activations", models.IntegerField(db_default=0)),
                 (
                     "activated_at",
-                    models.DateTimeField(help_text="When the last activation was: time never goes back.", null=True),
+                    models.DateTimeField(help_text="When the last activation ran: time never goes back.", null=True),
                 ),
-                ("failed_tries", models.IntegerField(db_default=0, help_text="In a row, of the present activation.")),
+                (
+                    "failed_tries",
+                    models.IntegerField(db_default=0, help_text="Failed attempts in a row of the present activation."),
+                ),
                 (
                     "crashes",
                     models.SmallIntegerField(
-                        db_default=0, help_text="Processes in a row that ended while they ran its code."
+                        db_default=0, help_text="Processes in a row that died while they ran its code."
                     ),
                 ),
-                ("atomic_due", models.DateTimeField(help_text="When its next atomic activity is to run.", null=True)),
+                ("atomic_due", models.DateTimeField(help_text="When its next atomic activity is due.", null=True)),
                 ("closed", models.BooleanField(db_default=False)),
                 ("paused", models.BooleanField(db_default=False)),
                 (
@@ -130,12 +144,12 @@ class Migration(migrations.Migration):
                 ),
                 ("request", models.CharField(help_text="Digest of the request.", max_length=64)),
                 ("made", models.UUIDField(help_text="The run or bulk job that the answer shows.", null=True)),
-                ("new", models.BooleanField(default=False, help_text="It was not there before.")),
+                ("new", models.BooleanField(default=False, help_text="The request created it.")),
                 ("at", models.DateTimeField(db_index=True)),
             ],
             options={
-                "verbose_name": "kept answer",
-                "verbose_name_plural": "kept answers",
+                "verbose_name": "stored answer",
+                "verbose_name_plural": "stored answers",
                 "db_table": "temporalex_kept_answer",
                 "ordering": ["-at"],
                 "default_permissions": (),
@@ -151,7 +165,7 @@ class Migration(migrations.Migration):
                 (
                     "starts",
                     models.JSONField(
-                        default=list, help_text="Of a rate: when slices of its period began, and their counts."
+                        default=list, help_text="For a rate: when each slice of its period began, and its count."
                     ),
                 ),
             ],
@@ -173,20 +187,23 @@ class Migration(migrations.Migration):
                 (
                     "process_identity",
                     models.TextField(
-                        db_default="", help_text="Boot, process namespace, pid and start time, for people."
+                        db_default="", help_text="Boot id, process namespace, pid and start time, for people."
                     ),
                 ),
-                ("queues", models.JSONField(help_text="Queues that it takes runs and activities from.")),
-                ("workflows", models.JSONField(help_text="Workflow classes that it has: name to list of versions.")),
+                ("queues", models.JSONField(help_text="Queues that it polls for runs and activities.")),
+                (
+                    "workflows",
+                    models.JSONField(help_text="Workflow classes that it has: names with their lists of versions."),
+                ),
                 (
                     "activity_names",
-                    models.JSONField(db_default=[], help_text="Activities that it has, steps of graphs among them."),
+                    models.JSONField(db_default=[], help_text="Activities that it has, including steps of graphs."),
                 ),
                 (
                     "crash_marker",
                     models.TextField(
                         db_default="",
-                        help_text="File in which it notes what it is running; its lock tells a neighbour whether it lives.",
+                        help_text="File that names what it is running; its lock shows other processes whether it is alive.",
                     ),
                 ),
                 (
@@ -196,14 +213,14 @@ class Migration(migrations.Migration):
                 (
                     "trying",
                     models.JSONField(
-                        help_text="Runs and activities that it announces before their code runs: one may end it.",
+                        help_text="Runs and activities that it announces before their code runs, because one may crash it.",
                         null=True,
                     ),
                 ),
                 (
                     "buried_at",
                     models.DateTimeField(
-                        help_text="When it was found dead; kept for a while where what it was running cannot be known.",
+                        help_text="When it was found dead. The row is kept for a while if it is unknown what it was running.",
                         null=True,
                     ),
                 ),
@@ -220,12 +237,12 @@ class Migration(migrations.Migration):
                 (
                     "drained_at",
                     models.DateTimeField(
-                        help_text="Since when it is to take nothing new: it finishes what it has in hand.", null=True
+                        help_text="Since when it starts nothing new: it only finishes what it is running.", null=True
                     ),
                 ),
                 ("started_at", models.DateTimeField()),
                 ("beat_at", models.DateTimeField()),
-                ("expires_at", models.DateTimeField(help_text="Its lease: when it is late.")),
+                ("expires_at", models.DateTimeField(help_text="When its lease expires: after that it is late.")),
             ],
             options={
                 "verbose_name": "worker",
@@ -233,8 +250,8 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_worker",
                 "ordering": ["-beat_at"],
                 "permissions": [
-                    ("drain_worker", "Can drain workers, and have them take work again"),
-                    ("run_due", "Can have the web process do what is due, under DEBUG"),
+                    ("drain_worker", "Can drain and undrain workers"),
+                    ("run_due", "Can run due work in the web process, under DEBUG"),
                 ],
                 "default_permissions": ("view",),
             },
@@ -257,7 +274,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
                 ("action", models.CharField(max_length=40)),
-                ("given", models.BinaryField(help_text="What the action is given beside the reason, by name.")),
+                ("given", models.BinaryField(help_text="Arguments of the action besides the reason, by name.")),
                 ("reason", models.TextField(blank=True)),
                 (
                     "state",
@@ -278,26 +295,27 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "asked",
-                    models.CharField(
-                        blank=True, help_text="A digest of what was asked for, where there is a token.", max_length=64
-                    ),
+                    models.CharField(blank=True, help_text="Digest of the request, if it has a token.", max_length=64),
                 ),
-                ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
+                (
+                    "actor_name",
+                    models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
+                ),
                 (
                     "by_code",
                     models.BooleanField(
-                        default=False, help_text="No person: code started it, which may do everything."
+                        default=False, help_text="No person started it: code did, which has every permission."
                     ),
                 ),
                 ("source", models.CharField(max_length=40)),
                 ("address", models.GenericIPAddressField(null=True)),
                 (
                     "request_id",
-                    models.CharField(blank=True, default="", help_text="Of the HTTP request.", max_length=64),
+                    models.CharField(blank=True, default="", help_text="Id of the HTTP request.", max_length=64),
                 ),
                 (
                     "program",
-                    models.BooleanField(default=False, help_text="A program started it in the name of a person."),
+                    models.BooleanField(default=False, help_text="A program started it on behalf of a person."),
                 ),
                 ("total", models.IntegerField()),
                 ("done", models.IntegerField(default=0)),
@@ -307,7 +325,7 @@ class Migration(migrations.Migration):
                 (
                     "held_until",
                     models.DateTimeField(
-                        help_text="A worker replays the code of a run for it; nobody else goes on with it until then.",
+                        help_text="Until then a worker replays the code of a run, and no other worker continues the job.",
                         null=True,
                     ),
                 ),
@@ -336,7 +354,7 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 db_constraint=False,
                 db_index=False,
-                help_text="Empty: a lone one, of no run.",
+                help_text="Empty for a background task, which belongs to no run.",
                 null=True,
                 on_delete=django.db.models.deletion.DO_NOTHING,
                 related_name="+",
@@ -357,15 +375,15 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "call",
-                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
+                    models.BinaryField(help_text="Arguments: a list of the positional and the keyword arguments."),
                 ),
-                ("options", models.BinaryField(help_text="How it was to be run, and its attempts.")),
+                ("options", models.BinaryField(help_text="The options for running it, and its attempts.")),
                 ("outcome", models.BinaryField(help_text="Its result, or why it failed.")),
                 ("attempts", models.IntegerField()),
                 ("enqueued_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(help_text="When its first attempt began.", null=True)),
                 ("finished_at", models.DateTimeField()),
-                ("keep_until", models.DateTimeField(help_text="Empty: for good.", null=True)),
+                ("keep_until", models.DateTimeField(help_text="Empty if it is kept forever.", null=True)),
             ],
             options={
                 "verbose_name": "ended task",
@@ -388,16 +406,16 @@ class Migration(migrations.Migration):
                         help_text="Its name in the run: the number of the call, or the key of the step.", max_length=220
                     ),
                 ),
-                ("title", models.CharField(help_text="What is asked, in one line.", max_length=200)),
-                ("outcomes", models.JSONField(help_text="What may be decided.")),
+                ("title", models.CharField(help_text="The question, in one line.", max_length=200)),
+                ("outcomes", models.JSONField(help_text="The outcomes to choose from.")),
                 (
                     "asked",
                     models.JSONField(
-                        help_text="Who is asked: user:<username>, group:<name>, perm:<app.codename>; those of an escalation last."
+                        help_text="Candidates: user:<username>, group:<name>, perm:<app.codename>; those of an escalation come last."
                     ),
                 ),
-                ("declared", models.JSONField(help_text="Whom the code asks, before any escalation.")),
-                ("form", models.JSONField(help_text="What its data are to be: kind, name, schema, digest.", null=True)),
+                ("declared", models.JSONField(help_text="The candidates that the code names, before any escalation.")),
+                ("form", models.JSONField(help_text="The form of its data: kind, name, schema, digest.", null=True)),
                 ("shows", models.BinaryField(help_text="What people decide about, as the codec stores it.", null=True)),
                 (
                     "four_eyes",
@@ -405,7 +423,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         choices=[("chain", "The chain"), ("run", "The run")],
                         default="",
-                        help_text="Among whom somebody else has to decide: in the whole chain, or in this run.",
+                        help_text="Where the decision must come from a different person: in the whole chain, or in this run.",
                         max_length=10,
                     ),
                 ),
@@ -424,7 +442,9 @@ class Migration(migrations.Migration):
                 ("claimed_until", models.DateTimeField(null=True)),
                 (
                     "delegated",
-                    models.JSONField(default=list, help_text="To whom, by whom, when and why: to, by, at, reason."),
+                    models.JSONField(
+                        default=list, help_text="Its delegations, each with the keys to, by, at and reason."
+                    ),
                 ),
                 ("closed_at", models.DateTimeField(null=True)),
                 (
@@ -449,7 +469,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="The name of the person whom they stood in for.",
+                        help_text="The person whom they stood in for, by name.",
                         max_length=200,
                     ),
                 ),
@@ -471,7 +491,7 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_human_task",
                 "ordering": ["opened_at", "id"],
                 "permissions": [
-                    ("delegate_humantask", "Can hand human tasks on to others"),
+                    ("delegate_humantask", "Can delegate human tasks to others"),
                     ("release_humantask", "Can release human tasks that others have claimed"),
                 ],
                 "default_permissions": ("view",),
@@ -526,44 +546,51 @@ class Migration(migrations.Migration):
                         max_length=20,
                     ),
                 ),
-                ("blocked", models.JSONField(help_text="Why it cannot go on: code, error, since, attempt.", null=True)),
+                (
+                    "blocked",
+                    models.JSONField(help_text="Why it cannot continue: code, error, since, attempt.", null=True),
+                ),
                 ("paused", models.JSONField(help_text="Who paused it, when and why: since, reason, by.", null=True)),
                 ("waiting_for", models.JSONField(null=True)),
-                ("waits", models.JSONField(help_text="The same for programs, activities apart.", null=True)),
-                ("accepts", models.JSONField(help_text="Messages that the open phase takes.", null=True)),
+                ("waits", models.JSONField(help_text="The same for programs, without activities.", null=True)),
+                ("accepts", models.JSONField(help_text="Messages that the open phase accepts.", null=True)),
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),
                 (
                     "carried_messages",
                     models.BinaryField(
-                        help_text="Signals, and a cancel request, that came along from the run before.", null=True
+                        help_text="Signals and a cancel request that the previous run passed to this one.", null=True
                     ),
                 ),
                 (
                     "snapshot",
                     models.BinaryField(
-                        help_text="Where a graph goes on that was moved from another version.", null=True
+                        help_text="Where a graph continues that was moved from another version.", null=True
                     ),
                 ),
                 ("published", models.BinaryField(null=True)),
                 (
                     "stored",
                     models.JSONField(
-                        help_text="Fields of the published state that its class has stored for SQL.", null=True
+                        help_text="Fields of the published state that its class stores for SQL.", null=True
                     ),
                 ),
                 ("closing", models.BinaryField(help_text="Attributes of the event that closed the run.", null=True)),
                 (
                     "cause",
                     models.TextField(
-                        help_text="What failed and blocked runs are grouped by: type of the error, place.", null=True
+                        help_text="Groups failed and blocked runs: the type of the error and its place in the code.",
+                        null=True,
                     ),
                 ),
                 ("attempt", models.IntegerField(db_default=1)),
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
                 ("expires_at", models.DateTimeField(help_text="When the whole chain times out.", null=True)),
-                ("run_timeout", models.FloatField(help_text="Seconds that each run of the chain has.", null=True)),
+                (
+                    "run_timeout",
+                    models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),
+                ),
                 ("parent_close", models.CharField(max_length=20, null=True)),
                 ("subject_id", models.CharField(max_length=200, null=True)),
                 ("tags", models.JSONField(null=True)),
@@ -582,7 +609,7 @@ class Migration(migrations.Migration):
                                 then=models.F("status"),
                             )
                         ),
-                        help_text="Its status, once it has ended without a result: what an index may hold, since turns leave it.",
+                        help_text="Its status, once it has ended without a result. Turns do not change it, so it can have an index.",
                         output_field=models.CharField(max_length=20, null=True),
                     ),
                 ),
@@ -643,11 +670,11 @@ class Migration(migrations.Migration):
                     ("cancel_instance", "Can cancel runs"),
                     ("terminate_instance", "Can terminate runs"),
                     ("reset_instance", "Can reset and fork runs"),
-                    ("bulk_actions", "Can do one thing to many runs"),
-                    ("pause_instance", "Can pause and unpause runs, and try blocked ones again"),
-                    ("redeliver_message", "Can deliver failed messages again, and discard them"),
+                    ("bulk_actions", "Can start bulk jobs"),
+                    ("pause_instance", "Can pause and unpause runs, and retry blocked ones"),
+                    ("redeliver_message", "Can redeliver and discard failed messages"),
                     ("retry_activity", "Can retry activities, and skip timers"),
-                    ("edit_activity_input", "Can give activities another input"),
+                    ("edit_activity_input", "Can change the input of activities"),
                     ("complete_activity", "Can complete activities by hand"),
                     ("fail_activity", "Can fail activities by hand"),
                 ],
@@ -717,16 +744,16 @@ class Migration(migrations.Migration):
                 (
                     "part",
                     models.IntegerField(
-                        help_text="Number of the activity or timer of the run, where the action is about one.",
+                        help_text="Number of the activity or timer of the run, if the action applies to one.",
                         null=True,
                     ),
                 ),
-                ("tries", models.SmallIntegerField(default=0, help_text="How often its run was busy.")),
+                ("tries", models.SmallIntegerField(default=0, help_text="How many times its run was busy.")),
                 (
                     "crashes",
                     models.SmallIntegerField(
                         default=0,
-                        help_text="How many workers have begun to replay the code of its run, and did not come back.",
+                        help_text="How many workers started to replay the code of its run and did not finish.",
                     ),
                 ),
                 ("outcome", models.CharField(blank=True, help_text="done or failed.", max_length=20)),
@@ -765,7 +792,7 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 db_constraint=False,
                 db_index=False,
-                help_text="Of a lone one its own id.",
+                help_text="For a background task, its own id.",
                 on_delete=django.db.models.deletion.DO_NOTHING,
                 related_name="activities",
                 to="temporalex_django.instance",
@@ -782,26 +809,31 @@ class Migration(migrations.Migration):
                 ("request_id", models.CharField(max_length=200, null=True)),
                 (
                     "after",
-                    models.IntegerField(help_text="Signals received before this update began to wait.", null=True),
+                    models.IntegerField(
+                        help_text="Number of signals received before this update began to wait.", null=True
+                    ),
                 ),
                 ("fresh", models.BooleanField(db_default=True)),
                 ("settled", models.BooleanField(db_default=False)),
                 (
                     "redelivered",
                     models.BooleanField(
-                        db_default=False, help_text="A reset or fork delivers it again: it waits for what takes it."
+                        db_default=False, help_text="A reset or fork delivers it again: it waits until code accepts it."
                     ),
                 ),
                 (
                     "sender_key",
-                    models.CharField(help_text="Of the user who sent it, as text.", max_length=200, null=True),
+                    models.CharField(help_text="Key of the user who sent it, as text.", max_length=200, null=True),
                 ),
-                ("sender_name", models.CharField(help_text="Who, as it read then.", max_length=200, null=True)),
+                (
+                    "sender_name",
+                    models.CharField(help_text="The name of the user at that time.", max_length=200, null=True),
+                ),
                 ("outcome_status", models.CharField(max_length=20, null=True)),
                 ("outcome", models.BinaryField(null=True)),
                 (
                     "answered_at",
-                    models.DateTimeField(help_text="When a turn wrote its outcome; none yet, or not told.", null=True),
+                    models.DateTimeField(help_text="When its outcome was written; empty before that.", null=True),
                 ),
                 ("created_at", models.DateTimeField()),
                 (
@@ -819,7 +851,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        help_text="For results: the run that asked.",
+                        help_text="For results: the run that waits for them.",
                         null=True,
                         on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="+",
@@ -841,14 +873,17 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("at", models.DateTimeField(db_index=True)),
                 ("action", models.CharField(max_length=40)),
-                ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
+                (
+                    "actor_name",
+                    models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
+                ),
                 ("workflow", models.CharField(blank=True, max_length=200)),
                 ("workflow_id", models.CharField(blank=True, max_length=200)),
                 ("reason", models.TextField(blank=True)),
                 (
                     "source",
                     models.CharField(
-                        help_text="The face: admin, rest, pages, command, code; turn: a signal was refused.",
+                        help_text="The interface: admin, rest, pages, command or code; turn for a signal that was refused.",
                         max_length=40,
                     ),
                 ),
@@ -856,18 +891,23 @@ class Migration(migrations.Migration):
                 (
                     "request_id",
                     models.CharField(
-                        blank=True, default="", help_text="Of the HTTP request, see REQUEST_ID_HEADER.", max_length=64
+                        blank=True,
+                        default="",
+                        help_text="Id of the HTTP request (see REQUEST_ID_HEADER).",
+                        max_length=64,
                     ),
                 ),
                 (
                     "denied",
-                    models.BooleanField(default=False, help_text="They were not permitted, and nothing was done."),
+                    models.BooleanField(
+                        default=False, help_text="The user lacked the permission, and nothing was done."
+                    ),
                 ),
                 ("forced", models.BooleanField(default=False)),
                 (
                     "automatic",
                     models.BooleanField(
-                        default=False, help_text="No person: code did it, or a program sent an ordinary message."
+                        default=False, help_text="No person did it: code did, or a program sent an ordinary message."
                     ),
                 ),
                 ("details", models.JSONField(default=dict)),
@@ -947,7 +987,12 @@ class Migration(migrations.Migration):
                 ),
                 ("name", models.CharField(max_length=300)),
                 ("since", models.DateTimeField()),
-                ("by", models.CharField(blank=True, help_text="Who did it, as it read then.", max_length=200)),
+                (
+                    "by",
+                    models.CharField(
+                        blank=True, help_text="Who switched it off: the name at that time.", max_length=200
+                    ),
+                ),
                 ("reason", models.TextField(blank=True)),
             ],
             options={

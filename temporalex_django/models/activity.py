@@ -26,47 +26,51 @@ class ActivityTask(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    chain = unconstrained_key("temporalex_django.Chain", null=True, help_text=_("Empty: a lone one, of no run."))
+    chain = unconstrained_key(
+        "temporalex_django.Chain", null=True, help_text=_("Empty for a background task, which belongs to no run.")
+    )
     run = unconstrained_key(
-        "temporalex_django.Instance", related_name="activities", help_text=_("Of a lone one its own id.")
+        "temporalex_django.Instance", related_name="activities", help_text=_("For a background task, its own id.")
     )
     workflow_id = models.CharField(max_length=200)
     workflow = models.CharField(max_length=200)
     seq = models.IntegerField(help_text=_("Number of the command that scheduled it."))
     activity = models.CharField(max_length=300)
-    call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
+    call = models.BinaryField(help_text=_("Arguments: a list of the positional and the keyword arguments."))
     options = models.BinaryField()
     queue = models.TextField()
     # Activities that share a key, a limit or a switch wait in a partition of their queue. Each partition has a claim of
     # its own, so that a blocked partition does not hide the work behind it.
     line = models.TextField(  # noqa: DJ001 - most are in no partition
-        null=True, help_text=_("The line of its queue in which it waits: of its key, or of its activity.")
+        null=True,
+        help_text=_("The partition of its queue in which it waits: that of its key, or that of its activity."),
     )
-    run_queue = models.TextField(help_text=_("Queue of the run: where its result is a message."))
+    run_queue = models.TextField(help_text=_("Queue of the run, which receives its result as a message."))
     atomic = models.BooleanField(db_default=False)
     attempt = models.IntegerField(db_default=0)
-    max_attempts = models.IntegerField(db_default=0, help_text=_("0: without limit."))
-    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers that ended while they ran it."))
+    max_attempts = models.IntegerField(db_default=0, help_text=_("0 means no limit."))
+    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers that died while they ran it."))
     scheduled_at = models.DateTimeField()
     due_at = models.DateTimeField()
     # An attempt is counted when a worker claims it and starts when a thread reaches it (see decision 35). So ``owner``
     # can be set while ``started_at`` is empty.
     started_at = models.DateTimeField(null=True)
     beat_at = models.DateTimeField(null=True)
-    expires_at = models.DateTimeField(null=True, help_text=_("When the first of its timeouts passes."))
-    close_at = models.DateTimeField(null=True, help_text=_("End of schedule_to_close."))
+    expires_at = models.DateTimeField(null=True, help_text=_("When the first of its timeouts expires."))
+    close_at = models.DateTimeField(null=True, help_text=_("When schedule_to_close expires."))
     schedule_to_start = models.FloatField(null=True)
     start_to_close = models.FloatField(null=True)
     heartbeat_timeout = models.FloatField(null=True)
     heartbeat = models.BinaryField(null=True)
-    tags = models.JSONField(null=True, help_text=_("Those of the workflow's class, to filter by."))
+    tags = models.JSONField(null=True, help_text=_("Tags of the workflow class, for filters."))
     metadata = models.JSONField(null=True)
-    priority = models.SmallIntegerField(db_default=0, help_text=_("Of a lone one: more comes first."))
-    waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - NULL: it lacked nothing
-    owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
+    priority = models.SmallIntegerField(db_default=0, help_text=_("For a background task: a higher number runs first."))
+    waits_for = models.TextField(null=True, help_text=_("What the last worker lacked when it deferred it."))  # noqa: DJ001 - NULL: it lacked nothing
+    owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that claimed it."))
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
     cause = models.TextField(  # noqa: DJ001 - most never failed
-        null=True, help_text=_("What failing activities are grouped by: activity, type of the error, place.")
+        null=True,
+        help_text=_("Groups failing activities: the activity, the type of the error and its place in the code."),
     )
     failed_at = models.DateTimeField(null=True)
     failed_attempt = models.IntegerField(null=True)

@@ -21,7 +21,7 @@ class OperatorAction(models.Model):
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
     )
-    actor_name = models.CharField(max_length=200, blank=True, help_text=_("Who, as it read then."))
+    actor_name = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
     run = models.ForeignKey(
         "temporalex_django.Instance",
         null=True,
@@ -34,16 +34,17 @@ class OperatorAction(models.Model):
     workflow_id = models.CharField(max_length=200, blank=True)
     reason = models.TextField(blank=True)
     source = models.CharField(
-        max_length=40, help_text=_("The face: admin, rest, pages, command, code; turn: a signal was refused.")
+        max_length=40,
+        help_text=_("The interface: admin, rest, pages, command or code; turn for a signal that was refused."),
     )
     address = models.GenericIPAddressField(null=True)
     request_id = models.CharField(
-        max_length=64, blank=True, default="", help_text=_("Of the HTTP request, see REQUEST_ID_HEADER.")
+        max_length=64, blank=True, default="", help_text=_("Id of the HTTP request (see REQUEST_ID_HEADER).")
     )
-    denied = models.BooleanField(default=False, help_text=_("They were not permitted, and nothing was done."))
+    denied = models.BooleanField(default=False, help_text=_("The user lacked the permission, and nothing was done."))
     forced = models.BooleanField(default=False)
     automatic = models.BooleanField(
-        default=False, help_text=_("No person: code did it, or a program sent an ordinary message.")
+        default=False, help_text=_("No person did it: code did, or a program sent an ordinary message.")
     )
     details = models.JSONField(default=dict)
 

@@ -54,14 +54,14 @@ class EndedTask(models.Model):
     queue = models.TextField()
     priority = models.SmallIntegerField()
     status = models.CharField(max_length=10, choices=TaskStatus.choices)
-    call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
-    options = models.BinaryField(help_text=_("How it was to be run, and its attempts."))
+    call = models.BinaryField(help_text=_("Arguments: a list of the positional and the keyword arguments."))
+    options = models.BinaryField(help_text=_("The options for running it, and its attempts."))
     outcome = models.BinaryField(help_text=_("Its result, or why it failed."))
     attempts = models.IntegerField()
     enqueued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, help_text=_("When its first attempt began."))
     finished_at = models.DateTimeField()
-    keep_until = models.DateTimeField(null=True, help_text=_("Empty: for good."))
+    keep_until = models.DateTimeField(null=True, help_text=_("Empty if it is kept forever."))
 
     class Meta:
         db_table = "temporalex_ended_task"

@@ -26,7 +26,7 @@ class BulkJob(models.Model):
 
     id = models.UUIDField(primary_key=True)
     action = models.CharField(max_length=40)
-    given = models.BinaryField(help_text=_("What the action is given beside the reason, by name."))
+    given = models.BinaryField(help_text=_("Arguments of the action besides the reason, by name."))
     reason = models.TextField(blank=True)
     state = models.CharField(max_length=20, choices=State.choices, default=State.RUNNING)
     # NULL, not an empty text: unique constraints ignore NULL, so jobs without a token do not collide.
@@ -36,25 +36,25 @@ class BulkJob(models.Model):
         unique=True,
         help_text=_("Digest of the user and their token: a repeated request gets the same job."),
     )
-    asked = models.CharField(
-        max_length=64, blank=True, help_text=_("A digest of what was asked for, where there is a token.")
-    )
+    asked = models.CharField(max_length=64, blank=True, help_text=_("Digest of the request, if it has a token."))
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
     )
-    actor_name = models.CharField(max_length=200, blank=True, help_text=_("Who, as it read then."))
-    by_code = models.BooleanField(default=False, help_text=_("No person: code started it, which may do everything."))
+    actor_name = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
+    by_code = models.BooleanField(
+        default=False, help_text=_("No person started it: code did, which has every permission.")
+    )
     source = models.CharField(max_length=40)
     address = models.GenericIPAddressField(null=True)
-    request_id = models.CharField(max_length=64, blank=True, default="", help_text=_("Of the HTTP request."))
-    program = models.BooleanField(default=False, help_text=_("A program started it in the name of a person."))
+    request_id = models.CharField(max_length=64, blank=True, default="", help_text=_("Id of the HTTP request."))
+    program = models.BooleanField(default=False, help_text=_("A program started it on behalf of a person."))
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     held_until = models.DateTimeField(
-        null=True, help_text=_("A worker replays the code of a run for it; nobody else goes on with it until then.")
+        null=True, help_text=_("Until then a worker replays the code of a run, and no other worker continues the job.")
     )
 
     class Meta:
@@ -87,12 +87,12 @@ class BulkItem(models.Model):
     job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
     run = unconstrained_key("temporalex_django.Instance")
     part = models.IntegerField(
-        null=True, help_text=_("Number of the activity or timer of the run, where the action is about one.")
+        null=True, help_text=_("Number of the activity or timer of the run, if the action applies to one.")
     )
-    tries = models.SmallIntegerField(default=0, help_text=_("How often its run was busy."))
+    tries = models.SmallIntegerField(default=0, help_text=_("How many times its run was busy."))
     # Counted before the replay starts and taken back after it, so that the death of a worker in between stays counted.
     crashes = models.SmallIntegerField(
-        default=0, help_text=_("How many workers have begun to replay the code of its run, and did not come back.")
+        default=0, help_text=_("How many workers started to replay the code of its run and did not finish.")
     )
     outcome = models.CharField(max_length=20, blank=True, help_text=_("done or failed."))
     code = models.CharField(max_length=40, blank=True)

@@ -18,20 +18,22 @@ class Chain(models.Model):
 
     id = models.UUIDField(primary_key=True)
     run = unconstrained_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
-    queue = models.TextField(help_text=_("Which workers may advance it."))
-    due_at = models.DateTimeField(null=True, help_text=_("Not before; empty: only a message makes it go on."))
+    queue = models.TextField(help_text=_("The workers that poll this queue may advance it."))
+    due_at = models.DateTimeField(
+        null=True, help_text=_("It is not advanced before this time. If empty, it waits for a message.")
+    )
     deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
     # An executor in memory is current only if it has this token (see decision 5). A rollback leaves the old token, so
     # no hook has to discard the executor.
     head_token = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
     length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
     activations = models.IntegerField(db_default=0)
-    activated_at = models.DateTimeField(null=True, help_text=_("When the last activation was: time never goes back."))
-    failed_tries = models.IntegerField(db_default=0, help_text=_("In a row, of the present activation."))
+    activated_at = models.DateTimeField(null=True, help_text=_("When the last activation ran: time never goes back."))
+    failed_tries = models.IntegerField(db_default=0, help_text=_("Failed attempts in a row of the present activation."))
     crashes = models.SmallIntegerField(
-        db_default=0, help_text=_("Processes in a row that ended while they ran its code.")
+        db_default=0, help_text=_("Processes in a row that died while they ran its code.")
     )
-    atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is to run."))
+    atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is due."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
     open_key = models.TextField(  # noqa: DJ001 - NULLs do not collide

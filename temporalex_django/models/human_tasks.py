@@ -59,20 +59,20 @@ class HumanTask(models.Model):
     key = models.CharField(  # a step's key; if the step asks again, its number follows a #
         max_length=220, help_text=_("Its name in the run: the number of the call, or the key of the step.")
     )
-    title = models.CharField(max_length=200, help_text=_("What is asked, in one line."))
-    outcomes = models.JSONField(help_text=_("What may be decided."))
+    title = models.CharField(max_length=200, help_text=_("The question, in one line."))
+    outcomes = models.JSONField(help_text=_("The outcomes to choose from."))
     asked = models.JSONField(
-        help_text=_("Who is asked: user:<username>, group:<name>, perm:<app.codename>; those of an escalation last.")
+        help_text=_("Candidates: user:<username>, group:<name>, perm:<app.codename>; those of an escalation come last.")
     )
-    declared = models.JSONField(help_text=_("Whom the code asks, before any escalation."))
-    form = models.JSONField(null=True, help_text=_("What its data are to be: kind, name, schema, digest."))
+    declared = models.JSONField(help_text=_("The candidates that the code names, before any escalation."))
+    form = models.JSONField(null=True, help_text=_("The form of its data: kind, name, schema, digest."))
     shows = models.BinaryField(null=True, help_text=_("What people decide about, as the codec stores it."))
     four_eyes = models.CharField(
         max_length=10,
         choices=FourEyesScope.choices,
         blank=True,
         default="",
-        help_text=_("Among whom somebody else has to decide: in the whole chain, or in this run."),
+        help_text=_("Where the decision must come from a different person: in the whole chain, or in this run."),
     )
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))
     requested_by_name = models.CharField(max_length=200, blank=True, default="")
@@ -87,7 +87,9 @@ class HumanTask(models.Model):
     claimed_by_key = models.CharField(max_length=200, blank=True, default="")
     claimed_by_name = models.CharField(max_length=200, blank=True, default="")
     claimed_until = models.DateTimeField(null=True)
-    delegated = models.JSONField(default=list, help_text=_("To whom, by whom, when and why: to, by, at, reason."))
+    delegated = models.JSONField(
+        default=list, help_text=_("Its delegations, each with the keys to, by, at and reason.")
+    )
 
     closed_at = models.DateTimeField(null=True)
     ending = models.CharField(max_length=20, choices=Ending.choices, blank=True, default="")
@@ -95,7 +97,7 @@ class HumanTask(models.Model):
     decided_by_key = models.CharField(max_length=200, blank=True, default="")
     decided_by_name = models.CharField(max_length=200, blank=True, default="")
     decided_for = models.CharField(
-        max_length=200, blank=True, default="", help_text=_("The name of the person whom they stood in for.")
+        max_length=200, blank=True, default="", help_text=_("The person whom they stood in for, by name.")
     )
     comment = models.TextField(blank=True, default="")
 
@@ -112,7 +114,7 @@ class HumanTask(models.Model):
         ordering = ["opened_at", "id"]
         default_permissions = ("view",)
         permissions = [
-            ("delegate_humantask", _("Can hand human tasks on to others")),
+            ("delegate_humantask", _("Can delegate human tasks to others")),
             ("release_humantask", _("Can release human tasks that others have claimed")),
         ]
         indexes = [

@@ -20,13 +20,13 @@ class KeptAnswer(models.Model):
     key = models.CharField(max_length=64, unique=True, help_text=_("Digest of the user and of the key that they sent."))
     request = models.CharField(max_length=64, help_text=_("Digest of the request."))
     made = models.UUIDField(null=True, help_text=_("The run or bulk job that the answer shows."))
-    new = models.BooleanField(default=False, help_text=_("It was not there before."))
+    new = models.BooleanField(default=False, help_text=_("The request created it."))
     at = models.DateTimeField(db_index=True)
 
     class Meta:
         db_table = "temporalex_kept_answer"
-        verbose_name = _("kept answer")
-        verbose_name_plural = _("kept answers")
+        verbose_name = _("stored answer")
+        verbose_name_plural = _("stored answers")
         ordering = ["-at"]
         default_permissions = ()
 

@@ -60,8 +60,8 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
         if subject.pk is None:
             name = type(subject).__name__
             raise ValueError(
-                f"for_subject: this {name} has no key: it was deleted, or never saved. Runs about one that was deleted are "
-                f"found by its old key, for_subject({name}(pk=key))"
+                f"for_subject: this {name} has no key: it was deleted, or never saved. To find the runs of a deleted "
+                f"object, pass its old key: for_subject({name}(pk=key))"
             )
         kind = ContentType.objects.db_manager(self.db).get_for_model(subject)
         return self.filter(subject_type=kind, subject_id=str(subject.pk))
@@ -81,26 +81,26 @@ class Instance(models.Model):
     version = models.IntegerField(db_default=1)
     queue = models.TextField(db_default="default")
     status = models.CharField(max_length=20, choices=Status.choices, db_default=Status.PENDING)
-    blocked = models.JSONField(null=True, help_text=_("Why it cannot go on: code, error, since, attempt."))
+    blocked = models.JSONField(null=True, help_text=_("Why it cannot continue: code, error, since, attempt."))
     paused = models.JSONField(null=True, help_text=_("Who paused it, when and why: since, reason, by."))
     waiting_for = models.JSONField(null=True)
-    waits = models.JSONField(null=True, help_text=_("The same for programs, activities apart."))
-    accepts = models.JSONField(null=True, help_text=_("Messages that the open phase takes."))
+    waits = models.JSONField(null=True, help_text=_("The same for programs, without activities."))
+    accepts = models.JSONField(null=True, help_text=_("Messages that the open phase accepts."))
 
     args = models.BinaryField()
     seed = models.BigIntegerField()
     carried_messages = models.BinaryField(
-        null=True, help_text=_("Signals, and a cancel request, that came along from the run before.")
+        null=True, help_text=_("Signals and a cancel request that the previous run passed to this one.")
     )
-    snapshot = models.BinaryField(null=True, help_text=_("Where a graph goes on that was moved from another version."))
+    snapshot = models.BinaryField(
+        null=True, help_text=_("Where a graph continues that was moved from another version.")
+    )
     published = models.BinaryField(null=True)
-    stored = models.JSONField(
-        null=True, help_text=_("Fields of the published state that its class has stored for SQL.")
-    )
+    stored = models.JSONField(null=True, help_text=_("Fields of the published state that its class stores for SQL."))
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 
     cause = models.TextField(  # noqa: DJ001 - most neither fail nor block
-        null=True, help_text=_("What failed and blocked runs are grouped by: type of the error, place.")
+        null=True, help_text=_("Groups failed and blocked runs: the type of the error and its place in the code.")
     )
 
     attempt = models.IntegerField(db_default=1)
@@ -109,7 +109,7 @@ class Instance(models.Model):
     parent_run = unconstrained_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
     expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
-    run_timeout = models.FloatField(null=True, help_text=_("Seconds that each run of the chain has."))
+    run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
     subject_type = unconstrained_key("contenttypes.ContentType", null=True)
@@ -128,7 +128,7 @@ class Instance(models.Model):
         expression=Case(When(status__in=sorted(UNSUCCESSFUL_STATUSES), then=F("status"))),
         output_field=models.CharField(max_length=20, null=True),
         db_persist=True,
-        help_text=_("Its status, once it has ended without a result: what an index may hold, since turns leave it."),
+        help_text=_("Its status, once it has ended without a result. Turns do not change it, so it can have an index."),
     )
 
     objects = InstanceQuerySet.as_manager()
@@ -148,11 +148,11 @@ class Instance(models.Model):
             ("cancel_instance", _("Can cancel runs")),
             ("terminate_instance", _("Can terminate runs")),
             ("reset_instance", _("Can reset and fork runs")),
-            ("bulk_actions", _("Can do one thing to many runs")),
-            ("pause_instance", _("Can pause and unpause runs, and try blocked ones again")),
-            ("redeliver_message", _("Can deliver failed messages again, and discard them")),
+            ("bulk_actions", _("Can start bulk jobs")),
+            ("pause_instance", _("Can pause and unpause runs, and retry blocked ones")),
+            ("redeliver_message", _("Can redeliver and discard failed messages")),
             ("retry_activity", _("Can retry activities, and skip timers")),
-            ("edit_activity_input", _("Can give activities another input")),
+            ("edit_activity_input", _("Can change the input of activities")),
             ("complete_activity", _("Can complete activities by hand")),
             ("fail_activity", _("Can fail activities by hand")),
         ]

@@ -14,7 +14,7 @@ class Limit(models.Model):
 
     name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))
     starts = models.JSONField(
-        default=list, help_text=_("Of a rate: when slices of its period began, and their counts.")
+        default=list, help_text=_("For a rate: when each slice of its period began, and its count.")
     )
 
     class Meta:
@@ -41,7 +41,7 @@ class SwitchedOff(models.Model):
     kind = models.CharField(max_length=10, choices=Switchable.choices)
     name = models.CharField(max_length=300)
     since = models.DateTimeField()
-    by = models.CharField(max_length=200, blank=True, help_text=_("Who did it, as it read then."))
+    by = models.CharField(max_length=200, blank=True, help_text=_("Who switched it off: the name at that time."))
     reason = models.TextField(blank=True)
 
     class Meta:

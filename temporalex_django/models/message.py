@@ -35,25 +35,29 @@ class Message(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     chain = unconstrained_key("temporalex_django.Chain", related_name="messages")
-    run = unconstrained_key("temporalex_django.Instance", null=True, help_text=_("For results: the run that asked."))
+    run = unconstrained_key(
+        "temporalex_django.Instance", null=True, help_text=_("For results: the run that waits for them.")
+    )
     queue = models.TextField()
     kind = models.CharField(max_length=20)
     name = models.CharField(max_length=200)
     body = models.BinaryField()
     request_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - many messages without one
-    after = models.IntegerField(null=True, help_text=_("Signals received before this update began to wait."))
+    after = models.IntegerField(null=True, help_text=_("Number of signals received before this update began to wait."))
     fresh = models.BooleanField(db_default=True)
     settled = models.BooleanField(db_default=False)
     redelivered = models.BooleanField(
-        db_default=False, help_text=_("A reset or fork delivers it again: it waits for what takes it.")
+        db_default=False, help_text=_("A reset or fork delivers it again: it waits until code accepts it.")
     )
     sender_key = models.CharField(  # noqa: DJ001 - none: code sent it
-        max_length=200, null=True, help_text=_("Of the user who sent it, as text.")
+        max_length=200, null=True, help_text=_("Key of the user who sent it, as text.")
     )
-    sender_name = models.CharField(max_length=200, null=True, help_text=_("Who, as it read then."))  # noqa: DJ001
+    sender_name = models.CharField(  # noqa: DJ001 - as above
+        max_length=200, null=True, help_text=_("The name of the user at that time.")
+    )
     outcome_status = models.CharField(max_length=20, null=True)  # noqa: DJ001 - none yet
     outcome = models.BinaryField(null=True)
-    answered_at = models.DateTimeField(null=True, help_text=_("When a turn wrote its outcome; none yet, or not told."))
+    answered_at = models.DateTimeField(null=True, help_text=_("When its outcome was written; empty before that."))
     created_at = models.DateTimeField()
 
     objects = MessageQuerySet.as_manager()

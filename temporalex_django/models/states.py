@@ -69,10 +69,10 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         for name in names:
             if name not in kinds:
                 stored_names = ", ".join(sorted(kinds)) or "none"
-                raise TypeError(f"with_workflow_state: no class stores {quoted(name)} (stored are: {stored_names})")
+                raise TypeError(f"with_workflow_state: no class stores {quoted(name)} (stored fields: {stored_names})")
             if len(kinds[name]) > 1:
                 subject = "classes store" if workflow is None else f"the versions of {workflow.name} store"
-                raise TypeError(f"with_workflow_state: {subject} {name!r} with several types; name one by workflow=")
+                raise TypeError(f"with_workflow_state: {subject} {name!r} with several types; pass one as workflow=")
             (kind,) = kinds[name]
             newest = runs.filter(stored__has_key=name).order_by("-pk")
             # The value is cast from JSON to text first. The type is checked on that text before the second cast, since
@@ -86,13 +86,15 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         runs_alias = conf.read()[0].DATABASE
         if alias != runs_alias:
             raise NotConfigured(
-                f"the runs are in the database {runs_alias!r}, these objects in {alias!r}: neither can join the other"
+                f"the runs are in the database {runs_alias!r}, these objects are in {alias!r}: no query joins them"
             )
         key = self.model._meta.pk  # noqa: SLF001 - Django documents it
         # Subjects are stored as text. Without a native type the key column holds the UUID without hyphens, so the texts
         # would never match.
         if isinstance(key, models.UUIDField) and not connections[alias].features.has_native_uuid_field:
-            raise NotConfigured(f"this database keeps the UUIDs of {self.model.__name__} in another form than runs do")
+            raise NotConfigured(
+                f"this database stores the UUIDs of {self.model.__name__} in another format than runs do"
+            )
 
 
 def _typed_expression(kind: type) -> Combinable:

@@ -19,34 +19,36 @@ class Worker(models.Model):
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
     process_identity = models.TextField(
-        db_default="", help_text=_("Boot, process namespace, pid and start time, for people.")
+        db_default="", help_text=_("Boot id, process namespace, pid and start time, for people.")
     )
-    queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
-    workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
-    activity_names = models.JSONField(db_default=[], help_text=_("Activities that it has, steps of graphs among them."))
+    queues = models.JSONField(help_text=_("Queues that it polls for runs and activities."))
+    workflows = models.JSONField(help_text=_("Workflow classes that it has: names with their lists of versions."))
+    activity_names = models.JSONField(db_default=[], help_text=_("Activities that it has, including steps of graphs."))
     crash_marker = models.TextField(
         db_default="",
-        help_text=_("File in which it notes what it is running; its lock tells a neighbour whether it lives."),
+        help_text=_("File that names what it is running; its lock shows other processes whether it is alive."),
     )
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
     # For a worker whose crash marker no other process can read, for example in another container (see decision 22).
     trying = models.JSONField(
-        null=True, help_text=_("Runs and activities that it announces before their code runs: one may end it.")
+        null=True,
+        help_text=_("Runs and activities that it announces before their code runs, because one may crash it."),
     )
     buried_at = models.DateTimeField(
-        null=True, help_text=_("When it was found dead; kept for a while where what it was running cannot be known.")
+        null=True,
+        help_text=_("When it was found dead. The row is kept for a while if it is unknown what it was running."),
     )
     runs = models.IntegerField(db_default=0, help_text=_("Runs in its memory."))
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
     drained_at = models.DateTimeField(
-        null=True, help_text=_("Since when it is to take nothing new: it finishes what it has in hand.")
+        null=True, help_text=_("Since when it starts nothing new: it only finishes what it is running.")
     )
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     # Pages go by this column. Recovery does not: it measures silence by the judge's own monotonic clock.
-    expires_at = models.DateTimeField(help_text=_("Its lease: when it is late."))
+    expires_at = models.DateTimeField(help_text=_("When its lease expires: after that it is late."))
 
     class Meta:
         db_table = "temporalex_worker"
@@ -55,8 +57,8 @@ class Worker(models.Model):
         ordering = ["-beat_at"]
         default_permissions = ("view",)
         permissions = [
-            ("drain_worker", _("Can drain workers, and have them take work again")),
-            ("run_due", _("Can have the web process do what is due, under DEBUG")),
+            ("drain_worker", _("Can drain and undrain workers")),
+            ("run_due", _("Can run due work in the web process, under DEBUG")),
         ]
 
     def __str__(self) -> str:

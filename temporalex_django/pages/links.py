@@ -38,11 +38,11 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
         token_fields = signing.loads(token, salt=_SALT, max_age=lifetime)
         task, key = UUID(token_fields["task"]), token_fields["user"]
     except (signing.BadSignature, ValueError, KeyError, TypeError):
-        raise HumanTaskNotFound("this link is not good, or not any more: sign in instead") from None
+        raise HumanTaskNotFound("this link is invalid or has expired: sign in instead") from None
     # The row is read at each use: a link must end with the account, not only with its lifetime.
     user = get_user_model()._default_manager.filter(pk=key).first()  # noqa: SLF001 - Django documents it
     if user is None or not user.is_active or token_fields.get("as") != _session_fingerprint(user):
-        raise HumanTaskNotFound("this link is not good any more: sign in instead")
+        raise HumanTaskNotFound("this link is no longer valid: sign in instead")
     return cast("Person", user), task
 
 

@@ -47,7 +47,7 @@ class TaskMail:
         self.sender = sender
         self.events = tuple(events)
         if unknown := sorted({*self.events} - {*EVENTS}):
-            raise ValueError(f"no such event: {', '.join(unknown)} (there are: {', '.join(EVENTS)})")
+            raise ValueError(f"unknown event: {', '.join(unknown)} (the events are {', '.join(EVENTS)})")
 
     def attach(self) -> None:
         """Start to send mail. A second call changes nothing."""
@@ -73,7 +73,7 @@ class TaskMail:
         people = [user for user in self.recipients(human_task) if user.email and _can_decide(human_task, user)]
         if len(people) > MAX_RECIPIENTS:
             logger.warning(
-                "human task %s asks for more than %d people: the first get a mail", human_task.pk, MAX_RECIPIENTS
+                "human task %s asks more than %d people: only the first ones get a mail", human_task.pk, MAX_RECIPIENTS
             )
         for user in people[:MAX_RECIPIENTS]:
             self.send(human_task, user)
@@ -102,7 +102,7 @@ class TaskMail:
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
         )
-        subject = _("To decide: %(title)s") % {"title": task.title}
+        subject = _("Decision needed: %(title)s") % {"title": task.title}
         # The title comes from workflow code: a newline in it would be a header injection, which Django refuses.
         send_mail(" ".join(subject.split()), body, self.sender, [user.email])
 

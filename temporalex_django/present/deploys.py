@@ -56,16 +56,16 @@ def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list
     """
     # A recorded input stays valid for open runs: only the code decides whether the difference was intended.
     next_step = _(
-        "If that is meant, deploy it: open runs keep what is recorded. Give new fields and parameters defaults, and sort what "
-        "comes from a set; see: temporalex replay --open"
+        "If you intend the change, deploy it: open runs keep their recorded input. Give new fields and parameters "
+        "defaults, and sort values that come from a set. See: temporalex replay --open"
     )
     return [
         Diagnosis(
             severity="error" if strict else "warning",
             code="deploy_input",
             text=ngettext(
-                "%(count)d history of %(name)s has another input than this code gives: %(why)s",
-                "%(count)d histories of %(name)s have another input than this code gives: %(why)s",
+                "%(count)d history of %(name)s has a different input from the one that this code produces: %(why)s",
+                "%(count)d histories of %(name)s have a different input from the one that this code produces: %(why)s",
                 mismatch.count,
             )
             % {"count": mismatch.count, "name": mismatch.name, "why": mismatch.reason},
@@ -81,25 +81,28 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
     # Each text is a whole sentence with its own plural forms, so that translators never join parts.
     if mismatch.kind == "class":
         text = ngettext(
-            "%(count)d open run is of %(name)s, which this code does not have.",
-            "%(count)d open runs are of %(name)s, which this code does not have.",
+            "%(count)d open run uses %(name)s, which this code does not have.",
+            "%(count)d open runs use %(name)s, which this code does not have.",
             mismatch.count,
         )
-        next_step = _("Keep the class until they have ended, or move them first: manage.py temporalex migrate")
+        next_step = _("Keep the class until its runs have closed, or move them first: manage.py temporalex migrate")
     elif mismatch.kind == "activity":
         text = ngettext(
-            "%(count)d activity under way is %(name)s, which this code does not have.",
-            "%(count)d activities under way are %(name)s, which this code does not have.",
+            "%(count)d unfinished activity needs %(name)s, which this code does not have.",
+            "%(count)d unfinished activities need %(name)s, which this code does not have.",
             mismatch.count,
         )
-        next_step = _("Keep it under that name until they have ended.")
+        next_step = _("Keep the activity under that name until they have finished.")
     elif mismatch.kind == "step":
         text = ngettext(
             "%(count)d open run waits in the step %(name)s, which this code does not have.",
             "%(count)d open runs wait in the step %(name)s, which this code does not have.",
             mismatch.count,
         )
-        next_step = _("Make it a new version of the class, and move them: manage.py temporalex migrate --map OLD=NEW")
+        next_step = _(
+            "Release this code as a new version of the class, and move the runs: manage.py temporalex migrate --map "
+            "OLD=NEW"
+        )
     elif mismatch.kind == "replay":
         text = _("The history of %(name)s %(run)s does not fit this code: %(why)s")
         next_step = _(
@@ -108,7 +111,7 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
     # The kinds key and payload: both come from a codec that cannot read what another process wrote.
     else:
         text = _("A payload of %(name)s %(run)s cannot be read here: %(why)s")
-        next_step = _("Give the codec of this code the key; see: manage.py temporalex describe %(run)s") % {
+        next_step = _("Add the key to the codec of this code; see: manage.py temporalex describe %(run)s") % {
             "run": quoted_run
         }
     return Diagnosis(severity="error", code=f"deploy_{mismatch.kind}", text=text % words, next_step=next_step)

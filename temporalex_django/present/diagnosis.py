@@ -227,20 +227,20 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
 def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
     """Yield problems of settings, database, tables and checks, without which nothing can work."""
     for problem in project.wrong_settings:
-        next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md has all names.")
+        next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md lists all names.")
         yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
     words = {"database": project.database, "error": project.unreachable, "missing": ", ".join(project.unapplied)}
     if project.unreachable:
         text = _("The database %(database)s cannot be reached: %(error)s.") % words
-        next_step = _("See whether it runs, and what DATABASES says of host, name and password.")
+        next_step = _("Check that it is running, and check its host, name and password in DATABASES.")
         yield Diagnosis(severity="error", code="unreachable", text=text, next_step=next_step)
     elif project.unapplied:
-        text = _("The tables of workflows are not up to date on %(database)s: %(missing)s is not applied.") % words
+        text = _("The workflow tables on %(database)s are not up to date. Unapplied migrations: %(missing)s.") % words
         yield Diagnosis(severity="error", code="tables", text=text, next_step="manage.py migrate temporalex_django")
     yield from (_check_diagnosis(check) for check in project.checks if check.is_error)
     if not project.classes and not project.wrong_settings:  # nothing is loaded then
         text = _("No workflow class is registered in this project.")
-        next_step = _("Put them in workflows.py of an installed app, or import them from there.")
+        next_step = _("Define one in workflows.py of an installed app, or import it from there.")
         yield Diagnosis(severity="warning", code="no_classes", text=text, next_step=next_step)
 
 
@@ -263,9 +263,9 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
         yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)
         last_worker = max(project.workers, key=lambda worker: worker.last_seen_at, default=None)
-        text = _("No worker is alive: nothing goes on.")
+        text = _("No live workers: runs cannot make progress.")
         if last_worker is not None:
-            text = _("No worker is alive: nothing goes on. The last one was %(worker)s, at %(at)s.") % {
+            text = _("No live workers: runs cannot make progress. Last seen: %(worker)s, %(at)s.") % {
                 "worker": last_worker.name,
                 "at": format_time(last_worker.last_seen_at, now),
             }
@@ -273,7 +273,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         # Drained workers are alive: undraining one is quicker than starting another, so it replaces the text above.
         if project.drained_workers:
             names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
-            text = _("No worker takes work: nothing goes on. Those that are alive are drained: %(workers)s.") % {
+            text = _("All live workers are drained: runs cannot make progress. Drained: %(workers)s.") % {
                 "workers": names
             }
             next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
@@ -302,19 +302,23 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         }  # fmt: skip
         if due.missing is not None:
             text = ngettext(
-                "%(count)d run of %(workflow)s (version %(version)d) is due since %(since)s and waits for %(missing)s.",
-                "%(count)d runs of %(workflow)s (version %(version)d) are due since %(since)s and wait for %(missing)s.",
+                "%(count)d run of %(workflow)s (version %(version)d) has been due since %(since)s and waits for "
+                "%(missing)s.",
+                "%(count)d runs of %(workflow)s (version %(version)d) have been due since %(since)s and wait for "
+                "%(missing)s.",
                 due.count,
             )
             next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of that version") % words
             yield Diagnosis(severity="error", code="untaken", text=text % words, next_step=next_step, evidence=evidence)
         else:
             text = ngettext(
-                "%(count)d run of %(workflow)s is due for %(span)s, although a live worker takes it.",
-                "%(count)d runs of %(workflow)s are due for %(span)s, although a live worker takes them.",
+                "%(count)d run of %(workflow)s has been due for %(span)s, although a live worker can run it.",
+                "%(count)d runs of %(workflow)s have been due for %(span)s, although a live worker can run them.",
                 due.count,
             )
-            next_step = _("Look at the load and the log of the workers; start another one: manage.py temporalex worker")
+            next_step = _(
+                "Check the load and the log of the workers, or start another one: manage.py temporalex worker"
+            )
             yield Diagnosis(severity="warning", code="late", text=text % words, next_step=next_step, evidence=evidence)
 
 
@@ -340,13 +344,13 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         run = shlex.quote(group.example)
         if group.kind == "signal":
             text = ngettext(
-                "%(count)d signal %(name)s of %(workflow)s failed in its handler since %(since)s: it is kept, and the run "
-                "has not taken it.",
-                "%(count)d signals %(name)s of %(workflow)s failed in their handler since %(since)s: they are kept, and "
-                "the runs have not taken them.",
+                "%(count)d signal %(name)s of %(workflow)s has failed in its handler since %(since)s. It is kept, and "
+                "the run has not consumed it.",
+                "%(count)d signals %(name)s of %(workflow)s have failed in their handler since %(since)s. They are "
+                "kept, and the runs have not consumed them.",
                 group.count,
             )
-            next_step = _("Put the handler right, then: manage.py temporalex redeliver %(run)s") % {"run": run}
+            next_step = _("Fix the handler, then: manage.py temporalex redeliver %(run)s") % {"run": run}
             yield Diagnosis(
                 severity="error",
                 code="failed_message",
@@ -356,11 +360,13 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             )
             continue
         text = ngettext(
-            "The validator of the update %(name)s of %(workflow)s failed %(count)d time since %(since)s: nobody was answered.",
-            "The validator of the update %(name)s of %(workflow)s failed %(count)d times since %(since)s: nobody was answered.",
+            "The validator of the update %(name)s of %(workflow)s has failed %(count)d time since %(since)s. The "
+            "sender got an error.",
+            "The validator of the update %(name)s of %(workflow)s has failed %(count)d times since %(since)s. The "
+            "senders got an error.",
             group.count,
         )
-        next_step = _("Put the validator right: the log has each failure under its reference.")
+        next_step = _("Fix the validator: the log has each failure under its reference.")
         yield Diagnosis(
             severity="error", code="validator_fault", text=text % words, next_step=next_step, evidence=[group.example]
         )
@@ -370,10 +376,10 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
     """Yield the human tasks that nobody may decide."""
     for group in project.undecidable_tasks:
         text = ngettext(
-            "%(count)d human task of %(workflow)s waits since %(since)s, and nobody may decide it: four eyes shut out "
-            "everybody whom it asks.",
-            "%(count)d human tasks of %(workflow)s wait since %(since)s, and nobody may decide them: four eyes shut out "
-            "everybody whom they ask.",
+            "%(count)d human task of %(workflow)s has been waiting since %(since)s, and nobody may decide it: every "
+            "candidate took part in the run.",
+            "%(count)d human tasks of %(workflow)s have been waiting since %(since)s, and nobody may decide them: "
+            "every candidate took part in the run.",
             group.count,
         )
         words: dict[str, object] = {
@@ -382,7 +388,8 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
             "since": format_time(group.since, now),
         }
         next_step = _(
-            "Give the role that it asks for to somebody who had no part in the run: manage.py temporalex tasks show %(task)s"
+            "Give the role that it asks for to a user who took no part in the run: manage.py temporalex tasks show "
+            "%(task)s"
         )
         yield Diagnosis(
             severity="error",
@@ -418,8 +425,10 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             continue
         text = ngettext(
-            "%(count)d run of %(workflow)s is stopped safely (%(code)s): nothing is lost, and it does not go on.",
-            "%(count)d runs of %(workflow)s are stopped safely (%(code)s): nothing is lost, and they do not go on.",
+            "%(count)d run of %(workflow)s is paused safely (%(code)s). Nothing is lost, but it cannot "
+            "continue until you fix the cause.",
+            "%(count)d runs of %(workflow)s are paused safely (%(code)s). Nothing is lost, but they cannot "
+            "continue until you fix the cause.",
             group.count,
         )
         next_step = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(group.example)}
@@ -439,8 +448,9 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
         # A worker polls the queue: starting another with the same code would not help.
         if task.pollers:
             text = ngettext(
-                "The activity %(activity)s is ready in %(count)d run since %(since)s. %(polled)s.",
-                "The activity %(activity)s is ready in %(count)d runs since %(since)s. %(polled)s.",
+                "The activity %(activity)s has been waiting for a worker in %(count)d run since %(since)s. %(polled)s.",
+                "The activity %(activity)s has been waiting for a worker in %(count)d runs since %(since)s. "
+                "%(polled)s.",
                 task.count,
             )
             poller_text = no_code_text(task.activity, queue=task.queue, pollers=task.pollers)
@@ -453,10 +463,10 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             continue
         text = ngettext(
-            "The activity %(activity)s is ready in %(count)d run since %(since)s, and no live worker takes it from the "
-            "queue %(queue)s.",
-            "The activity %(activity)s is ready in %(count)d runs since %(since)s, and no live worker takes it from the "
-            "queue %(queue)s.",
+            "The activity %(activity)s has been waiting for a worker in %(count)d run since %(since)s. No live worker "
+            "polls the queue %(queue)s.",
+            "The activity %(activity)s has been waiting for a worker in %(count)d runs since %(since)s. No live "
+            "worker polls the queue %(queue)s.",
             task.count,
         )
         next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
@@ -477,12 +487,14 @@ def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             code, text = (
                 "failing",
                 ngettext(
-                    "%(count)d activity of %(workflow)s fails since %(since)s, and is tried again: %(cause)s.",
-                    "%(count)d activities of %(workflow)s fail since %(since)s, and are tried again: %(cause)s.",
+                    "%(count)d activity of %(workflow)s has been failing since %(since)s and is being retried: "
+                    "%(cause)s.",
+                    "%(count)d activities of %(workflow)s have been failing since %(since)s and are being retried: "
+                    "%(cause)s.",
                     group.count,
                 ),
             )
-            next_step = _("Put right what it calls, then: manage.py temporalex bulk retry_activity %(filters)s")
+            next_step = _("Fix the cause, then: manage.py temporalex bulk retry_activity %(filters)s")
         else:
             code, text = (
                 "failed",
@@ -511,50 +523,50 @@ def _clock_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
             )
         else:
             text = _("The clock of %(name)s is %(skew)s behind the database's: timers and leases end too late.") % words
-        next_step = _("Let NTP set the clocks of all machines.")
+        next_step = _("Synchronize the clocks of all machines with NTP.")
         yield Diagnosis(severity="warning", code="clock", text=text, next_step=next_step, evidence=[f"{skew:+.1f} s"])
 
 
 def _healthy_diagnosis(project: ProjectView) -> Diagnosis:
     if not project.open_count:
-        text = _("No run is open: there is nothing to do.")
+        text = _("No runs are open: there is nothing to do.")
         next_step = _("Start one: manage.py temporalex start FLOW")
     else:
         text = ngettext(
-            "Nothing is wrong: %(count)d run is open, and goes on when what it waits for comes.",
-            "Nothing is wrong: %(count)d runs are open, and go on when what they wait for comes.",
+            "Nothing is wrong: %(count)d run is open, and continues when what it waits for arrives.",
+            "Nothing is wrong: %(count)d runs are open, and continue when what they wait for arrives.",
             project.open_count,
         ) % {"count": project.open_count}
-        next_step = _("See what one waits for: manage.py temporalex doctor RUN")
+        next_step = _("See what a run waits for: manage.py temporalex doctor RUN")
     return Diagnosis(severity="note", code="well", text=text, next_step=next_step)
 
 
 #: What to do about a run, by the state of its summary; of a blocked one by the code of what stopped it.
 _NEXT_STEPS = {
-    "nondeterminism": gettext_noop("Put the code right, or: manage.py temporalex reset {run}"),
+    "nondeterminism": gettext_noop("Fix the code, or: manage.py temporalex reset {run}"),
     "crash": gettext_noop(
-        "Put the code right, then: manage.py temporalex try-again {run} (on one worker, alone); or terminate it"
+        "Fix the code, then: manage.py temporalex try-again {run} (on one worker, alone); or terminate it"
     ),
     "key_missing": gettext_noop("Start a worker that has the key"),
     "blocked": gettext_noop(
-        "Put the code right: it is tried again, now with: manage.py temporalex try-again {run}; or: manage.py temporalex "
-        "reset {run}"
+        "Fix the code: the run is then retried. To retry it now: manage.py temporalex try-again {run}; or: manage.py "
+        "temporalex reset {run}"
     ),
-    "failing": gettext_noop(
-        "Put right what it calls; then: manage.py temporalex retry {run} SEQ (or complete, or fail)"
-    ),
+    "failing": gettext_noop("Fix the cause, then: manage.py temporalex retry {run} SEQ (or complete, or fail)"),
     "several": gettext_noop("See which: manage.py temporalex describe {run}"),
-    "silent": gettext_noop("Look at the machine of its worker"),
-    "no_worker": gettext_noop("Start a worker that takes its queue and has its code: manage.py temporalex worker"),
-    "late": gettext_noop("Look at the load and the log of the workers; start another one: manage.py temporalex worker"),
+    "silent": gettext_noop("Check the machine of its worker"),
+    "no_worker": gettext_noop("Start a worker that polls its queue and has its code: manage.py temporalex worker"),
+    "late": gettext_noop(
+        "Check the load and the log of the workers, or start another one: manage.py temporalex worker"
+    ),
     "not_taken_up": gettext_noop("Start a worker that has its class: manage.py temporalex worker"),
     "paused": gettext_noop("manage.py temporalex unpause {run}"),
     "off": gettext_noop("See what is off: manage.py temporalex switches show"),
     "failed": gettext_noop(
-        "See how: manage.py temporalex history {run}; take it back: manage.py temporalex reset {run}"
+        "See why: manage.py temporalex history {run}; go back to an earlier point: manage.py temporalex reset {run}"
     ),
     "timed_out": gettext_noop(
-        "See how: manage.py temporalex history {run}; take it back: manage.py temporalex fork {run}"
+        "See why: manage.py temporalex history {run}; copy it from an earlier point: manage.py temporalex fork {run}"
     ),
     "decision": gettext_noop("manage.py temporalex resume {run} EVENT"),
     "timer": gettext_noop("Wait, or: manage.py temporalex skip {run} SEQ"),
@@ -569,6 +581,6 @@ def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:
         next_step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
-        next_step = gettext_noop("Nothing is to be done.") if closed else next_step
+        next_step = gettext_noop("There is nothing to do.") if closed else next_step
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
     return Diagnosis(severity=severity, code=state, text=text, next_step=_(next_step).format(run=run))

@@ -56,6 +56,23 @@ def format_time(at: datetime, now: datetime) -> str:
     return _("%(date)s %(hour)s") % {"date": formats.date_format(local, date_format), "hour": hour}
 
 
+def format_at(at: datetime, now: datetime) -> str:
+    """Format a time to follow a verb, such as *failed at 14:02* and *times out tomorrow at 14:02*."""
+    local, today = timezone.localtime(at), timezone.localtime(now)
+    words = {"hour": formats.time_format(local, "H:i"), "day": formats.date_format(local, "l")}
+    days = (local.date() - today.date()).days
+    if days == 0:
+        return _("at %(hour)s") % words
+    if days == 1:
+        return _("tomorrow at %(hour)s") % words
+    if days == -1:
+        return _("yesterday at %(hour)s") % words
+    if 1 < abs(days) < 7:
+        return _("on %(day)s at %(hour)s") % words
+    date = formats.date_format(local, "j M" if local.year == today.year else "j M Y")
+    return _("on %(date)s at %(hour)s") % {**words, "date": date}
+
+
 def format_duration(length: timedelta | float) -> str:
     """Format a duration in its two largest units, such as 2 d 3 h; a float is in seconds."""
     seconds = max(0, int(length.total_seconds() if isinstance(length, timedelta) else length))

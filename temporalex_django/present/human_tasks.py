@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from temporalex_django.present.formatting import format_time, humanize_name
+from temporalex_django.present.formatting import format_at, format_time, humanize_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +64,21 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
     sentences = [_question_sentence(task)]
     if task.closed_at is not None:
         return " ".join([*sentences, _ending_sentence(task, task.closed_at, now)])
-    words = {"who": task.requested_by, "since": format_time(task.opened_at, now)}
-    sentences.append((_("Asked by %(who)s, %(since)s.") if task.requested_by else _("Asked %(since)s.")) % words)
+    words = {"who": task.requested_by, "at": format_at(task.opened_at, now)}
+    sentences.append((_("Requested by %(who)s %(at)s.") if task.requested_by else _("Requested %(at)s.")) % words)
     if task.due_at is not None:
-        due_text = _("It is to be decided by %(due)s.") if task.due_at > now else _("It was due %(due)s.")
-        sentences.append(due_text % {"due": format_time(task.due_at, now)})
+        due_text = _("Decide by %(due)s.") if task.due_at > now else _("It was due %(at)s.")
+        sentences.append(due_text % {"due": format_time(task.due_at, now), "at": format_at(task.due_at, now)})
     if task.escalated_at is not None:
         sentences.append(
-            _("Nobody had decided by %(at)s, so others may as well.") % {"at": format_time(task.escalated_at, now)}
+            _("Nobody decided by %(at)s, so more people may decide now.") % {"at": format_time(task.escalated_at, now)}
         )
     # A claim that ran out has no effect any more, although its columns stay set.
     if task.claimed_until is not None and task.claimed_until > now:
         words = {"who": task.claimed_by, "until": format_time(task.claimed_until, now)}
         sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
     if task.nobody_left:
-        sentences.append(_("Nobody is left who may decide it: everybody whom it asks has had a part in the run."))
+        sentences.append(_("Nobody is left who may decide it: every candidate took part in the run."))
     return " ".join(sentences)
 
 
@@ -91,14 +91,14 @@ def _question_sentence(task: TaskView) -> str:
 
 
 def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:
-    words = {"who": task.decided_by, "outcome": task.outcome, "at": format_time(closed_at, now)}
+    words = {"who": task.decided_by, "outcome": task.outcome, "at": format_at(closed_at, now)}
     match task.ending:
         case "decided" if task.decided_by:
-            return _("%(who)s decided “%(outcome)s”, %(at)s.") % words
+            return _("%(who)s decided “%(outcome)s” %(at)s.") % words
         case "decided":
-            return _("“%(outcome)s” was decided, %(at)s.") % words
+            return _("It was decided %(at)s: “%(outcome)s”.") % words
         case "overdue":
-            return _("Nobody had decided by %(at)s, when it was due.") % words
+            return _("Nobody decided in time: it became overdue %(at)s.") % words
         case "cancelled":
-            return _("The run did not wait for it any more, %(at)s.") % words
-    return _("The run ended before somebody decided, %(at)s.") % words
+            return _("The run stopped waiting for it %(at)s.") % words
+    return _("The run closed %(at)s, before anybody decided.") % words

@@ -8,7 +8,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.present.formatting import capitalize, format_duration, format_time
+from temporalex_django.present.formatting import capitalize, format_at, format_duration, format_time
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, ActivityView, BlockedView, PausedView, SwitchView
 
 #: Code of a run that is blocked because its class was switched off.
@@ -48,7 +48,7 @@ def error_text(activity_view: ActivityView) -> str:
 
 
 def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Say how often an activity has failed, with what, and when it is tried again.
+    """Say how often an activity has failed, with what, and when it is retried.
 
     The activity must have a ``last_failure``.
     """
@@ -59,39 +59,40 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
         "count": failure.attempt,
         "since": format_time(failure.since or failure.at, now),
         "error": error_text(activity_view),
-        "at": format_time(failure.at, now),
-        "next": format_time(task.due_at, now),
+        "last": format_time(failure.at, now),
+        "at": format_at(failure.at, now),
+        "next": format_at(task.due_at, now),
         "most": task.max_attempts,
         "worker": activity_view.worker,
     }
     if failure.attempt > 1:
-        text = _("%(activity)s has failed %(count)d times since %(since)s, last with %(error)s at %(at)s.") % words
+        text = _("%(activity)s has failed %(count)d times since %(since)s. Last error: %(error)s (%(last)s).") % words
     else:
-        text = _("%(activity)s has failed with %(error)s at %(at)s.") % words
+        text = _("%(activity)s failed %(at)s: %(error)s.") % words
     # A new attempt is running, so the due time of the row is not that of a retry.
     if task.owner is not None:
-        return f"{text} {_('It is being tried again on %(worker)s.') % words}"
+        return f"{text} {_('It is being retried on %(worker)s.') % words}"
     if task.due_at <= now:
-        return f"{text} {_('It is to be tried again now.')}"
+        return f"{text} {_('The next attempt is due now.')}"
     if task.max_attempts:
-        return f"{text} {_('Tries again at %(next)s; gives up after %(most)d attempts.') % words}"
-    return f"{text} {_('Tries again at %(next)s.') % words}"
+        return f"{text} {_('Next attempt %(next)s; gives up after %(most)d attempts.') % words}"
+    return f"{text} {_('Next attempt %(next)s.') % words}"
 
 
 def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Say that a running activity has missed its heartbeat timeout, and when another worker tries it."""
+    """Say that a running activity has missed its heartbeat timeout, and when another worker retries it."""
     task = activity_view.activity
     last_beat_at = task.beat_at or task.started_at or now
     words = {
         "activity": capitalize(activity_view.title),
         "span": format_duration(now - last_beat_at),
         "limit": format_duration(task.heartbeat_timeout or 0),
-        "until": format_time(task.expires_at or now, now),
+        "until": format_at(task.expires_at or now, now),
     }
     return (
         _(
-            "%(activity)s has not sent a heartbeat for %(span)s (limit %(limit)s): its worker is taken for lost at "
-            "%(until)s, then another one tries."
+            "%(activity)s has not sent a heartbeat for %(span)s (limit: %(limit)s). Its worker is considered lost "
+            "%(until)s; then another worker retries it."
         )
         % words
     )
@@ -107,22 +108,27 @@ def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
         "lacks": task.waits_for,
     }
     if task.waits_for:
-        return _("%(activity)s waits for a worker with %(lacks)s.") % words
+        return _("%(activity)s is waiting for a worker with %(lacks)s.") % words
     if activity_view.pollers:
-        ready_text = _("%(activity)s is ready since %(since)s.") % words
+        ready_text = _("%(activity)s has been waiting for a worker since %(since)s.") % words
         return f"{ready_text} {no_code_text(task.activity, queue=task.queue, pollers=activity_view.pollers)}."
-    text = _("%(activity)s is ready since %(since)s, and no live worker takes it from the queue %(queue)s.") % words
-    # The machine of the last worker of the queue is the place to look at first.
     if activity_view.last_poller is None:
-        return text
+        text = _(
+            "%(activity)s has been waiting for a worker since %(since)s. No live worker polls the queue %(queue)s."
+        )
+        return text % words
+    # The machine of the last worker of the queue is the place to look at first.
     worker, last_seen_at = activity_view.last_poller
-    last_seen_text = _("Last seen: %(worker)s, %(at)s.") % {"worker": worker, "at": format_time(last_seen_at, now)}
-    return f"{text} {last_seen_text}"
+    text = _(
+        "%(activity)s has been waiting for a worker since %(since)s. No live worker polls the queue %(queue)s (last "
+        "seen: %(worker)s, %(at)s)."
+    )
+    return text % {**words, "worker": worker, "at": format_time(last_seen_at, now)}
 
 
 def no_poller_text(queue: str) -> str:
     """Say, as a part of a sentence, that no live worker polls a queue."""
-    return _("none that is alive takes the queue %(queue)s") % {"queue": repr(queue)}
+    return _("no live worker polls the queue %(queue)s") % {"queue": repr(queue)}
 
 
 def no_code_text(code: str, *, queue: str, pollers: int) -> str:
@@ -145,10 +151,10 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     words = {"activity": activity_view.title, "count": count}
     if state == "failing":
         return True, ngettext(
-            "%(activity)s (retrying, %(count)d failed)", "%(activity)s (retrying, %(count)d failed)", count
+            "%(activity)s (retrying after %(count)d failure)", "%(activity)s (retrying after %(count)d failures)", count
         ) % words
     if state == "silent":
-        return True, _("%(activity)s (silent)") % words
+        return True, _("%(activity)s (no heartbeat)") % words
     if state == "off":
         return False, _("%(activity)s (switched off)") % words
     if state == "no_worker":
@@ -174,20 +180,20 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
     # The switch is on again here (``switched_off_sentence`` covers the time before): nothing needs to be corrected.
     if blocked.code == _SWITCHED_OFF:
         return sentences[0]
-    # It is not tried again by itself: its code ended several processes (see decision 22).
+    # It is not retried by itself: its code ended several processes (see decision 22).
     if blocked.code == "crash":
-        sentences.append(_("Try it again when the code is put right: on one worker, alone, once."))
+        sentences.append(_("Once you have fixed the code, try it again: it then runs once, alone, on one worker."))
     elif blocked.waits_for is None:
-        sentences.append(_("Nothing is lost; it goes on when the code is put right."))
+        sentences.append(_("Nothing is lost. It continues by itself once the code is fixed."))
     if blocked.tries and blocked.next_try is not None:
         tries_text = ngettext(
             "Tried %(count)d time, next %(next)s.", "Tried %(count)d times, next %(next)s.", blocked.tries
         )
-        sentences.append(tries_text % {"count": blocked.tries, "next": format_time(blocked.next_try, now)})
+        sentences.append(tries_text % {"count": blocked.tries, "next": format_at(blocked.next_try, now)})
     if blocked.others:
         others_text = ngettext(
-            "%(count)d other run is stopped for the same reason.",
-            "%(count)d other runs are stopped for the same reason.",
+            "%(count)d other run has the same problem.",
+            "%(count)d other runs have the same problem.",
             blocked.others,
         )
         sentences.append(others_text % {"count": blocked.others})
@@ -196,10 +202,13 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
 
 def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == "crash":
-        return _("Stopped safely since %(since)s: %(error)s.") % words
+        return _("Paused safely since %(since)s: %(error)s.") % words
     if blocked.code == _SWITCHED_OFF:
         return (
-            _("Stopped since %(since)s, when its workflow class was switched off; that is on again, and it goes on.")
+            _(
+                "Paused since %(since)s, when its workflow class was switched off. The class is on again, and the run "
+                "continues soon."
+            )
             % words
         )
     if blocked.waits_for is not None:
@@ -207,22 +216,22 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == "nondeterminism" and blocked.recorded and blocked.place:
         return (
             _(
-                "Stopped safely since %(since)s: the code no longer fits what this run has done (event %(event)s says "
-                "%(recorded)s, the code now gives %(produced)s, %(place)s)."
+                "Paused safely since %(since)s: the code no longer matches what this run has already done. Event "
+                "%(event)s recorded %(recorded)s; the code now asks for %(produced)s (%(place)s)."
             )
             % words
         )
     if blocked.code == "nondeterminism" and blocked.recorded:
         return (
             _(
-                "Stopped safely since %(since)s: the code no longer fits what this run has done (event %(event)s says "
-                "%(recorded)s, the code now gives %(produced)s)."
+                "Paused safely since %(since)s: the code no longer matches what this run has already done. Event "
+                "%(event)s recorded %(recorded)s; the code now asks for %(produced)s."
             )
             % words
         )
     if blocked.place:
-        return _("Stopped safely since %(since)s: %(error)s in %(place)s.") % words
-    return _("Stopped safely since %(since)s: %(error)s.") % words
+        return _("Paused safely since %(since)s: %(error)s in %(place)s.") % words
+    return _("Paused safely since %(since)s: %(error)s.") % words
 
 
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
@@ -231,19 +240,19 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
     ``title`` is the title of the workflow class or activity; a queue is called by its name.
     """
     words = {
-        "name": switch.name, "title": capitalize(title), "who": switch.actor or _("somebody"), "since": format_time(switch.since, now),
+        "name": switch.name, "title": capitalize(title), "who": switch.actor or _("somebody"), "at": format_at(switch.since, now),
         "reason": _first_line(switch.reason),
     }  # fmt: skip
     # Whole sentences for each combination, because parts cannot be translated on their own.
     if switch.kind == "queue" and switch.reason:
-        text = _("The queue %(name)s is switched off by %(who)s since %(since)s (%(reason)s).")
+        text = _("The queue %(name)s was switched off by %(who)s %(at)s (%(reason)s).")
     elif switch.kind == "queue":
-        text = _("The queue %(name)s is switched off by %(who)s since %(since)s.")
+        text = _("The queue %(name)s was switched off by %(who)s %(at)s.")
     elif switch.reason:
-        text = _("%(title)s is switched off by %(who)s since %(since)s (%(reason)s).")
+        text = _("%(title)s was switched off by %(who)s %(at)s (%(reason)s).")
     else:
-        text = _("%(title)s is switched off by %(who)s since %(since)s.")
-    return f"{text % words} {_('It goes on when that is switched on.')}"
+        text = _("%(title)s was switched off by %(who)s %(at)s.")
+    return f"{text % words} {_('Work continues when it is switched on again.')}"
 
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
@@ -256,7 +265,7 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
         text = _("Paused by %(who)s since %(since)s.") % words
     if not pause.messages:
         return text
-    waiting_text = ngettext("%(count)d message waits.", "%(count)d messages wait.", pause.messages)
+    waiting_text = ngettext("%(count)d message is waiting.", "%(count)d messages are waiting.", pause.messages)
     return f"{text} {waiting_text % {'count': pause.messages}}"
 
 

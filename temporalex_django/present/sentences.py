@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 from temporalex_django.present import endings, problems
 from temporalex_django.present.formatting import (
     capitalize,
+    format_at,
     format_duration,
     format_time,
     join_with_and,
@@ -96,7 +97,7 @@ def _open_summary(run: RunView, now: datetime) -> Summary:
     if waits:
         return _wait_summary(waits[0], now, may_decide=run.may_decide)
     since = run.started_at or run.created_at
-    text = _("Under way since %(since)s (%(span)s).") % {
+    text = _("Running since %(since)s (%(span)s).") % {
         "since": format_time(since, now),
         "span": format_duration(now - since),
     }
@@ -112,11 +113,11 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
     words = {"since": format_time(since, now), "span": format_duration(now - since), "missing": run.workers.missing}
     # A worker may need a moment for what has just become due.
     if run.workers.missing is not None and now - since >= DUE_GRACE_PERIOD:
-        text = _("Due since %(since)s, and no live worker takes it up: it waits for %(missing)s.") % words
+        text = _("Due since %(since)s. It is waiting for %(missing)s.") % words
         return Summary(state="no_worker", text=text, trouble=True, since=since)
     # Workers exist, so this is load or a stuck worker: wait longer before calling it trouble.
     if now - since >= LATE_PERIOD:
-        text = _("Due for %(span)s, although a live worker could take it up.") % words
+        text = _("Due for %(span)s, although a live worker could run it.") % words
         return Summary(state="late", text=text, trouble=True, since=since)
     return None
 
@@ -125,15 +126,15 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
     wait_time = now - run.created_at
     words = {"span": format_duration(wait_time), "title": run.title, "version": run.version}
     if wait_time < DUE_GRACE_PERIOD or run.workers is None:
-        text = _("Started %(span)s ago, not taken up yet.") % words
+        text = _("Started %(span)s ago; no worker has picked it up yet.") % words
         return Summary(state="not_taken_up", text=text, since=run.created_at)
     if run.workers.missing is not None:
-        start_text = _("Started %(span)s ago, not taken up yet: %(missing)s.") % {
+        start_text = _("Started %(span)s ago; no worker has picked it up yet. It is waiting for %(missing)s.") % {
             **words,
             "missing": run.workers.missing,
         }
     else:
-        start_text = _("Started %(span)s ago, not taken up yet, although a live worker could.") % words
+        start_text = _("Started %(span)s ago; no worker has picked it up yet, although a live worker could.") % words
     alive_text = ngettext("%(count)d worker is alive.", "%(count)d workers are alive.", run.workers.alive_count)
     text = f"{start_text} {alive_text % {'count': run.workers.alive_count}}"
     return Summary(state="not_taken_up", text=text, trouble=True, since=run.created_at)
@@ -173,14 +174,14 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
     }
     if state == "queued":
         since = activity_view.activity.due_at
-        text = _("%(activity)s is to begin since %(since)s.") % {**words, "since": format_time(since, now)}
+        text = _("%(activity)s has been waiting to start since %(since)s.") % {
+            **words,
+            "since": format_time(since, now),
+        }
         return Summary(state="activity", text=text, since=since)
     started_at = activity_view.activity.started_at or activity_view.activity.due_at
     words["span"] = format_duration(now - started_at)
-    if activity_view.activity.attempt > 1:
-        text = _("%(activity)s: attempt %(attempt)d, running for %(span)s on %(worker)s.") % words
-    else:
-        text = _("%(activity)s: first attempt, running for %(span)s on %(worker)s.") % words
+    text = _("%(activity)s: attempt %(attempt)d, running for %(span)s on %(worker)s.") % words
     return Summary(state="activity", text=text, since=started_at, until=activity_view.activity.expires_at)
 
 
@@ -197,7 +198,7 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
         sentence_functions = {"timer": _timer_sentence, "step": _decision_sentence, "human_task": _decision_sentence}
         text = sentence_functions.get(wait.kind, _phase_sentence)(wait, now)
     if may_decide and wait.kind in _DECISION_KINDS:
-        text = f"{text} {_('You can decide.')}"
+        text = f"{text} {_('You can decide this.')}"
     # For programs and styles a step and a human task are the same: a person has to decide.
     state = "decision" if wait.kind in _DECISION_KINDS else wait.kind
     return Summary(state=state, text=text, since=wait.since, until=wait.until)
@@ -206,8 +207,8 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
     until = "?" if wait.until is None else format_time(wait.until, now)
     if wait.followed_by:
-        return _("Asleep until %(until)s, then %(then)s.") % {"until": until, "then": wait.followed_by}
-    return _("Asleep until %(until)s.") % {"until": until}
+        return _("Sleeping until %(until)s. Then: %(then)s.") % {"until": until, "then": wait.followed_by}
+    return _("Sleeping until %(until)s.") % {"until": until}
 
 
 def _child_sentence(wait: WaitView) -> str:
@@ -221,12 +222,13 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
     since = "?" if wait.since is None else format_time(wait.since, now)
     words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "since": since}
     if wait.role:
-        text = _("Waiting for a decision since %(since)s: %(events)s for %(title)s (%(role)s).") % words
+        text = _("Waiting since %(since)s for a decision by %(role)s on “%(title)s”: %(events)s.") % words
     else:
         text = _("Waiting since %(since)s for %(title)s: %(events)s.") % words
     if wait.until is None:
         return text
-    return f"{text} {_('Without one it goes on by itself %(until)s.') % {'until': format_time(wait.until, now)}}"
+    until = format_time(wait.until, now)
+    return f"{text} {_('If nobody decides by %(until)s, it continues by itself.') % {'until': until}}"
 
 
 def _phase_sentence(wait: WaitView, now: datetime) -> str:
@@ -234,14 +236,14 @@ def _phase_sentence(wait: WaitView, now: datetime) -> str:
     since = wait.since or now
     words = {
         "title": capitalize(wait.title), "messages": _awaited_text(wait), "since": format_time(since, now), "span": format_duration(now - since),
-        "until": "" if wait.until is None else format_time(wait.until, now),
+        "until": "" if wait.until is None else format_at(wait.until, now),
     }  # fmt: skip
     if wait.title and wait.until is not None:
-        return _("%(title)s since %(since)s (%(span)s). Waiting for %(messages)s; gives up %(until)s.") % words
+        return _("%(title)s since %(since)s (%(span)s). Waiting for %(messages)s. Times out %(until)s.") % words
     if wait.title:
         return _("%(title)s since %(since)s (%(span)s). Waiting for %(messages)s.") % words
     if wait.until is not None:
-        return _("Waiting for %(messages)s since %(since)s (%(span)s); gives up %(until)s.") % words
+        return _("Waiting for %(messages)s since %(since)s (%(span)s). Times out %(until)s.") % words
     return _("Waiting for %(messages)s since %(since)s (%(span)s).") % words
 
 
@@ -250,7 +252,7 @@ def _awaited_text(wait: WaitView) -> str:
         return _("a condition")
     if wait.kind == "cancel":
         return _("somebody to cancel it")
-    return join_with_or(wait.messages) or _("the end of its time")
+    return join_with_or(wait.messages) or _("its timeout")
 
 
 # -- several things ---------------------------------------------------------------------------------------------------
@@ -282,9 +284,9 @@ def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator
 def _short_wait(wait: WaitView, now: datetime) -> str:
     words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "key": wait.key}
     if wait.kind == "timer":
-        return _("the time %(until)s") % {"until": "?" if wait.until is None else format_time(wait.until, now)}
+        return _("a timer (%(until)s)") % {"until": "?" if wait.until is None else format_time(wait.until, now)}
     if wait.kind == "child":
         return _("%(title)s %(key)s") % words
     if wait.kind in _DECISION_KINDS and wait.role:
-        return _("%(events)s (anyone in %(role)s)") % words
+        return _("a decision by %(role)s (%(events)s)") % words
     return join_with_or(wait.messages) or _awaited_text(wait)

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from temporalex_django.core.history.events import CLOSING, SIGNAL_FAILED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS
-from temporalex_django.present.formatting import capitalize, format_time, humanize_name
+from temporalex_django.present.formatting import capitalize, format_at, format_time, humanize_name
 
 #: Kinds of events that begin a thing, which a later event with the same command number ends.
 _START_KINDS = {
@@ -86,6 +86,7 @@ class TimelineRow:
         words: dict[str, Any] = {
             "title": capitalize(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
             "began": format_time(self.began, now), "ended": "" if self.ended is None else format_time(self.ended, now),
+            "at": "" if self.ended is None else format_at(self.ended, now),
             "due": "" if self.due is None else format_time(self.due, now), "count": self.attempts,
         }  # fmt: skip
         if self.kind == "patch":
@@ -287,8 +288,8 @@ def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state in ("open", "cancelled", "dropped"):
         texts = {
             "open": _("%(title)s: since %(began)s"),
-            "cancelled": _("%(title)s: %(began)s, cancelled %(ended)s"),
-            "dropped": _("%(title)s: since %(began)s, dropped when the run ended %(ended)s"),
+            "cancelled": _("%(title)s: since %(began)s, cancelled %(at)s"),
+            "dropped": _("%(title)s: since %(began)s, dropped when the run closed %(at)s"),
         }
         return texts[row.state] % words
     if row.who and row.state == "failed":
@@ -305,27 +306,27 @@ def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
             % words
         )
     if row.attempts > 1:
-        return _("%(title)s: %(count)d attempts, %(began)s to %(ended)s, done") % words
-    return _("%(title)s: %(began)s to %(ended)s, done") % words
+        return _("%(title)s: %(count)d attempts, %(began)s to %(ended)s, succeeded") % words
+    return _("%(title)s: %(began)s to %(ended)s, succeeded") % words
 
 
 def _timer_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "fired" and row.who:
-        return _("Timer: due %(due)s, fired by %(who)s %(ended)s") % words
+        return _("Timer: due %(due)s, fired by %(who)s %(at)s") % words
     if row.state == "fired":
-        return _("Timer: due %(due)s, fired %(ended)s") % words
+        return _("Timer: due %(due)s, fired %(at)s") % words
     if row.state == "cancelled":
-        return _("Timer: due %(due)s, cancelled %(ended)s") % words
+        return _("Timer: due %(due)s, cancelled %(at)s") % words
     if row.state == "dropped":
-        return _("Timer: due %(due)s, dropped when the run ended %(ended)s") % words
+        return _("Timer: due %(due)s, dropped when the run closed %(at)s") % words
     return _("Timer: due %(due)s") % words
 
 
 def _child_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
-        return _("%(title)s %(key)s: failed %(ended)s: %(error)s") % words
+        return _("%(title)s %(key)s: failed %(at)s: %(error)s") % words
     if row.state == "done":
-        return _("%(title)s %(key)s: %(began)s to %(ended)s, done") % words
+        return _("%(title)s %(key)s: %(began)s to %(ended)s, completed") % words
     return _("%(title)s %(key)s: since %(began)s") % words
 
 
@@ -345,7 +346,7 @@ def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
             _("Update %(name)s by %(who)s: accepted, answered") if row.who else _("Update %(name)s: accepted, answered")
         ) % words
     if row.state == "dropped":
-        return _("Update %(name)s: accepted, not answered when the run ended %(ended)s") % words
+        return _("Update %(name)s: accepted, not answered when the run closed %(at)s") % words
     return (_("Update %(name)s by %(who)s: accepted") if row.who else _("Update %(name)s: accepted")) % words
 
 
@@ -354,9 +355,9 @@ def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
         return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":
         return (
-            _("Signal %(name)s from %(who)s: nobody took it before the run ended")
+            _("Signal %(name)s from %(who)s: never consumed; the run closed first")
             if row.who
-            else _("Signal %(name)s: nobody took it before the run ended")
+            else _("Signal %(name)s: never consumed; the run closed first")
         ) % words
     return (_("Signal %(name)s from %(who)s") if row.who else _("Signal %(name)s")) % words
 
@@ -366,7 +367,7 @@ def _decision_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _cancel_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    return (_("Asked to cancel: %(error)s") if row.error else _("Asked to cancel")) % words
+    return (_("Cancel requested: %(error)s") if row.error else _("Cancel requested")) % words
 
 
 def _run_text(row: TimelineRow, words: dict[str, Any]) -> str:
@@ -375,7 +376,7 @@ def _run_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 def _end_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.key and not row.error:
-        return _("Run %(name)s; nobody took: %(key)s") % words
+        return _("Run %(name)s; never consumed: %(key)s") % words
     return (_("Run %(name)s: %(error)s") if row.error else _("Run %(name)s")) % words
 
 

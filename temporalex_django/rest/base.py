@@ -116,12 +116,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         for header, is_accepted in ((IDEMPOTENCY_KEY, contract.keyed), ("If-Match", contract.matched)):
             # A client that sends one of them relies on it: ignoring it would break its guarantee silently.
             if header in request.headers and not is_accepted:
-                raise ValidationError({header: ["this address does not take it"]})
+                raise ValidationError({header: ["This address does not accept this header."]})
         # Keys are stored by user, so those of anonymous callers would collide.
         if IDEMPOTENCY_KEY in request.headers and not sender_key(self._user):
-            raise ValidationError(
-                {IDEMPOTENCY_KEY: ["of users who are logged in: those of others could not be told apart"]}
-            )
+            raise ValidationError({IDEMPOTENCY_KEY: ["Log in to use this header: each key belongs to one user."]})
 
     def parameter_names(self) -> list[str]:
         """Return the names of the parameters that the query string may have."""
@@ -174,7 +172,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         except ValueError:
             seconds = -1.0
         if not 0 <= seconds <= MAX_WAIT_SECONDS:
-            raise ValidationError({"wait": [f"a number of seconds from 0 to {MAX_WAIT_SECONDS:g}"]})
+            raise ValidationError({"wait": [f"Enter a number of seconds from 0 to {MAX_WAIT_SECONDS:g}."]})
         return seconds
 
     def _text_parameter(self, name: str) -> str:
@@ -185,7 +183,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         text: str = self.request.query_params.get(name, "")
         # Databases refuse NUL in a text, and answer with an error that looks like a fault of the server.
         if not text.isprintable():
-            raise ValidationError({name: ["printable characters"]})
+            raise ValidationError({name: ["Use printable characters only."]})
         return text
 
     def _number_parameter(self, name: str, *, default: int, maximum: int) -> int:
@@ -194,7 +192,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
             return default
         # ``int`` also reads other digits, signs and underscores, and takes long for thousands of digits.
         if not text.isascii() or not text.isdigit() or len(text) > len(str(maximum)) or int(text) > maximum:
-            raise ValidationError({name: [f"a whole number from 0 to {maximum}"]})
+            raise ValidationError({name: [f"Enter a whole number from 0 to {maximum}."]})
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:

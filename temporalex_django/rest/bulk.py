@@ -36,7 +36,7 @@ from temporalex_django.rest.views import InstanceViewSet
 
 _ACTION_NAMES = (SendSignal.name, *STEERING)
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
-OUTCOME_PARAMETER = Parameter(name="outcome", help="open, done or failed.")
+OUTCOME_PARAMETER = Parameter(name="outcome", help="Enter open, done or failed.")
 #: Parameters of ``StartBulk`` that are not inputs of an action.
 _START_PARAMETERS = {*inspect.signature(StartBulk).parameters} - {"inputs"}
 
@@ -57,7 +57,7 @@ class BulkBody(serializers.ReasonBody):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         # Exactly one of them: a body without either must not select every run.
         if ("runs" in attrs) == ("filter" in attrs):
-            raise fields.ValidationError({"runs": ["either these, or `filter`"]})
+            raise fields.ValidationError({"runs": ["Give either `runs` or `filter`."]})
         return attrs
 
 
@@ -96,7 +96,7 @@ class BulkViewSet(IdempotentViewSet):
     @with_contract(
         _job_contract(
             StartBulk.name,
-            "Do one thing to many runs",
+            "Apply an operation to many runs",
             {201: serializers.JobOut},
             body=BulkBody,
             scope="act",
@@ -118,13 +118,15 @@ class BulkViewSet(IdempotentViewSet):
         start = self._build_start(body, runs_view)
         return self._created_response(self._run_once(start.execute, lambda job: (job.pk, True)))
 
-    @with_contract(_job_contract("view", "A bulk job as it stands", {200: serializers.JobOut}))
+    @with_contract(_job_contract("view", "One bulk job", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
         """Return a job, with the numbers of runs that are done, failed and left."""
         return self._job_response(self._find_job(job))
 
     @with_contract(
-        _job_contract("view", "Its runs", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME_PARAMETER, several=True)
+        _job_contract(
+            "view", "The runs of a bulk job", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME_PARAMETER, several=True
+        )
     )
     def items(self, request: Request, job: str) -> Response:
         """Return the outcome for each run, in the order in which workers process them. At most three reads."""
@@ -161,7 +163,7 @@ class BulkViewSet(IdempotentViewSet):
         """
         return self._job_response(self._run_action(StopBulk(job, by=self._actor(), **self._body())))
 
-    @with_contract(_job_action_contract(ResumeBulk.name, "Go on with it"))
+    @with_contract(_job_action_contract(ResumeBulk.name, "Resume it"))
     @with_idempotency_key
     def resume(self, request: Request, job: str) -> Response:
         """Resume a stopped job: status 200; workers continue with the runs that are left."""
@@ -184,7 +186,7 @@ class BulkViewSet(IdempotentViewSet):
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.
         if unknown := [name for name in inputs if name in _START_PARAMETERS]:
-            raise ValidationError({"inputs": [f"{body['action']} takes no {quoted(unknown[0])}"]})
+            raise ValidationError({"inputs": [f"{body['action']} has no input {quoted(unknown[0])}"]})
         try:
             return StartBulk(
                 body["action"],

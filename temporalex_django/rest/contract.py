@@ -88,9 +88,9 @@ def reject_unknown(parameters: QueryDict, names: Iterable[str]) -> None:
     allowed = [*dict.fromkeys(names)]
     for name, values in parameters.lists():
         if name not in allowed:
-            hint = f"this address takes {', '.join(allowed)}" if allowed else "this address takes none"
-            raise ValidationError({"unknown": [f"no parameter {quoted(name)}: {hint}"]})
+            hint = f"This address accepts {', '.join(allowed)}." if allowed else "This address has no parameters."
+            raise ValidationError({"unknown": [f"There is no parameter {quoted(name)}. {hint}"]})
         if len(values) != 1:
-            raise ValidationError({name: ["once"]})
+            raise ValidationError({name: ["Give this parameter only once."]})
         if not values[0]:
-            raise ValidationError({name: ["a value; leave the parameter out for none"]})
+            raise ValidationError({name: ["Enter a value, or leave the parameter out."]})

@@ -15,19 +15,26 @@ from temporalex_django.rest.operations import body_class_of
 from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 
 #: Parameter of every address of one run.
-WORKFLOW = Parameter(name="workflow", help="Name of the class, where several used that business id.")
-UPDATE_ID = Parameter(name="id", required=True, help="That it was sent with.")
-PAGES = (Parameter(name="cursor", help="As `next` and `previous` have it."), Parameter(name="limit", kind="integer"))
+WORKFLOW = Parameter(
+    name="workflow", help="Name of the workflow class. Give it if several classes have used the business id."
+)
+UPDATE_ID = Parameter(name="id", required=True, help="The id with which the update was sent.")
+PAGES = (
+    Parameter(name="cursor", help="The cursor in `next` or `previous` of another page."),
+    Parameter(name="limit", kind="integer"),
+)
 ORDER = Parameter(
     name="order",
-    help=f"One of {', '.join(ORDERS)}; {NEWEST_FIRST} unless given. By when they closed, or go on by themselves: those "
-    "that do.",
+    help=f"One of {', '.join(ORDERS)}; {NEWEST_FIRST} by default. An order by closing time or by due time lists only "
+    "the runs that have one.",
 )
 BY_SEQ = (
-    Parameter(name="after", kind="integer", help="A seq: what comes behind it."),
-    Parameter(name="limit", kind="integer", help=f"{DEFAULT_PAGE_ROWS} unless given, at most {MAX_PAGE_ROWS}."),
+    Parameter(name="after", kind="integer", help="A seq. The page begins after it."),
+    Parameter(
+        name="limit", kind="integer", help=f"Rows of a page: {DEFAULT_PAGE_ROWS} by default, at most {MAX_PAGE_ROWS}."
+    ),
 )
-WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for it, at most {MAX_WAIT_SECONDS:g}.")
+WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for the response, at most {MAX_WAIT_SECONDS:g}.")
 
 
 def read_contract(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:

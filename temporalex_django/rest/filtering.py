@@ -21,10 +21,12 @@ def filter_runs(
     """
     if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
         allowed = ", ".join(filterset_class.base_filters)
-        raise exceptions.ValidationError({"unknown": [f"no filter {quoted(unknown[0])}: there are {allowed}"]})
+        raise exceptions.ValidationError(
+            {"unknown": [f"There is no filter {quoted(unknown[0])}. The filters are {allowed}."]}
+        )
     # Databases refuse some control characters in parameters.
     if unprintable := [name for name, text in parameters.items() if not text.isprintable()]:
-        raise exceptions.ValidationError({unprintable[0]: ["printable characters"]})
+        raise exceptions.ValidationError({unprintable[0]: ["Use printable characters only."]})
     filterset = filterset_class(data=parameters, queryset=runs)
     if not filterset.is_valid():
         raise exceptions.ValidationError({name: [*messages] for name, messages in filterset.errors.items()})

@@ -34,11 +34,11 @@ class SubjectField(forms.CharField):
         model, colon, key = text.partition(":")
         app, dot, name = model.partition(".")
         if not (colon and dot and key):
-            raise ValidationError(_("Write app.model:key, such as shop.order:42."))
+            raise ValidationError(_("Enter app.model:key, such as shop.order:42."))
         try:
             return ContentType.objects.get_by_natural_key(app, name.lower()), key
         except ContentType.DoesNotExist:
-            raise ValidationError(_("There is no such model; write app.model:key.")) from None
+            raise ValidationError(_("There is no such model. Enter app.model:key, such as shop.order:42.")) from None
 
 
 class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
@@ -71,7 +71,7 @@ class TrueFalseField(forms.Field):
             return None
         # ``forms.BooleanField`` reads every unknown text as true.
         if value not in ("true", "false"):
-            raise ValidationError(_("true or false"))
+            raise ValidationError(_("Enter true or false."))
         return bool(value == "true")
 
 
@@ -97,7 +97,7 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
         try:
             return None if moment is None else to_utc(moment)
         except ValueError:
-            raise ValidationError(_("Write a time of the years 1 to 9999 in UTC.")) from None
+            raise ValidationError(_("Enter a time in the years 1 to 9999 in UTC.")) from None
 
 
 class UTCDateTimeFilter(FunctionFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
@@ -125,7 +125,7 @@ class AttributesField(forms.CharField):
             # A float would change 0.1, and would not equal the stored decimal.
             return json.loads(text, parse_float=Decimal)
         except (ValueError, RecursionError, InvalidOperation):  # the last: an exponent with too many digits
-            raise ValidationError(_('Write an object of JSON, such as {"total__gt": 1000}.')) from None
+            raise ValidationError(_('Enter a JSON object, such as {"total__gt": 1000}.')) from None
 
 
 class AttributesFilter(FunctionFilter):
@@ -148,7 +148,11 @@ class RunFilterForm(forms.Form):
             )
         # Attributes belong to a class, so they need the filter ``workflow`` beside them.
         except UnknownWorkflow as exc:
-            message = exc.message if cleaned.get("workflow") else _("Say which class has them, with workflow.")
+            message = (
+                exc.message
+                if cleaned.get("workflow")
+                else _("Set the filter workflow to the class that declares these attributes.")
+            )
             self.add_error("attributes", message)
         except (TypeError, ValueError) as exc:
             self.add_error("attributes", str(exc))
@@ -165,31 +169,35 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
         form = RunFilterForm
 
     status = StatusFilter(
-        field_name="status", choices=Status.choices, help_text=_("One of them, or several with commas.")
+        field_name="status", choices=Status.choices, help_text=_("One status, or several separated by commas.")
     )
-    workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the class."))
-    version = WholeNumberFilter(field_name="version", min_value=1, max_value=_MAX_INTEGER, help_text=_("Of the class."))
+    workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the workflow class."))
+    version = WholeNumberFilter(
+        field_name="version", min_value=1, max_value=_MAX_INTEGER, help_text=_("Version of the workflow class.")
+    )
     queue = django_filters.CharFilter(field_name="queue")
-    id_prefix = PrefixFilter(strip=False, help_text=_("What the business id begins with."))
-    blocked = FlagFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
-    paused = FlagFilter(help_text=_("Whether somebody stopped it until further notice."))
+    id_prefix = PrefixFilter(strip=False, help_text=_("The beginning of the business id."))
+    blocked = FlagFilter(help_text=_("Whether the run cannot continue until somebody corrects something."))
+    paused = FlagFilter(help_text=_("Whether the run is paused."))
     stuck = FlagFilter(
         help_text=_(
-            "Whether it is blocked, fails again and again, has a failed message, is due and taken by nobody, or has an "
-            "activity that no live worker takes."
+            "Whether the run is blocked, fails again and again, has a failed message, is due but no "
+            "worker has claimed it, or has an activity whose queue no live worker polls."
         )
     )
     cause = FunctionFilter(
-        help_text=_("Why it failed or is blocked, or why an activity of it fails, as `doctor` groups it.")
+        help_text=_(
+            "Why the run failed or is blocked, or why one of its activities fails, as `doctor` groups the causes."
+        )
     )
     waits = WaitKindFilter(choices=[(kind, kind) for kind in WAIT_KINDS], help_text=_("What an open run waits for."))
-    tag = FunctionFilter(help_text=_("One that it has, from its class or its start."))
+    tag = FunctionFilter(help_text=_("A tag of the run, from its class or from its start."))
     attributes = AttributesFilter(
         help_text=_(
             'Search attributes of the class that workflow names, as JSON: {"total__gt": 1000, "customer": "x"}.'
         )
     )
-    subject = SubjectFilter(help_text=_("What it was started for: app.model:key."))
+    subject = SubjectFilter(help_text=_("The object that the run was started for: app.model:key."))
     created_after = UTCDateTimeFilter()
     created_before = UTCDateTimeFilter()
     closed_after = UTCDateTimeFilter()

@@ -64,7 +64,7 @@ class WorkerViewSet(IdempotentViewSet):
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*serializers.WorkerOut(page, many=True).data])
 
-    @with_contract(_drain_contract(DrainWorker, "Have it take nothing new"))
+    @with_contract(_drain_contract(DrainWorker, "Drain it: it takes nothing new"))
     @with_idempotency_key
     def drain(self, request: Request, worker: str) -> Response:
         """Drain a worker: status 200.
@@ -74,7 +74,7 @@ class WorkerViewSet(IdempotentViewSet):
         """
         return self._run_action(DrainWorker(worker, by=self._actor(), **self._body()))
 
-    @with_contract(_drain_contract(UndrainWorker, "Have it take work again"))
+    @with_contract(_drain_contract(UndrainWorker, "Let it take work again"))
     @with_idempotency_key
     def undrain(self, request: Request, worker: str) -> Response:
         """Let a drained worker take work again: status 200. It notices this within a third of ``LEASE_SECONDS``."""
@@ -127,7 +127,7 @@ class QueueViewSet(ContractViewSet):
         Contract(
             operation="view",
             permission="view_worker",
-            summary="Queues, with what waits in them",
+            summary="Queues, with the work that waits in them",
             answers={200: QueueOut},
             several=True,
         )
@@ -140,13 +140,13 @@ class QueueViewSet(ContractViewSet):
 class TypeViewSet(ContractViewSet):
     """The workflow classes of this process."""
 
-    @with_contract(read_contract("Classes of this process", serializers.TypeOut, several=True))
+    @with_contract(read_contract("Workflow classes of this process", serializers.TypeOut, several=True))
     def list(self, request: Request) -> Response:
         """Return the classes by name and version. No read."""
         type_rows = [type_row for name in sorted(workflows.registry) for type_row in type_rows_of(name, self._user)]
         return Response({"next": None, "results": serializers.TypeOut(type_rows, many=True).data})
 
-    @with_contract(read_contract("The versions of one class", serializers.TypeOut, several=True))
+    @with_contract(read_contract("The versions of one workflow class", serializers.TypeOut, several=True))
     def retrieve(self, request: Request, name: str) -> Response:
         """Return the versions of one class; status 404 for a class that this process does not have."""
         # Raises ``UnknownWorkflow``, where the list alone would be empty.

@@ -37,10 +37,12 @@ from temporalex_django.rest.views import InstanceViewSet
 
 _MAX_COMMENT_LENGTH = 2000
 _ALL = Parameter(
-    name="all", kind="boolean", help="true: the tasks of all runs that you may view, also those that others decide."
+    name="all",
+    kind="boolean",
+    help="true: the tasks of all runs that you may view, including those that others decide.",
 )
-_MINE = Parameter(name="mine", kind="boolean", help="true: those that you have claimed.")
-_WORKFLOW = Parameter(name="workflow", help="Name of the class.")
+_MINE = Parameter(name="mine", kind="boolean", help="true: only the tasks that you have claimed.")
+_WORKFLOW = Parameter(name="workflow", help="Name of the workflow class.")
 _INBOX = "inbox"
 _RUN = Parameter(name="run", help="A run id.")
 
@@ -97,7 +99,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     @with_contract(
         _task_contract(
             _INBOX,
-            "What you may decide now, what is due first at first",
+            "Tasks that you may decide now, earliest due time first",
             query=(_ALL, _MINE, _WORKFLOW, _RUN, *PAGES),
             answers={200: serializers.HumanTaskOut},
             several=True,
@@ -122,7 +124,7 @@ class HumanTaskViewSet(IdempotentViewSet):
         tasks: QuerySet[HumanTask] = inbox(self._user)
         if self._boolean_parameter("all"):
             if not policy().allows(self._user, VIEW):
-                self.permission_denied(request, message=f"That takes the permission {VIEW.permission}.")
+                self.permission_denied(request, message=f"This requires the permission {VIEW.permission}.")
             tasks = (
                 deciding.tasks_of_visible_runs(self._user)
                 .open()
@@ -139,23 +141,25 @@ class HumanTaskViewSet(IdempotentViewSet):
             try:
                 tasks = tasks.filter(run_id=UUID(run_id))
             except ValueError:
-                raise ValidationError({"run": ["a run id"]}) from None
+                raise ValidationError({"run": ["Enter a run id."]}) from None
         return tasks
 
     def _boolean_parameter(self, name: str) -> bool:
         text = self.request.query_params.get(name, "false")
         # A misspelt value must not silently list less, or more.
         if text not in ("true", "false"):
-            raise ValidationError({name: ["true or false"]})
+            raise ValidationError({name: ["Enter true or false."]})
         return bool(text == "true")
 
-    @with_contract(_task_contract(_INBOX, "What is asked, and the form in which it is decided"))
+    @with_contract(_task_contract(_INBOX, "One human task, with its form"))
     def retrieve(self, request: Request, task: str) -> Response:
         """Return a human task, open or closed. A closed one says what became of it."""
         return self._task_response(self._find_task(task))
 
     @with_contract(
-        _task_contract(Claim.name, "Nobody else decides it for a while", body=NoBody, scope="act", keyed=True)
+        _task_contract(
+            Claim.name, "Claim it, so that nobody else decides it for a while", body=NoBody, scope="act", keyed=True
+        )
     )
     @with_idempotency_key
     def claim(self, request: Request, task: str) -> Response:
@@ -165,7 +169,11 @@ class HumanTaskViewSet(IdempotentViewSet):
         """
         return self._run_action(task, lambda human_task: Claim(human_task, by=self._actor(), **self._body()))
 
-    @with_contract(_task_contract(Release.name, "Let others decide it", body=NoBody, scope="act", keyed=True))
+    @with_contract(
+        _task_contract(
+            Release.name, "Release it, so that others can decide it again", body=NoBody, scope="act", keyed=True
+        )
+    )
     @with_idempotency_key
     def release(self, request: Request, task: str) -> Response:
         """Release a claim, so that others may decide the task again.
@@ -175,7 +183,9 @@ class HumanTaskViewSet(IdempotentViewSet):
         return self._run_action(task, lambda human_task: Release(human_task, by=self._actor(), **self._body()))
 
     @with_contract(
-        _task_contract(Delegate.name, "Let somebody else decide it, too", body=DelegateBody, scope="act", keyed=True)
+        _task_contract(
+            Delegate.name, "Let another person decide it as well", body=DelegateBody, scope="act", keyed=True
+        )
     )
     @with_idempotency_key
     def delegate(self, request: Request, task: str) -> Response:

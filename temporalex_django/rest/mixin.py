@@ -62,7 +62,7 @@ class WorkflowViewMixin(Base):
             subject_runs = subject_runs.filter(workflow=self.workflow.name)
         newest_id = subject_runs.order_by("-pk").values_list("pk", flat=True).first()
         if newest_id is None:
-            raise WorkflowNotFound(f"no run was started about {obj}")
+            raise WorkflowNotFound(f"no run was started for {obj}")
         return str(newest_id)
 
     @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)

@@ -63,5 +63,5 @@ def _refusal_text(action: type[OperatorRunAction[Any]], run: Instance, user: Per
         return None
     # The class cannot be started over REST at all, so there is no permission to name.
     if refused_operation.permission is None:
-        return f"{refused_operation.workflow} is not started from here: it is internal, or an old version."
-    return f"That takes the permission {refused_operation.permission}."
+        return f"You cannot start {refused_operation.workflow} here: it is internal, or an old version."
+    return f"This requires the permission {refused_operation.permission}."

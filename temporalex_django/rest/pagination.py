@@ -55,7 +55,9 @@ class NewestFirstPagination(CursorPagination):
             if cursor is not None and cursor.position is not None:
                 self._parse_position(str(cursor.position))
         except (NotFound, ValueError):
-            raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
+            raise ValidationError(
+                {"cursor": "This is not a valid cursor. Use `next` or `previous` of a page."}
+            ) from None
         return cursor
 
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
@@ -158,7 +160,7 @@ def _decode_cursor(cursor: str) -> tuple[datetime | None, datetime, UUID]:
             UUID(task_id),
         )
     except (ValueError, TypeError, AttributeError):
-        raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
+        raise ValidationError({"cursor": "This is not a valid cursor. Use `next` or `previous` of a page."}) from None
 
 
 def _parse_aware_datetime(text: str) -> datetime:

@@ -39,7 +39,7 @@ class BoundedJSONParser(BaseParser):
         # One byte more than allowed shows that the body is too large, without reading the rest of it.
         content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:
-            raise BodyTooLarge(f"A body may have {max_bytes:,} bytes.")
+            raise BodyTooLarge(f"The body is too large: at most {max_bytes:,} bytes are allowed.")
         try:
             return json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
         # Hostile nesting must be an error of the client, not of the server.
@@ -50,4 +50,4 @@ class BoundedJSONParser(BaseParser):
 
 
 def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")

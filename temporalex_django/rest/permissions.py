@@ -27,7 +27,7 @@ class InstancePermission(BasePermission):
         if operation is None:  # a method that the address does not have: DRF answers 405, but only to users
             return user is not None and user.is_authenticated
         # Set before the decision, since DRF takes the message from the object after a refusal.
-        self.message = f"That takes the permission {operation.permission}."
+        self.message = f"This requires the permission {operation.permission}."
         if user is None or not user.is_authenticated:
             return False
         # A user who may do this to no run is refused before the look-up, and so learns nothing about existing runs.
@@ -37,7 +37,7 @@ class InstancePermission(BasePermission):
         requested = _requested_operation(view)
         assert requested is not None
         operation = requested.of(obj)
-        self.message = f"That takes the permission {operation.permission}."
+        self.message = f"This requires the permission {operation.permission}."
         return policy().allows(request.user, operation) or _is_step_approver(request, view, operation)
 
 

@@ -80,7 +80,7 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(exc, exceptions.ValidationError):
         code, detail, extensions = (
             "invalid",
-            "The request does not have the right form.",
+            "The request is not valid: `errors` lists what to correct.",
             {"errors": _escape_unencodable(response.data)},
         )
     elif isinstance(exc, (Http404, PermissionDenied)):

@@ -57,12 +57,12 @@ class RunReadViewSet(RunViewSet):
         }
         order = self._text_parameter("order") or NEWEST_FIRST
         if order not in ORDERS:
-            raise ValidationError({"order": [f"one of {', '.join(ORDERS)}"]})
+            raise ValidationError({"order": [f"Choose one of {', '.join(ORDERS)}."]})
         return self._page_response(
             self._represent_page(filter_runs(self.filterset_class, filters, self.get_queryset()), order=order)
         )
 
-    @with_contract(read_contract("One run as it stands", serializers.InstanceDetail, WORKFLOW))
+    @with_contract(read_contract("One run", serializers.InstanceDetail, WORKFLOW))
     def retrieve(self, request: Request, id: str) -> Response:
         """Return one run, with an ``ETag`` that you can send as ``If-Match`` of an operation."""
         return self._run_response(self._find_target(id))
@@ -86,7 +86,11 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(
         read_contract(
-            "The history as people read it: a row a thing", serializers.TimelineOut, WORKFLOW, *BY_SEQ, several=True
+            "The timeline: one row for each thing that happened",
+            serializers.TimelineOut,
+            WORKFLOW,
+            *BY_SEQ,
+            several=True,
         )
     )
     def timeline(self, request: Request, id: str) -> Response:
@@ -107,7 +111,7 @@ class RunReadViewSet(RunViewSet):
         rendered = [{**asdict(row), "text": row.text(now=now, titles=timeline.titles_of(row))} for row in rows]
         return Response({"next": next_url, "results": serializers.TimelineOut(rendered, many=True).data})
 
-    @with_contract(read_contract("What it takes now", serializers.AcceptedOut, WORKFLOW, several=True))
+    @with_contract(read_contract("What it accepts now", serializers.AcceptedOut, WORKFLOW, several=True))
     def messages(self, request: Request, id: str) -> Response:
         """Return the signals, updates and events of graphs that the run accepts now.
 
@@ -127,7 +131,7 @@ class RunReadViewSet(RunViewSet):
         ]
         return Response({"next": None, "results": serializers.AcceptedOut(rows, many=True).data})
 
-    @with_contract(read_contract("What can be done to it", serializers.OperationOut, WORKFLOW, several=True))
+    @with_contract(read_contract("What you can do to it", serializers.OperationOut, WORKFLOW, several=True))
     def operations(self, request: Request, id: str) -> Response:
         """Return the operations on a run, each with the reason why the caller cannot do it now."""
         run = self._load_run(self._find_target(id))

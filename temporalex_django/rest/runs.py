@@ -97,7 +97,7 @@ class RunViewSet(IdempotentViewSet):
             .first()
         )
         if run is None:  # it was deleted after it was found
-            raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+            raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:

@@ -35,9 +35,9 @@ class Body(Base):
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and (unknown := [name for name in data if name not in self.fields]):
-            hint = f"this body takes {', '.join(self.fields)}" if self.fields else "this body has none"
+            hint = f"This body accepts {', '.join(self.fields)}." if self.fields else "This body has no fields."
             quoted_names = ", ".join(quoted(name) for name in unknown[:_MAX_UNKNOWN_NAMES])
-            raise serializers.ValidationError({"unknown": [f"no field {quoted_names}: {hint}"]})
+            raise serializers.ValidationError({"unknown": [f"There is no field {quoted_names}. {hint}"]})
         return super().to_internal_value(data)
 
 

@@ -74,7 +74,7 @@ def _query_argument_type(fn: Callable[..., Any]) -> Any:
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:
-    """Return the events that the waiting steps of a graph take; none for a class that is no graph."""
+    """Return the events that the waiting steps of a graph take; none for a class that is not a graph."""
     if not issubclass(cls, GraphWorkflow):
         return set()
     return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

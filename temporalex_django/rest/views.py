@@ -157,7 +157,7 @@ class InstanceViewSet(RunReadViewSet):
 
     @with_contract(
         command_contract(
-            "query", "Ask the published state", serializers.QueryBody, {200: serializers.AnswerOut}, WORKFLOW
+            "query", "Query the published state", serializers.QueryBody, {200: serializers.AnswerOut}, WORKFLOW
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
@@ -271,7 +271,7 @@ class InstanceViewSet(RunReadViewSet):
         message_id: str | None = body["id"]
         key = self.request.headers.get(IDEMPOTENCY_KEY)
         if key is not None and message_id is not None:
-            raise ValidationError({IDEMPOTENCY_KEY: ["that, or `id` in the body, not both"]})
+            raise ValidationError({IDEMPOTENCY_KEY: ["Give either this header or `id` in the body, not both."]})
         return message_id if key is None else key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:

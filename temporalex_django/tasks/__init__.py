@@ -83,14 +83,14 @@ class DurableBackend(BaseTaskBackend):
         setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(
-                f"{setting_text} has no {', '.join(map(repr, unknown))}: there are {', '.join(_OPTIONS)}."
+                f"{setting_text} has no {', '.join(map(repr, unknown))}. The options are {', '.join(_OPTIONS)}."
             )
         retry, retention = self.options.get("retry", RETRY_LOST_ONLY), self.options.get("retention", RETENTION)
         if isinstance(retry, Mapping):
             if unknown := sorted(set(retry) - set(_POLICY_FIELDS)):
                 field_names = ", ".join(_POLICY_FIELDS)
                 raise InvalidTaskBackend(
-                    f"{setting_text}['retry'] has no {', '.join(map(repr, unknown))}: there are {field_names}."
+                    f"{setting_text}['retry'] has no {', '.join(map(repr, unknown))}. The arguments are {field_names}."
                 )
             try:
                 retry = RetryPolicy(**retry)
@@ -169,7 +169,7 @@ class DurableBackend(BaseTaskBackend):
         if not apps.is_installed("temporalex_django"):
             messages.append(
                 checks.Error(
-                    f"TASKS[{self.alias!r}] is a DurableBackend, and 'temporalex_django' is not in INSTALLED_APPS.",
+                    f"TASKS[{self.alias!r}] is a DurableBackend, but 'temporalex_django' is not in INSTALLED_APPS.",
                     hint="Add it, and run: manage.py migrate temporalex_django",
                     id="temporalex_django.E020",
                 )
@@ -177,7 +177,8 @@ class DurableBackend(BaseTaskBackend):
         if not self.queues:
             messages.append(
                 checks.Warning(
-                    f"TASKS[{self.alias!r}]['QUEUES'] is empty: any queue is taken, and workers do not know which there are.",
+                    f"TASKS[{self.alias!r}]['QUEUES'] is empty: every queue is accepted, so workers do not know "
+                    "which queues exist.",
                     hint="Name the queues, or run: manage.py temporalex worker --queues NAME",
                     id="temporalex_django.W020",
                 )

@@ -25,7 +25,8 @@ else:
         from django_tasks.signals import task_enqueued, task_finished, task_started
     except ImportError as exc:
         raise ImportError(
-            "Django before 6.0 has no tasks of its own: pip install 'temporalex-django[tasks]', or django-tasks"
+            "Django before 6.0 does not include tasks: run pip install 'temporalex-django[tasks]', or "
+            "install django-tasks"
         ) from exc
 
 __all__ = [

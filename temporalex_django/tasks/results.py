@@ -100,9 +100,9 @@ def _import_task(path: str) -> Any:
     try:
         task = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
-        raise InvalidTask(f"the task {path!r} of this result is not in this process: {exc}") from exc
+        raise InvalidTask(f"this process does not have the task {path!r} of this result: {exc}") from exc
     if not is_task(task):
-        raise InvalidTask(f"{path!r} is no task any more: it has lost its @task")
+        raise InvalidTask(f"{path!r} is not a task any more: its @task decorator is gone")
     return task
 
 

@@ -50,7 +50,7 @@ class EnvironmentWaitStrategy(waiting.WaitStrategy):
 def patch_application(env: DjangoEnvironment) -> Iterator[None]:
     """Run the application on the environment. Raises ``TemporalexError`` where another environment is entered."""
     if _entered_environments:
-        raise TemporalexError("a DjangoEnvironment is entered already: the application runs on one at a time")
+        raise TemporalexError("another DjangoEnvironment is already entered: the application runs on one at a time")
     _entered_environments.append(env)
     try:
         with ExitStack() as stack:

@@ -59,7 +59,7 @@ def assert_waiting_for(
     }
     criteria = {name: value for name, value in arguments.items() if value is not None}
     if not criteria:
-        raise TypeError(f"assert_waiting_for: say for what, with one of {', '.join(arguments)}")
+        raise TypeError(f"assert_waiting_for: pass at least one of {', '.join(arguments)}")
     # The structured waits are not part of the description, so they are read beside it.
     description, waits = handle.describe(), _waits_of(handle)
     for name, value in criteria.items():
@@ -87,7 +87,7 @@ def assert_failed(handle: WorkflowHandle[Any], type: str | None = None, match: s
     except WorkflowFailed as exc:
         error_type, error_text = exc.type, str(exc)
     else:
-        raise AssertionError(f"{_run_name(description)} failed, and gives a result")
+        raise AssertionError(f"{_run_name(description)} failed, but its handle returned a result")
     if type is not None and error_type != type:
         raise AssertionError(f"{_run_name(description)} failed with {error_type}, not with {type}: {error_text}")
     if match is not None and re.search(match, error_text) is None:
@@ -199,7 +199,7 @@ def _actual_state(handle: WorkflowHandle[Any], description: Description, waits: 
     if description.paused is not None:
         return "it is paused"
     if description.status == "pending":
-        return "no worker has taken it yet: let the environment work (env.advance())"
+        return "no worker has picked it up yet: call env.advance()"
     parts = [*(_wait_text(wait) for wait in waits), *(_activity_text(activity) for activity in description.activities)]
     # Two units may wait for the same thing: name it once.
     waits_text = "; ".join(dict.fromkeys(parts)) or ", ".join(description.waiting_for)
@@ -216,7 +216,7 @@ def _result_text(handle: WorkflowHandle[Any]) -> str:
 def _wait_text(wait: _Wait) -> str:
     parts = [str(wait["kind"]).replace("_", " ")]
     parts += [repr(wait[name]) for name in ("name", "then", "label") if wait.get(name)]
-    for name, prefix in (("events", "taking "), ("labels", "taking ")):
+    for name, prefix in (("events", "accepting "), ("labels", "accepting ")):
         if wait.get(name):
             parts.append(prefix + ", ".join(wait[name]))
     if wait.get("until"):

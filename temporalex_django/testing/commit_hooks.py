@@ -56,7 +56,7 @@ def call_robustly(callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - the data is committed already
-        logger.error("what was to be done after a commit failed: %s", error_line(exc))
+        logger.error("a callback after a commit failed: %s", error_line(exc))
 
 
 def _is_test_block(block: object) -> bool:

@@ -219,7 +219,7 @@ class DjangoEnvironment(Environment):
 
     def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         del chain_id
-        self.require_permitted(by, "view", action_text="look at", run_id=run_id)
+        self.require_permitted(by, "view", action_text="view", run_id=run_id)
         return access.redactor_for(by, self._run(run_id))
 
     def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:

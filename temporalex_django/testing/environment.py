@@ -108,7 +108,7 @@ class Environment(EnvironmentActivities):
             if id is not None:
                 raise InvalidId(f"{workflow.name}: give id= or value=, not both")
             if workflow.unique is None:
-                raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+                raise InvalidId(f"{workflow.name} does not declare `unique`: start it with an id, not a value")
             id = workflow.unique.run_id_for(key_text(value), self._random_suffix)  # noqa: A001 - the field's name
         if id is None:
             self._id_count += 1
@@ -194,7 +194,7 @@ class Environment(EnvironmentActivities):
         """
         user = check_person(by)
         if user is not None:
-            self.require_permitted(user, "view", action_text="look at")
+            self.require_permitted(user, "view", action_text="view")
         listed_runs = self._list_runs(workflow.name, listing.check_filters(workflow, filters), user)
         return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in listed_runs]
 
@@ -234,11 +234,13 @@ class Environment(EnvironmentActivities):
         with self.engine.storage.transaction():
             run, plan, code = self._plan(handle, by, in_trouble=False, **point)
             if plan.record.expires_at is not None and plan.record.expires_at <= self.clock:
-                raise ActionNotPossible("the time of all its runs together (execution_timeout) is over: fork it")
+                raise ActionNotPossible(
+                    "the time for all its runs together (execution_timeout) is over: fork it instead"
+                )
             if run.closed and not self._reopen(
                 handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))
             ):
-                raise ActionNotPossible("another open run has its id by now")
+                raise ActionNotPossible("another open run has its id now")
             old_run_id, new_run_id = run.run_id, self.engine.storage.new_run_id()
             anew.reset(self.engine.storage, run, plan, run_id=new_run_id)
         self._evict_run(old_run_id)

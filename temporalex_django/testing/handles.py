@@ -210,7 +210,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         )
         require_outcome(human_task, outcome)
         if user is None:
-            raise ActionNotPermitted(f"the human task {human_task.title!r} of {self.id} is decided by a user (by=user)")
+            raise ActionNotPermitted(
+                f"the human task {human_task.title!r} of {self.id} must be decided by a user: pass by=user"
+            )
         request = {
             "event": outcome,
             "step": base_key(human_task.key),

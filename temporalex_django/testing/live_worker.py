@@ -92,13 +92,13 @@ def _require_committed_data(alias: str) -> None:
     connection = connections[alias]
     if connection.in_atomic_block:
         raise TemporalexError(
-            "a worker beside the test sees what is committed alone: use a TransactionTestCase, a StaticLiveServerTestCase "
+            "a worker beside the test sees only committed data: use a TransactionTestCase, a StaticLiveServerTestCase "
             "or the fixtures transactional_db and live_server"
         )
     # Only the SQLite backend has this method.
     in_memory = getattr(connection, "is_in_memory_db", None)
     if in_memory is not None and in_memory():
         raise TemporalexError(
-            "a worker beside the test needs a connection of its own, which a database in memory cannot give: name a file, "
-            f'DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
+            "a worker beside the test needs a connection of its own, which an in-memory database cannot provide: "
+            f'name a file, DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
         )

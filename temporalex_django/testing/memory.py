@@ -103,7 +103,7 @@ class WorkflowEnvironment(Environment):
         require_start(by, workflow)
 
     def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
-        require_operation(by, "view", action="look at")
+        require_operation(by, "view", action="view")
         record = self.row(run_id).facts
         code = self.class_of(chain_id, record.workflow, record.version)
         return Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)

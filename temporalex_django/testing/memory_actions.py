@@ -46,19 +46,19 @@ class MemoryOperator:
         permissions += ["edit_activity_input"] if "input" in options else []
         permissions += ["view_payload"] if "input" in options or name in _PAYLOAD_ACTIONS else []
         for permission in permissions:
-            require_permission(self.person, permission, action=f"do {name}")
+            require_permission(self.person, permission, action=f"call {name}")
         self.name = name
         self.reason = check_text(reason, label="the reason")
         run = self.storage.lock_run(self.chain_id, wait=0)
         assert run is not None
         if run.closed and name not in _CLOSED_RUN_ACTIONS:
-            raise WorkflowClosed(self._refusal_text("the run is closed already"))
+            raise WorkflowClosed(self._refusal_text("the run is already closed"))
         with self.storage.transaction():
             getattr(self, name)(run, **options)
 
     def pause(self, run: RunState) -> None:
         if run.paused:
-            self._refuse("the run is paused already")
+            self._refuse("the run is already paused")
         self.storage.write([pausing.pause_run(run, reason=self.reason, sender=self.sender, now=self.env.clock)])
 
     def unpause(self, run: RunState) -> None:
@@ -73,16 +73,16 @@ class MemoryOperator:
         if run.paused:
             self._refuse("the run is paused: unpause it first")
         if is_due(run.due_at, self.env.clock):
-            self._refuse("it is due already: the next worker that takes its queue tries it")
+            self._refuse("it is already due: the next worker that polls its queue retries it")
         self.storage.write([retry_immediately(run, now=self.env.clock)])
 
     def retry_activity(self, run: RunState, *, seq: int, **options: Any) -> None:
         task = self._find_task(run, seq, manual_only="input" in options)
         if task.owner is not None:
-            self._refuse("it is being tried just now")
+            self._refuse("an attempt is running now")
         # The second part of the fence is the number of attempts.
         if not task.fence[1]:
-            self._refuse("it has not been tried yet")
+            self._refuse("it has not been attempted yet")
         if "input" in options:
             edited_input = to_plain(options["input"], label="the input 'input'")
             task = operator_overrides.with_edited_input(
@@ -110,9 +110,9 @@ class MemoryOperator:
     def skip_timer(self, run: RunState, *, seq: int) -> None:
         timers = operator_overrides.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
         if seq not in timers:
-            self._refuse("no timer of that number is running: it has fired, or was cancelled")
+            self._refuse("no timer with that number is running: it has fired, or was cancelled")
         if self.storage.has_message(self.chain_id, operator_overrides.skip_message_id(run.run_id, seq)):
-            self._refuse("somebody has let it fire already")
+            self._refuse("somebody has already fired it")
         self.storage.write([operator_overrides.skip_timer(run, seq, sender=self.sender)])
 
     def redeliver(self, run: RunState, *, message: str | None = None) -> None:
@@ -129,7 +129,7 @@ class MemoryOperator:
         if not ids:
             self._refuse("the run has no failed message")
         if message is not None and message not in ids:
-            self._refuse(f"it has no failed message with the id {message}")
+            self._refuse(f"the run has no failed message with the id {message}")
         return ids if message is None else [message]
 
     def delete(self, run: RunState) -> None:
@@ -140,9 +140,9 @@ class MemoryOperator:
     def _find_task(self, run: RunState, seq: int, *, manual_only: bool = True) -> TaskState:
         task = self.storage.find_task(run.run_id, seq)
         if task is None:
-            self._refuse("no activity of that number is under way: it has ended, or was cancelled")
+            self._refuse("no activity with that number is open: it has ended, or was cancelled")
         if manual_only and not operator_overrides.allows_overrides(task.options):
-            self._refuse("its code lets nobody do that by hand (by_hand=False)")
+            self._refuse("the code of the activity does not allow this by hand (by_hand=False)")
         return task
 
     def _finish_task(self, result: TaskResult) -> None:

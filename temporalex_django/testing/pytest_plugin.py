@@ -34,7 +34,7 @@ def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
     marker or its ``live_server`` asks for that.
     """
     if not request.config.pluginmanager.hasplugin("django"):
-        pytest.fail("the fixture django_environment takes the database from pytest-django: install it")
+        pytest.fail("the fixture django_environment needs the database of pytest-django: install pytest-django")
     marker = request.node.get_closest_marker("django_db")
     # pytest-django's own rule: the two kinds of database access exclude each other.
     committed = {"transactional_db", "live_server"} & {*request.fixturenames}
@@ -50,12 +50,12 @@ def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the setting ``temporalex_replay``."""
-    parser.addini("temporalex_replay", "replay every run of a test when it is over", type="bool", default=True)
+    parser.addini("temporalex_replay", "replay every run of a test after the test", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker ``temporalex_no_replay``."""
-    config.addinivalue_line("markers", "temporalex_no_replay: do not replay the runs of this test when it is over")
+    config.addinivalue_line("markers", "temporalex_no_replay: do not replay the runs of this test after it")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -95,7 +95,7 @@ class Attempt:
             return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
-                return self.failure_result(RuntimeError("the activity was cancelled from inside"))
+                return self.failure_result(RuntimeError("the activity raised CancelledError, but nobody cancelled it"))
             raise
         except GeneratorExit:
             raise
@@ -152,7 +152,7 @@ class Attempt:
         try:
             result = activity_policy.failed_result(task, exc, self.now())
         except BaseException:  # noqa: BLE001 - an error is an object of a class of the user's
-            exc = RuntimeError(f"{task.activity} raised something that cannot even be described")
+            exc = RuntimeError(f"{task.activity} raised an exception that cannot be described")
             result = activity_policy.failed_result(task, exc, self.now())
         if task.chain_id is None:
             result.error_entry = background_task.error_entry(exc)
@@ -187,7 +187,7 @@ def notify_safely(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
-        log.error("a signal about a Django task was not sent: %s", error_line(exc))
+        log.error("could not send a signal about a Django task: %s", error_line(exc))
 
 
 def announce_result(result: TaskResult) -> None:

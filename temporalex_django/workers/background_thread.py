@@ -43,4 +43,4 @@ class BackgroundThread:
                 while not self._stop.is_set() and background_hooks.run_hooks(self.alias):
                     self._stop.wait(_PAUSE)
             except Exception as exc:  # noqa: BLE001 - maintenance starts it again
-                log.warning("what a worker does beside turns goes on after an error: %s", error_line(exc))
+                log.warning("the background thread of a worker failed and will be restarted: %s", error_line(exc))

@@ -54,7 +54,7 @@ class DevelopmentWorker:
                 self._loop = WorkerLoop(alias=self.alias, kind="local")
                 self._loop.run(self._stop)
             except DatabaseError as exc:
-                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", error_line(exc))
+                log.warning("workflows are not running yet: %s (did you run `manage.py migrate`?)", error_line(exc))
                 self._stop.wait(delay)
                 delay = min(delay * 2, 30.0)
             finally:

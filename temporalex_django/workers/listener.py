@@ -86,7 +86,7 @@ class Listener:
                     delay = 0.1
                     self._listen(connection)
             except psycopg.Error as exc:
-                log.warning("the listening connection broke: %s", error_line(exc))
+                log.warning("lost the connection that listens for notifications, reconnecting: %s", error_line(exc))
             finally:
                 self.locked = False
                 self._ready.set()

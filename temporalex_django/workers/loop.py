@@ -310,7 +310,7 @@ class WorkerLoop:
     def _retry_separately(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> PollResult:
         """Do each part alone after a turn of many was rolled back, so that one bad run does not hold up the others."""
         if not self.storage.is_transient(cause):
-            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), error_line(cause))
+            log.warning("a turn of %d runs failed, retrying each run alone: %s", len(chains), error_line(cause))
         results, valid = self._store_each(results)
         with self.storage.transaction("apart"):
             tasks = self.turn_runner.claim_tasks(self._capacity())
@@ -335,9 +335,12 @@ class WorkerLoop:
             if self.storage.is_transient(exc):
                 return None
             log.error(
-                "the end of %s cannot be stored: %s", task.activity, error_line(exc), extra={"run_id": str(task.run_id)}
+                "the result of %s cannot be stored: %s",
+                task.activity,
+                error_line(exc),
+                extra={"run_id": str(task.run_id)},
             )
-            error = PayloadError(f"the end of {task.activity} cannot be stored: {error_reason(exc)}")
+            error = PayloadError(f"the result of {task.activity} cannot be stored: {error_reason(exc)}")
             result = activity_policy.failed_result(task, error, self.row.now(), final=True)
         try:
             return result, bool(self.storage.finish_tasks([result]))
@@ -489,7 +492,7 @@ class WorkerLoop:
                 if until_idle and not self.storage.is_connection_lost(exc):
                     raise
                 delay = next_pause(delay)
-                log.warning("the database does not answer, trying again in %.1f s: %s", delay, error_line(exc))
+                log.warning("the database does not answer, retrying in %.1f s: %s", delay, error_line(exc))
                 connections[self.alias].close()
                 stop.wait(delay)
                 continue
@@ -497,7 +500,7 @@ class WorkerLoop:
                 if until_idle:
                     raise
                 delay = next_pause(delay)
-                log.error("a poll failed, going on in %.1f s: %s", delay, error_line(exc))
+                log.error("a poll failed, retrying in %.1f s: %s", delay, error_line(exc))
                 stop.wait(delay)
                 continue
             if self.row.drained_at is not None:
@@ -577,7 +580,10 @@ class WorkerLoop:
                     release_activities(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:
-            log.warning("could not give back what is in hand, the lease will run out: %s", error_line(exc))
+            log.warning(
+                "could not release the work of this worker, which is due again when the lease expires: %s",
+                error_line(exc),
+            )
         finally:
             self.pool.close()
             self.engine.cache.clear()

@@ -126,7 +126,7 @@ class Maintenance:
             except DatabaseError as exc:
                 if not self.storage.is_transient(exc):
                     raise
-                log.info("somebody else is burying the same worker: %s", error_line(exc))
+                log.info("another process is recovering the same worker: %s", error_line(exc))
             else:
                 return
 
@@ -140,11 +140,11 @@ class Maintenance:
                 except DatabaseError as exc:
                     self.loop.on_heartbeat()
                     if not self.storage.is_transient(exc):
-                        log.warning("the database of a worker's maintenance does not answer: %s", error_line(exc))
+                        log.warning("the database does not answer the maintenance of this worker: %s", error_line(exc))
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, 5.0)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, maintenance continues
-                    log.error("maintenance goes on after an error: %s", error_line(exc))
+                    log.error("maintenance continues after an error: %s", error_line(exc))
 
     def run_pass(self) -> None:
         """Run one pass. Raises when the database is gone."""
@@ -162,9 +162,9 @@ class Maintenance:
         recovered = recover(self.storage, self.heartbeats, own=self.loop.row.id)
         if bool(recovered.caution) != bool(self.loop.caution):
             log.info(
-                "a worker elsewhere may have died of what it ran: runs are taken one by one"
+                "the work of another worker may have killed it: claiming runs one by one"
                 if recovered.caution
-                else "all workers elsewhere send heartbeats: runs are taken together again"
+                else "all other workers send heartbeats: claiming runs together again"
             )
         self.loop.caution = recovered.caution
         if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
@@ -209,7 +209,7 @@ class Maintenance:
         if not row.send_heartbeat(
             self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count
         ):
-            log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
+            log.error("this worker was declared dead: others have its activities, and it continues under a new epoch")
             loop.pool.cancel(loop.pool.pending_keys())
             row.remove(self.storage)  # otherwise others would look for what it died of
             row.renew_epoch()
@@ -254,7 +254,7 @@ class Maintenance:
         stray_keys, poll_count = self._stray_keys
         if unknown_keys & stray_keys and loop.poll_count > poll_count:
             log.warning(
-                "%d activities were taken without this worker's knowing: given back", len(unknown_keys & stray_keys)
+                "released %d activities that this worker had claimed without noticing", len(unknown_keys & stray_keys)
             )
             release_unstarted(self.storage, unknown_keys & stray_keys)
             loop.wake.set()

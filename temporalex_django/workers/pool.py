@@ -352,12 +352,11 @@ class Pool:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as exc:  # the only exceptions that leave a task and its loop
                 log.error(
-                    "a task that an activity made raised through the event loop; the others go on: %s", error_line(exc)
+                    "a task that an activity created raised through the event loop; the others continue: %s",
+                    error_line(exc),
                 )
             except BaseException as exc:  # noqa: BLE001 - as above
-                log.error(
-                    "an activity broke the event loop of its worker; another one takes its place: %s", error_line(exc)
-                )
+                log.error("an activity broke the event loop of its worker; a new loop replaces it: %s", error_line(exc))
                 self._replace_loop(loop)
                 return
         loop.run_until_complete(loop.shutdown_asyncgens())

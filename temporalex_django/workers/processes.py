@@ -117,7 +117,7 @@ def call_in_process(attempt: Attempt) -> Any:
             elif kill_at is not None and time.monotonic() > kill_at:
                 process.kill()
                 _thread_state.child = None
-                raise WorkerLost(f"{task.activity} was cancelled and did not look: its process was ended")
+                raise WorkerLost(f"{task.activity} did not react to its cancellation: its process was killed")
         elif "beat" in message:
             attempt.context().heartbeat(message["beat"])
         elif "ready" not in message:
@@ -125,7 +125,7 @@ def call_in_process(attempt: Attempt) -> Any:
 
 
 def _exit_text(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended by itself with {status}"
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
 
 def _decode_result(message: dict[str, Any]) -> Any:

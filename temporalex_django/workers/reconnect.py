@@ -40,9 +40,9 @@ def retry_until_available(
             if not storage.is_connection_lost(exc):
                 raise
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"after {timeout:g} s the database does not answer: {exc}") from exc
+                raise TimeoutError(f"the database did not answer within {timeout:g} s: {exc}") from exc
             pause = next_pause(pause)
-            log.warning("the database does not answer, trying again in %.1f s: %s", pause, error_line(exc))
+            log.warning("the database does not answer, retrying in %.1f s: %s", pause, error_line(exc))
             connections[storage.alias].close()
             stop.wait(pause)
         else:

@@ -116,8 +116,8 @@ class TurnHandover:
             if now - entry.started_at > _SLOW and not entry.is_reported:
                 entry.is_reported = True
                 log.warning(
-                    "atomic activity %s of run %s has held its transaction for %.1f s and goes on: its run waits, and "
-                    "others that need the rows it has locked",
+                    "atomic activity %s of run %s has held its transaction for %.1f s and is still running: its run "
+                    "waits, and so do others that need the rows it has locked",
                     *(entry.task.activity, entry.task.run_id, now - entry.started_at),
                 )
         turn_threads, helpers = self._turn_threads, [entry for entry in self._helpers if entry.is_alive()]

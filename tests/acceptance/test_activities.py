@@ -335,11 +335,11 @@ def local_one(n: int) -> int:
 
 
 def test_options_that_contradict_local_are_refused():
-    with pytest.raises(errors.WorkflowDefinitionError, match="neither queue nor schedule_to_start"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="remove queue and schedule_to_start"):
         activity(local=True, queue="slow")(lambda: 1)
-    with pytest.raises(errors.WorkflowDefinitionError, match="cannot be local too"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="cannot also be local"):
         activity(local=True, atomic=True)(lambda: 1)
-    with pytest.raises(errors.WorkflowDefinitionError, match="neither queue"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="remove queue"):
         local_one.options(queue="slow")
     slow = activity(queue="slow", schedule_to_start=5)(lambda: 1)
     assert slow.options(local=True).options_set.queue is None
@@ -353,9 +353,9 @@ def test_a_queue_has_a_name(queue):
 
 @pytest.mark.parametrize("ignored", [{"queue": "slow"}, {"start_to_close": 5}])
 def test_options_that_an_atomic_activity_would_ignore_are_refused(ignored):
-    with pytest.raises(errors.WorkflowDefinitionError, match="give neither queue nor start_to_close"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="remove queue and start_to_close"):
         activity(atomic=True, **ignored)(lambda: 1)
-    with pytest.raises(errors.WorkflowDefinitionError, match="give neither queue nor start_to_close"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="remove queue and start_to_close"):
         activity(atomic=True)(lambda: 1).options(**ignored)
 
 
@@ -389,7 +389,7 @@ def test_a_timeout_and_a_lost_worker_are_failures_too(env):
     (one,) = h.describe().activities
 
     assert (one.last_failure.type, one.last_failure.traceback) == ("TimeoutError", None)
-    assert one.last_failure.message == "start_to_close of 30 s passed"
+    assert one.last_failure.message == "the start_to_close timeout of 30 s expired"
     assert activity_policy.lost_result(held(1), env.clock).failure.type == "WorkerLost"
 
 

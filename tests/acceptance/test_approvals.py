@@ -92,13 +92,13 @@ def test_somebody_decides_and_the_run_goes_on(env: Any) -> None:
     for by, outcome, data, error, words in (
         (cleo, "approved", {"account": "x"}, errors.ActionNotPermitted, "cleo may not decide"),
         (None, "approved", {"account": "x"}, errors.ActionNotPermitted, "by=user"),
-        (ann, "perhaps", {"account": "x"}, errors.PayloadError, "takes approved, rejected, not 'perhaps'"),
+        (ann, "perhaps", {"account": "x"}, errors.PayloadError, "accepts approved, rejected, not 'perhaps'"),
         (ann, "approved", {"account": 5}, errors.PayloadError, r"does not fit Cost: .*\$.account"),
         (ann, "approved", None, errors.PayloadError, "does not fit Cost"),
     ):
         with pytest.raises(error, match=words):
             run.decide(outcome, data=data, by=by)
-    with pytest.raises(errors.HumanTaskNotFound, match="asks for no decision 'Pay it'"):
+    with pytest.raises(errors.HumanTaskNotFound, match="has no open decision 'Pay it'"):
         run.decide("pay", task="Pay it", by=ann)
     assert len(run.history()) == length
 
@@ -170,11 +170,11 @@ def test_only_one_branch_is_waited_for(env: Any) -> None:
 
     run = env.start(once(raced), id="raced")
     assert sorted(titles(env, ann)) == ["left", "right"]
-    with pytest.raises(errors.HumanTaskNotFound, match=r"several decisions: name one by task=, of '1' \(left\)"):
+    with pytest.raises(errors.HumanTaskNotFound, match=r"several decisions: choose one with task=, from '1' \(left\)"):
         run.decide("approved", by=ann)
     run.decide("rejected", task="right", by=ann)
     assert titles(env, ann) == []
-    with pytest.raises(errors.HumanTaskClosed, match="'left' is not open any more: the run did not wait for it"):
+    with pytest.raises(errors.HumanTaskClosed, match="'left' is no longer open: the run stopped waiting for it"):
         run.decide("approved", task="left", by=ann)
     run.signal("end")
     assert run.result() == [1, "rejected", None]
@@ -200,7 +200,7 @@ def test_what_ends_a_run_closes_what_it_asks(env: Any) -> None:
     run = env.start(once(asking), id="cancelled")
     run.cancel()
     assert titles(env, ann) == ["really?"]
-    with pytest.raises(errors.HumanTaskClosed, match="did not wait"):
+    with pytest.raises(errors.HumanTaskClosed, match="the run stopped waiting"):
         run.decide("approved", task="1", by=ann)
     run.decide("approved", by=ann)
     assert run.result() == "approved"
@@ -303,7 +303,7 @@ def test_a_step_of_a_graph_asks_people_too(env: Any) -> None:
     assert titles(env, cleo) == ["Check the order"]
     with pytest.raises(errors.PayloadError, match="does not fit Cost"):
         run.resume("approved", by=ann)
-    with pytest.raises(errors.ActionNotPermitted, match=f"takes the role '{MAY}' or the name 'bob'"):
+    with pytest.raises(errors.ActionNotPermitted, match=f"requires the role '{MAY}' or the name 'bob'"):
         run.resume("approved", data={"account": "1"})
     run.decide("approved", data={"account": "1"}, by=bob, comment="fine")
     said = run.instance().context.steps.check
@@ -326,22 +326,22 @@ def test_a_step_of_a_graph_asks_people_too(env: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "asks nobody: give it a role, users or groups"),
+        ({}, "has no candidates: give it a role, users or groups"),
         ({"role": ""}, "role must be a permission"),
         ({"users": "ann"}, "users must be a list of usernames, not 'ann'"),
-        ({"groups": [5]}, "groups must be a list of names of groups"),
+        ({"groups": [5]}, "groups must be a list of group names"),
         ({"role": MAY, "outcomes": []}, "outcomes must be a list of names"),
-        ({"role": MAY, "outcomes": ["a", "a"]}, "has one twice"),
-        ({"role": MAY, "outcomes": ["__a"]}, "no name"),
-        ({"role": MAY, "outcomes": ["overdue"], "due": 5}, "cannot be told from"),
+        ({"role": MAY, "outcomes": ["a", "a"]}, "must not contain duplicates"),
+        ({"role": MAY, "outcomes": ["__a"]}, "is not a valid name"),
+        ({"role": MAY, "outcomes": ["overdue"], "due": 5}, "is reserved for a passed due date"),
         ({"role": MAY, "due": -5}, "must not be negative"),
-        ({"role": MAY, "remind": 0}, "longer than nothing"),
+        ({"role": MAY, "remind": 0}, "remind must be more than 0"),
         ({"role": MAY, "escalate": DAY}, "must be an Escalation"),
-        ({"role": MAY, "escalate": Escalation(after=5)}, "names nobody"),
+        ({"role": MAY, "escalate": Escalation(after=5)}, "escalate has no candidates"),
         ({"role": MAY, "form": object()}, "form"),
-        ({"role": MAY, "form": "no path"}, "no dotted path"),
+        ({"role": MAY, "form": "no path"}, "is not the dotted path"),
         ({"role": MAY, "four_eyes": 1}, "four_eyes must be True or False"),
-        ({"role": MAY, "title": "two\nlines"}, "no text of 1 to 200"),
+        ({"role": MAY, "title": "two\nlines"}, "the title must be 1 to 200 printable characters"),
     ],
 )
 @in_memory

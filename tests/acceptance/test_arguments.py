@@ -99,7 +99,7 @@ class Asked(Workflow):
 def test_what_an_environment_need_not_wait_for_is_judged_all_the_same(env: Any) -> None:
     h = env.start(Asked, id="x")
 
-    with pytest.raises(ValueError, match="mode is 'auto' or 'worker'"):
+    with pytest.raises(ValueError, match="mode must be 'auto' or 'worker'"):
         h.update("add", 1, mode="eager")
     with pytest.raises(ValueError, match="timeout must not be negative"):
         h.update("add", 1, timeout=-1)

@@ -106,7 +106,7 @@ def test_an_order_that_nobody_looks_at_in_time_is_cancelled(env: Environment, wo
     env.advance(1)
 
     assert world.calls[-1] == "CancelOrder"
-    assert handle.result()["cancel_order"] == {"reason": "Nobody has looked at the order in time"}
+    assert handle.result()["cancel_order"] == {"reason": "Nobody reviewed the order in time"}
 
 
 def test_the_carrier_is_asked_when_it_says_nothing_and_the_invoice_goes_out_all_the_same(

@@ -254,6 +254,37 @@ def test_a_payload_that_does_not_fit_is_a_failed_message(env):
     assert h.result() == [5]
 
 
+@pytest.mark.hosts("memory", "database")
+def test_a_payload_that_was_handled_and_does_not_fit_today_blocks_the_run(env):
+    """A rebuild without what the signal had added would be another run. Nobody would see it."""
+
+    def loose(amount, state):
+        return NoReply([*state, amount])
+
+    def typed(payment: Payment, state):
+        return NoReply([*state, payment.amount])
+
+    class Narrowed(Workflow):
+        name = "test.FailedNarrowed"
+
+        async def run(self, args):
+            return Ok(await api.phase([], signal={"paid": typed if RIGHT["is"] else loose, **STOP}))
+
+    h = env.start(Narrowed, id="narrowed")
+    h.signal("paid", 5, id="p1")
+    RIGHT["is"] = True
+    with pytest.raises(errors.NondeterminismError, match="signal 'paid' .* does not accept the recorded payload now"):
+        env.replay(h)
+    env.engine.cache.clear()
+    h.signal("stop")
+    assert isinstance(h.blocked, errors.NondeterminismError)
+    assert failed(h) == []
+    RIGHT["is"] = False
+    env.advance(hours=1)
+
+    assert h.result() == [5]
+
+
 def test_a_wrong_answer_is_a_failed_message(env):
     class Wrong(Workflow):
         name = "test.FailedAnswer"

@@ -45,7 +45,7 @@ def test_neither_who_started_it_nor_who_approved_before_decides(env: Any) -> Non
     assert refused.value.code == "four_eyes"
     with pytest.raises(FourEyes, match="bob may not decide .*: they decided an earlier approval"):
         run.resume("rejected", by=bob)
-    with pytest.raises(ActionNotPermitted, match="takes the role"):
+    with pytest.raises(ActionNotPermitted, match="requires the role"):
         run.resume("approved")
     assert len(run.history()) == length
     run.resume("approved", by=cleo, data={"by_key": "somebody else"})

@@ -35,10 +35,12 @@ def test_a_history_that_does_not_fit_the_graph_is_no_instance(env):
     h = env.start(old, {}, value="1")
     history = h.history()
     changed = graph(first, {(first, "ok"): third, (third, "ok"): hook, (hook, "go"): Done}, name="Elsewhere")
-    with pytest.raises(errors.TemporalexError, match=r"Graph has no step 'second' any more"):
+    with pytest.raises(errors.TemporalexError, match=r"Graph no longer has a step 'second'"):
         project(changed, history)
     swapped = graph(second, {(second, "ok"): first, (first, "ok"): hook, (hook, "go"): Done}, name="Swapped")
-    with pytest.raises(errors.TemporalexError, match=r"does not fit the graph .*'first' was begun, and is not active"):
+    with pytest.raises(
+        errors.TemporalexError, match=r"does not match the graph .*'first' was started, but is not active"
+    ):
         project(swapped, history)
     longer = graph(
         first, {(first, "ok"): second, (second, "ok"): third, (third, "ok"): hook, (hook, "go"): Done}, name="Longer"
@@ -220,7 +222,7 @@ def test_an_instance_can_be_copied(env):
 def test_a_step_that_is_no_step_is_refused(env):
     hook = WaitForEvent("go")
     h = env.start(graph(hook, {(hook, "go"): Done}), {}, value="1")
-    with pytest.raises(errors.ResumeRefused, match="5 is neither a step nor the key of one"):
+    with pytest.raises(errors.ResumeRefused, match="5 is neither a step nor the key of a step"):
         h.resume("go", step=5)
     with pytest.raises(errors.InvalidId, match="give id= or value=, not both"):
         env.start(graph(hook, {(hook, "go"): Done}), {}, id="x", value="2")

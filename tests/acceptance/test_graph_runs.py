@@ -221,9 +221,9 @@ def test_an_event_for_several_steps_is_refused_until_the_step_is_named(env):
         ("nothing", None, "no step waits for the event 'nothing'"),
         ("shipped", None, "no step waits for the event 'shipped'"),
         ("delivered", "review", "no step waits for the event 'delivered' of step review"),
-        ("", None, "'' is not a name of an event"),
-        (7, None, "7 is not a name of an event"),
-        ("__resume__", None, "not a name of an event"),
+        ("", None, "'' is not a valid event name"),
+        (7, None, "7 is not a valid event name"),
+        ("__resume__", None, "not a valid event name"),
     ],
 )
 def test_a_resume_that_matches_nothing_is_refused_and_changes_nothing(env, event, step, message):

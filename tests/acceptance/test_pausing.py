@@ -225,10 +225,10 @@ def test_what_cannot_be_done_says_why(env: Any) -> None:
     with pytest.raises(errors.ActionNotPossible, match="the run is not paused"):
         h.unpause()
     h.pause()
-    with pytest.raises(errors.ActionNotPossible, match="the run is paused already"):
+    with pytest.raises(errors.ActionNotPossible, match="the run is already paused"):
         h.pause()
     h.unpause()
     h.terminate()
     for name in ("pause", "unpause"):
-        with pytest.raises(errors.WorkflowClosed, match="closed already"):
+        with pytest.raises(errors.WorkflowClosed, match="already closed"):
             getattr(h, name)()

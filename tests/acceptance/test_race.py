@@ -239,7 +239,7 @@ def test_takes_what_parallel_takes(env):
     ("branches", "message"),
     [
         ([[1, 2]], "WorkflowDefinitionError.*neither a function"),
-        ([], "WorkflowDefinitionError.*without a branch"),
+        ([], "WorkflowDefinitionError.*at least one branch"),
         ([lambda: Async(work, 1)], "NestingError.*Async"),
     ],
 )

@@ -265,14 +265,14 @@ def test_report_of_a_day_that_reconciles(tmp_path: Path) -> None:
     facts = report.as_dict()
     assert (facts["sales"], facts["units"], facts["runs_per_second"]) == ("9.99", 1, 0.5)
     assert facts["update_seconds"] == {"p50": 0.004, "p99": 0.004}
-    assert "All 1 figures equal the file's." in report.text()
+    assert "All 1 figures match the file." in report.text()
 
 
 def test_difference_gives_one_and_is_named(tmp_path: Path) -> None:
     report = report_of(tmp_path, seen=2)
 
     assert report.code == 1
-    assert "DIFFERENCE: baskets completed: 2; by the file 1" in report.text()
+    assert "DIFFERENCE: baskets completed: 2; the file has 1" in report.text()
 
 
 def test_malformed_line_gives_two_but_a_difference_outranks_it(tmp_path: Path) -> None:

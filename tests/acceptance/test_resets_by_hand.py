@@ -137,7 +137,7 @@ def test_what_was_done_by_hand_and_nobody_has_read_comes_again(env: Any) -> None
     fork, edited = h.fork(1), h.fork(1, edited={1: [8]})
     with env.batch():
         h.reset(1)
-        with pytest.raises(errors.ActionNotPossible, match="has let it fire already"):
+        with pytest.raises(errors.ActionNotPossible, match="somebody has already fired it"):
             h.skip_timer(2)
     for run in (h, fork):
         assert run.result() == [7, None, "third"]

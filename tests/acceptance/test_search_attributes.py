@@ -154,27 +154,27 @@ def test_workflow_code_sets_them_and_they_go_along(env):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"totl": 1}, r"no search attribute 'totl' is declared \(there are: customer, due, .*; did you mean total\?"),
-        ({"total": "1"}, "total is a Decimal of at most 20 digits before the point and 12 behind it, not '1'"),
-        ({"total": 1.5}, "total is a Decimal"),
-        ({"total": Decimal("NaN")}, "total is a Decimal"),
-        ({"total": Decimal("1e20")}, "total is a Decimal"),
-        ({"total": Decimal("1e-13")}, "total is a Decimal"),
-        ({"lines": True}, "lines is a whole number of at most 64 bits, not True"),
-        ({"lines": 2**63}, "lines is a whole number"),
-        ({"paid": 1}, "paid is True or False, not 1"),
-        ({"customer": 5}, "customer is a text of at most 200 characters, not 5"),
-        ({"customer": "x" * 201}, "customer is a text"),
+        ({"totl": 1}, r"no search attribute 'totl' is declared \(declared: customer, due, .*; did you mean total\?"),
+        ({"total": "1"}, "total must be a Decimal with at most 20 digits before the point and 12 after it, not '1'"),
+        ({"total": 1.5}, "total must be a Decimal"),
+        ({"total": Decimal("NaN")}, "total must be a Decimal"),
+        ({"total": Decimal("1e20")}, "total must be a Decimal"),
+        ({"total": Decimal("1e-13")}, "total must be a Decimal"),
+        ({"lines": True}, "lines must be a whole number of at most 64 bits, not True"),
+        ({"lines": 2**63}, "lines must be a whole number"),
+        ({"paid": 1}, "paid must be True or False, not 1"),
+        ({"customer": 5}, "customer must be a string of at most 200 characters, not 5"),
+        ({"customer": "x" * 201}, "customer must be a string"),
         ({"customer": "a\x00"}, "customer: it cannot be stored: it has a NUL"),
-        ({"due": NOON}, "due is a date, not datetime"),
-        ({"seen": NOON.replace(tzinfo=None)}, "seen is a datetime with a time zone"),
+        ({"due": NOON}, "due must be a date, not datetime"),
+        ({"seen": NOON.replace(tzinfo=None)}, "seen must be a datetime with a time zone"),
         (
             {"seen": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))},
-            "seen is a datetime of the years 1 to 9999",
+            "seen must be a datetime in the years 1 to 9999",
         ),
-        ({"words": "a"}, "words is a list of at most 50 texts, not 'a'"),
-        ({"words": ["a", 5]}, "words is a text"),
-        ([1], "are a mapping of names to values, not"),
+        ({"words": "a"}, "words must be a list of at most 50 strings, not 'a'"),
+        ({"words": ["a", 5]}, "words must be a string"),
+        ([1], "must be a mapping of names to values, not"),
     ],
 )
 @pytest.mark.hosts("memory")
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused_where_it_is_given(env, given, said):
 @pytest.mark.hosts("memory")
 def test_who_lists_needs_the_permission(env):
     env.start(Searched, id="one")
-    with pytest.raises(errors.ActionNotPermitted, match="may not look at"):
+    with pytest.raises(errors.ActionNotPermitted, match="may not view"):
         env.list(Searched, by=person(env, "nobody"))
     assert [one.id for one in env.list(Searched, by=person(env, "clerk", "temporalex_django.view_instance"))] == ["one"]
 
@@ -211,15 +211,15 @@ def test_who_lists_needs_the_permission(env):
 @pytest.mark.parametrize(
     ("asked", "error", "said"),
     [
-        ({"totl__gt": 1}, TypeError, r"not searched by the attribute 'totl__gt' \(.*did you mean total__gt\?"),
-        ({"customer__gt": "a"}, TypeError, "not searched by the attribute 'customer__gt'"),
-        ({"total__prefix": 1}, TypeError, "not searched by"),
-        ({5: 1}, TypeError, "not searched by the attribute 5"),
-        ({"total": "1"}, ValueError, "attributes total: the search attribute total is a Decimal"),
-        ({"words": ["a"]}, ValueError, "words is a text of at most 200"),
-        ({"due": None}, ValueError, "attributes due is compared with a value, not None"),
-        ({"customer__prefix": ""}, ValueError, "customer__prefix is compared with a value"),
-        ("total", ValueError, "attributes is a mapping of attributes to values, not 'total'"),
+        ({"totl__gt": 1}, TypeError, r"cannot be searched by 'totl__gt' \(.*did you mean total__gt\?"),
+        ({"customer__gt": "a"}, TypeError, "cannot be searched by 'customer__gt'"),
+        ({"total__prefix": 1}, TypeError, "cannot be searched by"),
+        ({5: 1}, TypeError, "cannot be searched by 5"),
+        ({"total": "1"}, ValueError, "attributes total: the search attribute total must be a Decimal"),
+        ({"words": ["a"]}, ValueError, "words must be a string of at most 200"),
+        ({"due": None}, ValueError, "attributes due must be compared with a value, not None"),
+        ({"customer__prefix": ""}, ValueError, "customer__prefix must be compared with a value"),
+        ("total", ValueError, "attributes must be a mapping of attributes to values, not 'total'"),
     ],
 )
 @pytest.mark.hosts("memory", "database")
@@ -233,7 +233,9 @@ def test_conditions_that_cannot_be_are_refused_with_those_that_can(env, asked, e
 @pytest.mark.hosts("memory")
 def test_tags_and_places_that_cannot_be(env):
     for tags in ("abc", [5], [""], ["x"] * 51):
-        with pytest.raises(errors.PayloadError, match="start of test.Searched: tags are a list of at most 50 names"):
+        with pytest.raises(
+            errors.PayloadError, match="start of test.Searched: tags must be a list of at most 50 names"
+        ):
             env.start(Searched, tags=tags)
     with pytest.raises(errors.OutsideWorkflow, match="set_search_attributes"):
         api.set_search_attributes({"total": 1})
@@ -251,20 +253,20 @@ def test_wrong_declarations(env):
     for wrong, said in [
         ({"total": float}, r"search_attributes: total must be str, int, bool, Decimal, datetime, date, list\[str\]"),
         ({"total": [str]}, "search_attributes: total must be"),
-        ({"a__b": str}, "'a__b' is no name of a field without '__', of at most 100 characters"),
-        ({5: str}, "5 is no name"),
+        ({"a__b": str}, "'a__b' must be an identifier of at most 100 characters without '__'"),
+        ({5: str}, "5 must be an identifier"),
         (["total"], r"search_attributes \['total'\] must be a mapping of fields to types"),
     ]:
         with pytest.raises(errors.WorkflowDefinitionError, match=said):
             type("Wrong", (Workflow,), {"search_attributes": wrong, "run": Found.run})
-    with pytest.raises(errors.WorkflowDefinitionError, match="search_attributes: card is redacted, too"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="search_attributes: card is also redacted"):
         type("Wrong", (Workflow,), {"search_attributes": {"card": str}, "redacted": ("card",), "run": Found.run})
 
     kinds = {"run": Found.run, "__module__": __name__}
     first = type("VersionedFoundOne", (Workflow,), {**kinds, "search_attributes": {"of": str, "a": int}})
     second = type("VersionedFoundTwo", (Workflow,), {**kinds, "version": 2, "search_attributes": {"of": str, "b": int}})
     third = type("VersionedFoundThree", (Workflow,), {**kinds, "version": 3, "search_attributes": {"of": int}})
-    with pytest.raises(errors.WorkflowDefinitionError, match="search attribute of with several types"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="search attribute of with different types"):
         type("VersionedWrong", (VersionedWorkflow,), {"__module__": __name__, "versions": {1: first, 3: third}, "current": 1})  # fmt: skip
     both = type("VersionedFound", (VersionedWorkflow,), {"__module__": __name__, "versions": {1: first, 2: second}, "current": 2})  # fmt: skip
     assert both.search_attributes == {"of": str, "a": int, "b": int}

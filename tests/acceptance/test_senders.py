@@ -134,7 +134,7 @@ def test_a_user_is_wanted_not_a_name(env: Any, by: Any) -> None:
     )
 
     for call in calls:
-        with pytest.raises(errors.ActionNotPermitted, match="a user is wanted"):
+        with pytest.raises(errors.ActionNotPermitted, match="is not a user: pass a user"):
             call()
     assert len(h.history()) == 2
 

@@ -85,10 +85,10 @@ def test_what_would_come_back_as_something_else_is_refused_where_it_is_handed_ov
     h.signal("done")
     with pytest.raises(errors.WorkflowFailed, match=r"the result of run has bytes at `\$\.deep\[0\]`.*annotate run"):
         h.result()
-    both = "annotate that parameter of untyped, or convert it before"
+    both = "annotate that parameter of untyped, or convert it first"
     assert "argument 1 of" in seen["argument"] and "at `$.total`" in seen["argument"] and both in seen["argument"]
     assert "argument 'when' of" in seen["named"] and "argument 2 of" in seen["further"]
-    assert "a key that is no text (int) at `$.at`" in seen["published"]
+    assert "a key that is not a string (int) at `$.at`" in seen["published"]
     assert seen["result"].startswith("PayloadError 1: the result of") and "annotate its return" in seen["result"]
 
 
@@ -235,7 +235,7 @@ def test_a_signal_to_another_run_is_refused_where_its_class_declares_others(env)
     by_id, by_run_id = env.start(Sends, "declared"), env.start(Sends, second.run_id)
     for sender in (by_id, by_run_id):
         text, known = sender.result()
-        assert "takes no signal 'payed': did you mean 'paid'" in text and known == ["paid"]
+        assert "does not accept the signal 'payed': did you mean 'paid'" in text and known == ["paid"]
     for target in (declared, second):
         assert target.result() == 2
         assert "payed" not in [event.attributes.get("name") for event in target.history()]
@@ -268,20 +268,22 @@ def test_ids_are_texts_values_may_be_numbers_and_who_acts_is_a_user(env):
         return Ok(await api.wait_for_signal("go"))
 
     with pytest.raises(
-        errors.InvalidId, match="5 is no id: 1 to 200 printable characters.*; a text is wanted, not int"
+        errors.InvalidId, match="5 is not a valid id: use 1 to 200 printable characters.*; it must be a string, not int"
     ):
         env.start(flow(run), id=5)
     h = env.start(
         flow(run, unique=Unique(key="truthid"), name="TruthNumber"), value=42
     )  # a key of a model: its own text
     assert h.id == "truthid::42"
-    with pytest.raises(errors.InvalidId, match="a text is wanted, not bool"):
+    with pytest.raises(errors.InvalidId, match="it must be a string, not bool"):
         env.start(flow(run, unique=Unique(key="truthid"), name="TruthNumber"), value=True)
     with pytest.raises(errors.WorkflowNotFound, match="no run with the id '42'"):
         env.handle(42)
-    with pytest.raises(errors.InvalidId, match="7 is no signal id: .*; a text is wanted, not int"):
+    with pytest.raises(errors.InvalidId, match="7 is not a valid signal id: .*; it must be a string, not int"):
         h.signal("go", 1, id=7)
-    with pytest.raises(errors.ActionNotPermitted, match=r"by='boss'.*a user is wanted .*request\.user.*, not str"):
+    with pytest.raises(
+        errors.ActionNotPermitted, match=r"by='boss' is not a user: pass a user .*request\.user.*, not str"
+    ):
         h.signal("go", by="boss")
     h.signal("go", 1)
     assert h.result() == 1
@@ -446,7 +448,7 @@ def test_a_run_that_handed_over_what_is_refused_by_now_is_blocked_with_the_way_o
         env.replay(h)
     assert caught.value.produced == "WorkflowFailed, PayloadError"
     assert "argument 1 of tests.acceptance.test_truth.untyped has a Decimal at `$.total`" in str(caught.value)
-    assert "annotate that parameter of untyped, or convert it before: str(value))" in str(caught.value)
+    assert "annotate that parameter of untyped, or convert it first: str(value))" in str(caught.value)
     total[0] = "1.5"
 
 

@@ -62,7 +62,7 @@ def test_it_is_blocked_again_when_the_try_fails(env: Any) -> None:
     assert (before["code"], before["attempt"], after["attempt"]) == (after["code"], 1, 2)
     assert after["since"] == before["since"]
     h.terminate()
-    with pytest.raises(errors.WorkflowClosed, match="closed already"):
+    with pytest.raises(errors.WorkflowClosed, match="already closed"):
         h.try_again()
 
 

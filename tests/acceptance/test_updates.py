@@ -301,7 +301,7 @@ def test_the_id_of_an_update_is_no_other_updates(env):
     h = env.start(phased(0, update=ADD, signal=DONE))
     assert h.update("add", 5, id="key") == 5
     for closed in (False, True):
-        with pytest.raises(errors.MessageIdTaken, match="'key' is the id of the update 'add' of this run"):
+        with pytest.raises(errors.MessageIdTaken, match="'key' is already the id of the update 'add' of this run"):
             h.update("nobody", 5, id="key")
         if not closed:
             h.signal("done")

@@ -322,7 +322,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
         box.check()
     operator.page.locator("select[name=action]").first.select_option(label="Terminate…")
     operator.presses("button", "Run" if operator.page.get_by_role("button", name="Run", exact=True).count() else "Go")
-    assert "It can be done to 3 of 4 chosen runs now." in operator.reads
+    assert "The action can now be applied to 3 of 4 chosen runs." in operator.reads
     operator.page.get_by_label("Reason").fill("spring cleaning")
     operator.pictured("admin-bulk-confirm")
     operator.presses("button", "Terminate")
@@ -332,10 +332,10 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     operator.presses("button", "Resume")
     while background_hooks.run_hooks("default"):
         pass
-    operator.presses("link", "Look again")
+    operator.presses("link", "Refresh")
     operator.pictured("admin-bulk")
     assert "4 of 4 finished" in operator.reads
-    assert "closed already" in operator.reads
+    assert "already closed" in operator.reads
 
 
 def test_a_run_is_started_with_a_form(operator: Operator) -> None:
@@ -363,7 +363,7 @@ def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
     operator.looks()
-    assert "It is to be decided by" in operator.reads
+    assert "Decide by" in operator.reads
     operator.tabs_to("button", "Claim")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")

@@ -54,7 +54,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         )
     try:
         deadline = time.monotonic() + DEADLINE
-        while "stays open" not in (said := output.read_text()):
+        while "keeps running" not in (said := output.read_text()):
             assert process.poll() is None, said
             assert time.monotonic() < deadline, said
             time.sleep(0.1)
@@ -167,7 +167,7 @@ def test_a_large_order_is_approved_at_the_clerks_desk(page: Any, demo: Demo, com
     page.fill("#why42", "a regular")
     approve.click()
     page.wait_for_selector("text=Order 42 is approved.")
-    assert "Nothing waits" in page.inner_text("main")
+    assert "No orders are waiting" in page.inner_text("main")
 
     page.goto(f"{demo.url}/admin/temporalex_django/instance/?q=order::42")
     assert "OrderProcess" in page.inner_text("#result_list")

@@ -139,7 +139,7 @@ def test_a_worker_that_starts_while_the_database_is_away_waits_for_it(
     with proxied(connection.settings_dict, listen=False) as proxy:
         env = environment(subprocess_env, proxy, connection.settings_dict)
         with running(["temporalex", "worker"], env, tmp_path / "log") as process:
-            process.says("the database does not answer, trying again")
+            process.says("the database does not answer, retrying")
             proxy.listen()
             assert result(started) == {"result": 6}
             assert "Traceback" not in process.log.read_text()
@@ -151,7 +151,7 @@ def test_a_worker_that_waits_for_the_database_can_be_stopped(subprocess_env: dic
     with proxied(connection.settings_dict, listen=False) as proxy:
         env = environment(subprocess_env, proxy, connection.settings_dict)
         with running(["temporalex", "worker"], env, tmp_path / "log") as process:
-            process.says("the database does not answer, trying again")
+            process.says("the database does not answer, retrying")
             assert process.terminate() == 0
         with running(["temporalex", "worker", "--burst", "--timeout", "0.5"], env, tmp_path / "burst") as burst:
             assert burst.popen.wait(30) == exit_codes.NOT_SET_UP

@@ -142,7 +142,7 @@ def test_what_kills_its_worker_is_found_in_containers(
         assert blocked is not None
         assert blocked["code"] == "crash"
     else:
-        assert "workers ended while they ran it" in instance(killer).closing_value["message"]
+        assert "workers died while running it" in instance(killer).closing_value["message"]
 
 
 def test_a_run_that_was_blocked_for_crashes_is_tried_by_one_worker_once_and_only_when_somebody_asks(

@@ -64,7 +64,7 @@ def test_a_run_that_kills_whoever_replays_it_is_blocked_and_its_neighbours_go_on
     blocked = instance(killer).blocked
     assert blocked is not None
     assert (blocked["code"], blocked["attempt"]) == ("crash", 3)
-    assert "3 processes in a row ended while they ran the code of this run" in blocked["error"]
+    assert "3 processes in a row died while running the code of this run" in blocked["error"]
     assert [instance(other).closing_value["result"] for other in others] == [2 * n for n in range(20)]
 
 
@@ -105,7 +105,7 @@ def test_an_activity_that_kills_its_worker_fails_at_the_third_death_and_innocent
     assert len([line for line in log.read_text().splitlines() if line.startswith("deadly")]) == 3
     failure = instance(killer).closing_value
     assert failure["type"] == "ActivityFailure"
-    assert "3 workers ended while they ran it" in failure["message"]
+    assert "3 workers died while running it" in failure["message"]
     assert [instance(other).closing_value for other in others] == [{"result": f"p{n}"} for n in range(3)]
 
 

@@ -53,7 +53,7 @@ def test_a_run_that_nothing_can_interrupt_is_blocked_and_the_others_go_on(
     assert blocked is not None
     assert deaths >= 3  # on a busy machine a worker may not beat for a second and is ended without a fault of its own
     assert blocked["code"] == "crash"
-    assert "ended by its guardian, because for 1 s nothing could interrupt it" in blocked["error"]
+    assert "the guardian killed the last one, because nothing could interrupt it for 1 s" in blocked["error"]
 
 
 @pytest.mark.parametrize("in_c", [False, True], ids=["at rest", "in code that nothing can interrupt"])
@@ -124,7 +124,7 @@ def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[
         wait_for(lambda: closed(run))
         assert process.child == child
     assert instance(run).status == "completed"
-    assert "does not come to a wait" not in (tmp_path / "worker.log").read_text()
+    assert "did not reach a wait" not in (tmp_path / "worker.log").read_text()
     assert Instance.objects.get(pk=run.run_id).closing_value == {"result": "done"}
 
 
@@ -139,7 +139,7 @@ def test_an_activity_that_keeps_the_interpreter_fails_at_the_third_time(
     assert supervised(env, tmp_path, lambda: closed(run)) == 3
 
     failure = instance(run).closing_value
-    assert "3 workers ended while they ran it; the last one was ended by its guardian" in failure["message"]
+    assert "3 workers died while running it; the guardian killed the last one" in failure["message"]
     assert len(log.read_text().splitlines()) == 3
 
 

@@ -136,10 +136,10 @@ def test_a_worker_has_no_more_connections_than_it_says(
         ({}, True, True, True, ""),
         ({"state": "starting", "lease_until": 0.0}, False, True, False, "starting"),
         ({"lease_until": 99.0}, True, True, False, "no lease"),
-        ({"looked_at": 40.0}, True, False, False, "turns have not come by for 60 s"),
+        ({"looked_at": 40.0}, True, False, False, "not looked for work for 60 s"),
         ({"wrote_at": 40.0}, True, False, False, "maintenance has been silent"),
-        ({"state": "leaving", "leaves_by": 101.0, "looked_at": 10.0}, True, True, False, "told to stop"),
-        ({"state": "leaving", "leaves_by": 99.0}, True, False, False, "still there"),
+        ({"state": "leaving", "leaves_by": 101.0, "looked_at": 10.0}, True, True, False, "asked to stop"),
+        ({"state": "leaving", "leaves_by": 99.0}, True, False, False, "still running"),
         ({"guardian": 7}, True, False, False, "guardian 7 is gone"),
     ],
 )

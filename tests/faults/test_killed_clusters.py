@@ -100,10 +100,10 @@ def test_a_run_that_no_worker_can_interrupt_is_blocked_and_the_others_go_on(
         wait_for(lambda: all(closed(other) for other in others))
         assert process.terminate() == 0
 
-    assert process.log.read_text().count("is ended: for ") == 3
+    assert process.log.read_text().count("nothing could interrupt its work for ") == 3
     blocked = Instance.objects.get(pk=hanging.run_id).blocked
     assert blocked is not None
-    assert "ended by its guardian, because for 1 s nothing could interrupt it" in blocked["error"]
+    assert "the guardian killed the last one, because nothing could interrupt it for 1 s" in blocked["error"]
 
 
 def test_a_worker_that_hangs_ends_with_its_pusher(subprocess_env: dict[str, str], tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_bulk_job_goes_on_behind_a_run_that_kills_whoever_replays_it(env: dict
     assert (job.done, job.failed, job.held_until) == (2, 1, None)
     bad = BulkItem.objects.get(outcome="failed")
     assert (bad.run_id, bad.code, bad.message) == (
-        runs[1].run_id, "crash", "3 workers ended while they replayed its code for it",
+        runs[1].run_id, "crash", "3 workers died while they replayed the run",
     )  # fmt: skip
     assert [Instance.objects.filter(chain_id=run.chain_id).count() for run in runs] == [2, 1, 2]
     assert Chain.objects.get(pk=runs[1].chain_id).crashes == 3  # and it is blocked: whoever advances it would die, too

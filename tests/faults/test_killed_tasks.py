@@ -60,5 +60,5 @@ def test_a_killed_worker_leaves_its_task_to_the_next_and_at_most_once_is_at_most
     with worker(env, tmp_path, name="last"):
         wait_for(lambda: over(killer))
     assert (str(killer.status), killer.attempts, deadly.read_text().count("here")) == ("FAILED", 3, 3)
-    assert "3 workers ended while they ran it" in killer.errors[-1].traceback
+    assert "3 workers died while running it" in killer.errors[-1].traceback
     assert not ActivityTask.objects.exists()

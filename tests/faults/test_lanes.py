@@ -43,7 +43,7 @@ def test_what_runs_in_a_process_beats_is_cancelled_and_may_die(subprocess_env: d
         assert (
             weighed[:2] == ["PayloadError", 1]
             and "a Decimal" in weighed[2]
-            and "would come back as a text" in weighed[2]
+            and "would come back as a string" in weighed[2]
         )
 
 

@@ -33,7 +33,7 @@ def test_an_update_whose_commit_is_not_answered_can_be_asked_for_by_its_id(proxy
     drain()
     proxy.lose_the_commit_of(_MESSAGE)
 
-    with pytest.raises(errors.UpdateTimeout, match="ask again with this id") as caught:
+    with pytest.raises(errors.UpdateTimeout, match="Send it again with this id") as caught:
         handle.update("add", 5, mode=mode)
 
     assert proxy.lost == 1

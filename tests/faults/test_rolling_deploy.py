@@ -113,7 +113,7 @@ def test_classes_and_activities_that_old_workers_lack_are_left_to_new_ones(
             wait_for(lambda: closed(runs))
             # more than the new one has threads for: the old one comes to them
             runs += [start("Held", number, str(hold)) for number in range(20)]
-            before.says("rolling.workflows.held is not in this process: left to a worker that has it")
+            before.says("rolling.workflows.held is not in this process: deferred to a worker that has it")
             hold.unlink()
             wait_for(lambda: closed(runs))
     assert {run.status for run in Instance.objects.all()} == {"completed"}

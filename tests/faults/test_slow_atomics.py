@@ -111,7 +111,7 @@ def test_one_that_does_not_come_back_makes_its_worker_unlive(subprocess_env: dic
 
         def is_unlive() -> bool:
             seen = only(*me)  # one look: the next one may see another turn
-            return not seen["live"] and any("turns have not come by" in why for why in seen["why"])
+            return not seen["live"] and any("not looked for work" in why for why in seen["why"])
 
         wait_for(is_unlive)
         slow.let_go()

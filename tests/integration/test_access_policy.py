@@ -283,7 +283,7 @@ def test_commands_act_as_a_user(red: Any, blue: Any, tmp_path: Any) -> None:
         run("export", "blue-1", "--as-user", "red-ann", "--output", str(tmp_path))
     assert [one["open"] for one in json.loads(run("versions", "--json", "--as-user", "red-ann"))] == [1]
     assert [one["open"] for one in json.loads(run("versions", "--json"))] == [2]
-    for wrong, says in (("red-eve", "view_instance"), ("nobody", "no such user")):
+    for wrong, says in (("red-eve", "view_instance"), ("nobody", "is not a user")):
         for command in (["export", "red-1"], ["versions"]):
             with pytest.raises(CommandError, match=says):
                 run(*command, "--as-user", wrong)
@@ -441,7 +441,9 @@ def test_nobody_starts_a_run_among_those_of_another_tenant() -> None:
 def test_a_dispatcher_is_not_asked_who_starts_it_so_it_may_not_say(attribute: dict[str, Any]) -> None:
     from temporalex_django.authoring.versions import VersionedWorkflow
 
-    with pytest.raises(errors.WorkflowDefinitionError, match="belongs to each of its versions"):
+    with pytest.raises(
+        errors.WorkflowDefinitionError, match="has no effect on a dispatcher: set it on each of the versions"
+    ):
         type("Wrong", (VersionedWorkflow,), {"name": "test.Wrong", "versions": {1: Inside}, "current": 1, **attribute})
 
 

@@ -82,10 +82,10 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     answer = choose(admin, "terminate", runs[:3])
     assert answer.status_code == 302
     text = admin.get(answer["Location"]).content.decode()
-    assert "It can be done to 2 of 3 chosen runs now." in text
+    assert "The action can now be applied to 2 of 3 chosen runs." in text
     assert ">Terminate</button>" in text
     assert str(Terminate.effect) in text
-    assert "1: the run is closed already (Terminated)" in text
+    assert "1: the run is already closed (Terminated)" in text
     assert (BulkJob.objects.count(), OperatorAction.objects.count()) == (0, audited)  # looking does nothing
 
     assert "This field is required" in confirm(admin, answer["Location"]).content.decode()  # it cannot be undone
@@ -102,7 +102,7 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     assert "3 of 3 finished" in page
     assert "Stop</button>" not in page
     assert page.index("not possible") < page.index("&lt;b&gt;b")  # what was not possible comes first
-    assert "closed already" in page
+    assert "already closed" in page
     assert "<b>b" not in page
     assert "<i>spring" not in page
     assert f"{RUNS}{runs[0]}/change/" in page
@@ -115,7 +115,7 @@ def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(a
     runs = baskets("a-1", "a-2", "b-1")
     answer = choose(admin, "pause", runs[:1], query="?q=a-", every=True)
     text = admin.get(answer["Location"]).content.decode()
-    assert "It can be done to 2 of 2 chosen runs now." in text
+    assert "The action can now be applied to 2 of 2 chosen runs." in text
     assert f'href="{RUNS}?q=a-"' in text  # the way back keeps the filters
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest")}
     baskets("a-3")
@@ -126,7 +126,7 @@ def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(a
     late = choose(admin, "pause", runs[:1], query="?standing=stuck", every=True)
     nothing = admin.get(late["Location"])
     assert nothing["Location"] == f"{RUNS}?standing=stuck"
-    assert "None of them is there any more" in admin.get(nothing["Location"]).content.decode()
+    assert "None of these runs exists any more" in admin.get(nothing["Location"]).content.decode()
 
 
 def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:
@@ -163,7 +163,7 @@ def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
     runs = baskets("a", "b", "c")
     address = choose(admin, "unpause", runs)["Location"]
     text = admin.get(address).content.decode()
-    assert "It can be done to none of them now." in text
+    assert "The action cannot be applied to any of them now." in text
     assert '<button type="submit" class="button' not in text
     with override_settings(TEMPORALEX={"BULK_LIMIT": 2}):
         address = choose(admin, "terminate", runs)["Location"]
@@ -178,7 +178,7 @@ def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
 def test_odd_addresses_and_methods(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = baskets("a")
     assert choose(admin, "terminate", [run, "no-id"])["Location"] == RUNS
-    assert "is no run" in admin.get(RUNS).content.decode()
+    assert "invalid run id" in admin.get(RUNS).content.decode()
     good = choose(admin, "terminate", [run])["Location"]
     assert "1 of 1" in admin.get(good).content.decode()
     for odd in (
@@ -223,10 +223,10 @@ def test_a_job_is_stopped_and_resumed_by_its_owner(admin: Client) -> None:
     finished()
     assert set(statuses().values()) == {"waiting"}
     again = ann.post(stop, {}, follow=True).content.decode()
-    assert "cannot be" in again
+    assert "is Stopped, not running" in again
     assert "Resume</button>" in again
     assert admin.get(address).status_code == 200  # superusers see all jobs
-    assert "The job goes on" in ann.post(resume, {}, follow=True).content.decode()
+    assert "The job continues" in ann.post(resume, {}, follow=True).content.decode()
     finished()
     assert set(statuses().values()) == {"terminated"}
     assert OperatorAction.objects.get(action="stop_bulk").reason == "wait"
@@ -238,8 +238,8 @@ def test_who_may_not_is_told_why_and_offered_nothing() -> None:
     right = somebody("red-right", "view_instance", "bulk_actions", "terminate_instance")
     assert "bulk_terminate" not in viewer.get(RUNS).content.decode()
     address = choose(right, "terminate", runs)["Location"]
-    for client, wanted in ((viewer, "Can do one thing to many runs"), (some, "Can terminate runs")):
-        assert f"it takes the permission “{wanted}”" in client.get(address).content.decode()
+    for client, wanted in ((viewer, "Can start bulk jobs"), (some, "Can terminate runs")):
+        assert f"this requires the permission “{wanted}”" in client.get(address).content.decode()
         assert client.post(address, {"token": "t", "reason": "r"}).status_code == 403
     assert viewer.get(JOBS).status_code == 403
     assert OperatorAction.objects.filter(denied=True).count() == 2
@@ -252,7 +252,7 @@ def test_who_may_not_is_told_why_and_offered_nothing() -> None:
         assert statuses() == {"red-1": "terminated", "blue-1": "waiting"}
         BulkItem.objects.update(run_id=runs[1])  # as if it had become another tenant's since
         text = right.get(page).content.decode()
-        assert "gone" in text
+        assert "not available" in text
         assert "blue-1" not in text
 
 

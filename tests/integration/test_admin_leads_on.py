@@ -22,7 +22,7 @@ from tests.support.commands import shell
 pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
-WAITS = "The request waits for a worker: none that is alive takes the queue"
+WAITS = "The request waits for a worker: no live worker polls the queue"
 
 
 @activity(label="print the label")
@@ -100,7 +100,7 @@ def test_a_row_offers_to_go_back_there_and_says_what_is_done_again(admin: Client
     assert "Reset to here" in page(admin, f"{RUNS}{before}/change/")
 
     text = page(admin, back["Signal called"])
-    again = text[text.index("Done again") : text.index("<form", text.index("Done again"))]
+    again = text[text.index("Repeated work") : text.index("<form", text.index("Repeated work"))]
     assert "Hand it over" in again
     assert "Print the label" not in again
     assert "Print the label" in page(admin, back["Run started, version 1"])

@@ -71,10 +71,10 @@ def test_of_a_closed_run_it_says_how_it_ended_by_whom_and_why(admin):
     for said in (
         "Completed ",
         "Terminated by ann ",
-        "(a &lt;b&gt;mistake&lt;/b&gt;): nothing was cleaned up.",
+        ": a &lt;b&gt;mistake&lt;/b&gt;. No cleanup ran.",
         "Cancelled by ann ",
-        ": too late. Clean-up is done.",
-        "Ran out of time ",
+        ": too late. Cleanup finished.",
+        "Timed out ",
         ": CardDeclined: no money.",
     ):
         assert said in text, said
@@ -117,12 +117,12 @@ def _uuid(number: int) -> Any:
 def test_no_more_than_so_many_are_counted(admin, monkeypatch):
     for number in range(5):
         Basket.start(id=f"b-{number}")
-    assert "no more are counted" not in admin.get(RUNS).content.decode()
+    assert "the rest is not counted" not in admin.get(RUNS).content.decode()
     monkeypatch.setattr(instance, "_MAX_COUNT", 3)
 
     text = admin.get(RUNS).content.decode()
 
-    assert "3+ runs: no more are counted and shown" in text
+    assert "3+ runs: the rest is not counted or shown" in text
     assert admin.get(f"{RUNS}?p=9").url == f"{RUNS}?e=1"  # there is no such page
     monkeypatch.setattr(CappedPaginator, "MAX_COUNT", 3)
     assert CappedPaginator(Instance.objects.order_by("-id"), 2).count == 4

@@ -151,7 +151,7 @@ def test_the_page_has_a_form_for_each_message_that_the_run_takes(admin):
 
     text = admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
 
-    assert "What it takes now" in text
+    assert "What it accepts now" in text
     for name in (*WISH, "token"):
         assert f'name="{name}"' in text
     assert text.count("/message/?kind=") == 4
@@ -181,9 +181,9 @@ def test_every_type_becomes_the_payload_that_its_annotation_means(admin):
         ({"arg_number": "seven"}, "Enter a whole number"),
         ({"arg_number": ""}, "This field is required"),
         ({"arg_tags": "[1]"}, "Expected `str`, got `int`"),
-        ({"arg_tags": "{"}, "That is not JSON"),
-        ({"arg_any": "[" * 100_000}, "That is not JSON"),
-        ({"arg_any": '"\\ud800"'}, "That is not JSON"),
+        ({"arg_tags": "{"}, "This is not valid JSON"),
+        ({"arg_any": "[" * 100_000}, "This is not valid JSON"),
+        ({"arg_any": '"\\ud800"'}, "This is not valid JSON"),
         ({"arg_colour": "9"}, "not one of the available choices"),
         ({"arg_text": "\x00"}, "Null characters are not allowed"),
         ({"arg_price": "NaN"}, "Enter a number"),
@@ -257,7 +257,7 @@ def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(adm
     assert "The run is closed" in response.content.decode()
     assert "Nothing was done" in response.content.decode()
     assert Message.objects.count() == before
-    assert "What it takes now" not in admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    assert "What it accepts now" not in admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
 
 
 def test_what_the_run_does_not_take_now_is_not_sent(admin):
@@ -267,7 +267,7 @@ def test_what_the_run_does_not_take_now_is_not_sent(admin):
     response = admin.post(message(handle, "signal", "nonsense"), {"token": "t", "payload": "1"})
 
     assert response.status_code == 409
-    assert "does not take “nonsense” now" in response.content.decode()
+    assert "does not accept “nonsense” now" in response.content.decode()
     assert admin.get(f"{RUNS}{handle.run_id}/message/?kind=other&name=note").status_code == 404
     assert admin.put(message(handle, "signal", "note")).status_code == 405
 
@@ -288,12 +288,12 @@ def test_whoever_may_not_send_a_message_sees_why_and_cannot(admin):
     viewer = somebody("view_instance", "update_instance")
     text = viewer.get(f"{RUNS}{handle.run_id}/change/").content.decode()
 
-    assert "takes the permission tests.count_wishes" in text
-    assert "takes the permission temporalex_django.signal_instance" in text
+    assert "requires the permission tests.count_wishes" in text
+    assert "requires the permission temporalex_django.signal_instance" in text
     assert text.count('<form method="post" action="/admin/temporalex_django/instance/') == 2  # wish, end
     for kind, name in (("update", "count"), ("signal", "note")):
         address = message(handle, kind, name)
-        assert "takes the permission" in viewer.get(address).content.decode()
+        assert "requires the permission" in viewer.get(address).content.decode()
         assert viewer.post(address, {"token": "t", "payload": "1"}).status_code == 403
         assert viewer.post(address, {}).status_code == 403
     assert not Message.objects.exists()
@@ -305,10 +305,10 @@ def test_a_step_of_a_graph_is_decided_by_whoever_has_its_role(admin):
     stranger = somebody("view_instance", "signal_instance")
     address = message(handle, "resume", "approved", step="ask")
 
-    assert "That is for clerks to decide" in stranger.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    assert "Only clerks may decide this" in stranger.get(f"{RUNS}{handle.run_id}/change/").content.decode()
     assert stranger.post(address, {"token": "t"}).status_code == 403
     once = token(admin, address)
-    assert "is decided" in admin.post(address, {"token": once, "payload": '"fine"'}, follow=True).content.decode()
+    assert "Decided: “" in admin.post(address, {"token": once, "payload": '"fine"'}, follow=True).content.decode()
     assert Instance.objects.get().status == "completed"
     assert admin.post(address, {"token": once, "payload": '"fine"'}).status_code == 409
 

@@ -64,7 +64,7 @@ def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
     for label in ("Waiting", "Blocked", "Completed", "Pending"):
         assert label in text
     assert "&lt;b&gt;parted" in text
-    assert "none that is alive takes the queue" in text
+    assert "no live worker polls the queue" in text
     assert str(lost.id) in text
 
 
@@ -84,7 +84,7 @@ def test_the_list_costs_the_same_however_long(admin, django_assert_num_queries):
         Basket.handle(f"c-{i + 50}").terminate(f"no {i}")
     Basket.start(id="d-1")
     with django_assert_num_queries(8):  # how some of them ended stands in the first statement
-        assert "(no 9): nothing was cleaned up" in page(admin, RUNS)
+        assert ": no 9. No cleanup ran." in page(admin, RUNS)
     assert page(admin, f"{RUNS}?p=2").count("/change/") == 14
 
 
@@ -128,7 +128,7 @@ def test_the_page_of_a_run_shows_its_history_by_activation(admin):
     assert "u-1" in text
     assert "not read yet" in text
     assert "Published state" in text
-    assert "none that is alive takes the queue" in text  # the signal is due, and nobody is there
+    assert "no live worker polls the queue" in text  # the signal is due, and nobody is there
 
 
 def test_a_blocked_run_shows_cause_and_next_step(admin):
@@ -153,7 +153,7 @@ def test_activities_under_way_are_shown(admin):
 
     text = run_page(admin, handle)
 
-    assert "Activities under way" in text
+    assert "Activities in progress" in text
     assert "client_flows.double" in text
     assert "queued since" in text
 
@@ -265,7 +265,7 @@ def test_workers(admin, django_assert_num_queries):
     with django_assert_num_queries(10):  # session, user, count, workers; six of the queues
         text = page(admin, WORKERS)
 
-    for said in ("Alive", "Late", "Dead", "default, orders", "Runs that are due", "2 h", "box:1"):
+    for said in ("Alive", "Late", "Dead", "default, orders", "Due runs", "2 h", "box:1"):
         assert said in text, said
     other = worker(workflows={"test.Sleepy": [1]})
     ActivityTask.objects.all().delete()

@@ -55,7 +55,7 @@ def test_without_the_permission_nothing_is_asked(run):
     address = f"{RUNS}{run.run_id}/query/?name=items"
 
     assert "/query/?name" not in client.get(f"{RUNS}{run.run_id}/change/").content.decode()
-    assert "takes the permission" in client.get(address).content.decode()
+    assert "requires the permission" in client.get(address).content.decode()
     response = client.post(address, {"token": "t"})
     assert response.status_code == 403
     assert "[5, 7]" not in response.content.decode()

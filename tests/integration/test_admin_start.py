@@ -151,7 +151,7 @@ def test_a_run_is_started_with_what_the_form_says(admin):
 
 def test_search_attributes_are_fields_of_the_form(admin):
     form = admin.get(f"{START}?workflow=test.AdminFound").content.decode()
-    assert "Search attribute total" in form and "Decimal; left empty, it has none" in form
+    assert "Search attribute total" in form and "Decimal. If you leave it empty, it is not set" in form
     given = {"attribute_total": "120.50", "attribute_labels": "red, blue,", "attribute_paid": "true"}
     start(admin, "test.AdminFound", **given)
     run = Instance.objects.get()
@@ -178,7 +178,7 @@ def test_an_id_is_made_up_or_a_value_is_asked_for(admin):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"identity": "a/b"}, "is no id"),
+        ({"identity": "a/b"}, "is not a valid id"),
         ({"arg_customer": ""}, "This field is required"),
         ({"arg_card": '{"number": 1}'}, "Expected `str`, got `int`"),
         ({"arg_quantity": "many"}, "Enter a whole number"),

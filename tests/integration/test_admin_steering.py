@@ -169,7 +169,7 @@ def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(adm
     response = admin.post(address, {"token": once, "reason": "second"})
 
     assert response.status_code == 409
-    assert "closed already" in response.content.decode()
+    assert "already closed" in response.content.decode()
     assert "Nothing was done" in response.content.decode()
     assert OperatorAction.objects.filter(action="terminate").count() == 1
 
@@ -181,7 +181,7 @@ def test_a_form_that_is_posted_twice_acts_once(admin, run):
 
     assert len(Knock.calls) == 1
     assert "Knocked." in texts[0]
-    assert "nothing more was done" in texts[1]
+    assert "Nothing more was done" in texts[1]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -205,7 +205,7 @@ def test_the_same_form_from_two_processes_acts_once_and_two_operators_are_told_o
                       lambda: other.post(address, {"token": second, "reason": "two"}))  # fmt: skip
     assert sorted(answer.status_code for answer in answers) == [302, 409]
     (refused,) = (answer for answer in answers if answer.status_code == 409)
-    assert "closed already" in refused.content.decode()
+    assert "already closed" in refused.content.decode()
     assert OperatorAction.objects.filter(action="terminate").count() == 1
 
 
@@ -248,8 +248,8 @@ def test_the_buttons_of_a_run_say_why_they_are_grey(admin, run):
     text = viewer.get(f"{RUNS}{run.run_id}/change/").content.decode()
     assert f'href="{do(run, "knock")}"' in text
     assert f'href="{do(run, "terminate")}"' not in text
-    assert "it takes the permission “Can terminate runs”" in text
-    assert "it takes the permission" in viewer.get(do(run, "terminate")).content.decode()
+    assert "this requires the permission “Can terminate runs”" in text
+    assert "this requires the permission" in viewer.get(do(run, "terminate")).content.decode()
     run.terminate()
 
     assert f'href="{do(run, "knock")}"' not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
@@ -267,21 +267,21 @@ def test_a_fork_is_grey_for_who_may_not_start_such_runs(run, monkeypatch):
     page, why = said()
     assert f'href="{do(run, "fork")}"' not in page
     assert f'href="{do(run, "reset")}"' in page
-    assert "it takes the permission “Can start runs”" in page
-    assert why == "That takes the permission temporalex_django.start_instance."
+    assert "this requires the permission “Can start runs”" in page
+    assert why == "This requires the permission temporalex_django.start_instance."
     page, why = said("start_instance")
     assert f'href="{do(run, "fork")}"' in page
     assert why is None
     monkeypatch.setattr(Basket, "start_permission", "auth.add_user")
     page, why = said("start_instance")
     assert "auth.add_user" in page
-    assert why == "That takes the permission auth.add_user."
+    assert why == "This requires the permission auth.add_user."
     monkeypatch.setattr(Basket, "start_permission", None)
     monkeypatch.setattr(Basket, "internal", True)
     page, why = said("start_instance")
     assert f'href="{do(run, "fork")}"' not in page
     assert "it is internal, or an old version" in page
-    assert why == "test.Basket is not started from here: it is internal, or an old version."
+    assert why == "You cannot start test.Basket here: it is internal, or an old version."
 
 
 def test_without_the_permission_nothing_is_done(run):
@@ -326,14 +326,14 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
     workers = "/admin/temporalex_django/worker/"
     sleeper = Sleeper.start(id="due")
     boss, looks = somebody("run_due", "view_worker", "view_instance"), somebody_else()
-    assert "Run due now" not in boss.get(workers).content.decode()
+    assert "Run due work" not in boss.get(workers).content.decode()
     refused = boss.post(f"{workers}run-due/", {"reason": "demo"}, follow=True)
     assert "run manage.py temporalex worker --burst" in refused.content.decode()
     assert not OperatorAction.objects.exists() and not sleeper.history()
 
     settings.DEBUG = True
-    assert "Run due now" in boss.get(workers).content.decode()
-    assert "Run due now" not in looks.get(workers).content.decode()
+    assert "Run due work" in boss.get(workers).content.decode()
+    assert "Run due work" not in looks.get(workers).content.decode()
     assert looks.post(f"{workers}run-due/", {}).status_code == 403
     assert boss.get(f"{workers}run-due/").status_code == 405
     assert not sleeper.history()

@@ -230,7 +230,7 @@ def test_the_facade_means_the_version_and_the_run_that_is_named() -> None:
     Apart.start("2")
     drain()
 
-    with pytest.raises(errors.ResumeRefused, match="is no graph"):
+    with pytest.raises(errors.ResumeRefused, match="is not a graph"):
         Apart.resume("1", "go", version=1)
     Apart.cancel("1", version=1, by=ann)
     drain()

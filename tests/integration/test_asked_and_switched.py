@@ -88,7 +88,7 @@ def test_who_is_asked_stands_on_the_page_and_in_the_inbox_of_managers(admin: Cli
     task = HumanTask.objects.get()
     everybody = {"ann", "the group lawyers", "anyone with the permission auth.change_user"}
 
-    assert {*fact(page(admin, f"{TASKS}{task.pk}/change/"), "Asks").split(", ")} == everybody
+    assert {*fact(page(admin, f"{TASKS}{task.pk}/change/"), "Candidates").split(", ")} == everybody
     assert "the group lawyers" in page(admin, f"{TASKS}?whose=all")
     assert "the group lawyers" in page(admin, f"{RUNS}{run.run_id}/change/")
 
@@ -101,8 +101,8 @@ def test_who_is_asked_stands_on_the_page_and_in_the_inbox_of_managers(admin: Cli
     task.refresh_from_db()
     assert [one["to"] for one in task.delegated] == ["bob"]
     text = page(admin, f"{TASKS}{task.pk}/change/")
-    assert {*fact(text, "Asks").split(", ")} == {*everybody, "bob"}
-    assert fact(text, "Handed on") == "to bob by ann: on holiday"
+    assert {*fact(text, "Candidates").split(", ")} == {*everybody, "bob"}
+    assert fact(text, "Delegated") == "to bob by ann: on holiday"
     assert "bob" in page(admin, f"{TASKS}?whose=all")
     rest = APIClient()
     rest.force_authenticate(get_user_model().objects.get(username="root"))

@@ -73,7 +73,9 @@ def test_what_somebody_may_not_do_is_noted_in_each_face(run: Any) -> None:
         ("eve", "view", "admin", "b-1"),
         ("eve", "view", "rest", ""),
     ]
-    assert "takes the permission temporalex_django.query_instance" in OperatorAction.objects.get(action="query").reason
+    assert (
+        "requires the permission temporalex_django.query_instance" in OperatorAction.objects.get(action="query").reason
+    )
     assert (run.status, Message.objects.count(), LogEntry.objects.count()) == ("waiting", 0, 0)
 
 

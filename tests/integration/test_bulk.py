@@ -76,7 +76,7 @@ def test_a_job_does_it_to_each_run_and_says_what_became_of_it() -> None:
     assert set(statuses().values()) == {"terminated"}
     bad = BulkItem.objects.get(outcome="failed")
     assert (str(bad.run_id), bad.code) == (runs[1], "workflow_closed")
-    assert "closed already" in bad.message
+    assert "already closed" in bad.message
     audit = OperatorAction.objects.filter(action="terminate", reason="spring cleaning")
     assert audit.count() == 2
     asked = OperatorAction.objects.get(action="start_bulk")
@@ -131,11 +131,11 @@ def test_runs_are_ids_in_any_form_or_any_queryset_of_runs() -> None:
     get_user_model().objects.create_user("ann")
     made = BulkJob.objects.count()
     for wrong, says in (
-        (runs[0], "a list of run ids is wanted"),
-        (runs[0].encode(), "a list of run ids is wanted"),
-        ({runs[0]: 1}, "a list of run ids is wanted"),
-        (None, "a list of run ids is wanted"),
-        (get_user_model().objects.all(), "a queryset of User: one of Instance is wanted"),
+        (runs[0], "pass a list of run ids"),
+        (runs[0].encode(), "pass a list of run ids"),
+        ({runs[0]: 1}, "pass a list of run ids"),
+        (None, "pass a list of run ids"),
+        (get_user_model().objects.all(), "a queryset of User: pass a queryset of Instance"),
     ):
         with pytest.raises(TypeError, match=says):
             StartBulk("terminate", runs=wrong)  # type: ignore[arg-type]
@@ -144,7 +144,9 @@ def test_runs_are_ids_in_any_form_or_any_queryset_of_runs() -> None:
 
 def test_an_id_is_for_one_fork() -> None:
     runs = baskets("a", "b")
-    with pytest.raises(errors.ActionNotPossible, match="the input 'id' is for one run, and these are 2: leave it out"):
+    with pytest.raises(
+        errors.ActionNotPossible, match="the input 'id' is for one run, but 2 runs are selected: leave it out"
+    ):
         StartBulk("fork", runs=runs, id="c").execute()
     assert not BulkJob.objects.exists()
     for chosen, given in ((runs, {"id": ""}), (runs[:1], {"id": "c"})):
@@ -160,7 +162,7 @@ def test_an_id_is_for_one_fork() -> None:
 def test_there_is_a_limit() -> None:
     runs = baskets("a", "b", "c")
     for chosen in (runs, Instance.objects.all()):
-        with pytest.raises(errors.ActionNotPossible, match="2 runs at most"):
+        with pytest.raises(errors.ActionNotPossible, match="at most 2 runs"):
             StartBulk("terminate", runs=chosen).execute()
     assert not BulkJob.objects.exists()
     assert StartBulk("terminate", runs=runs[:2]).execute().total == 2
@@ -169,7 +171,7 @@ def test_there_is_a_limit() -> None:
 def test_what_cannot_be_done_is_refused_at_once() -> None:
     runs = baskets("a")
     for action in ("start", "fly", "start_bulk", None):
-        with pytest.raises(errors.ActionNotPossible, match="nothing that is done to runs"):
+        with pytest.raises(errors.ActionNotPossible, match="not an operation on runs"):
             StartBulk(action, runs=runs)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         StartBulk("terminate", runs=runs, other=1)
@@ -355,7 +357,7 @@ def test_nothing_is_done_for_somebody_who_is_gone(caplog: pytest.LogCaptureFixtu
             users.all().delete()
         finished()
         item = job.items.get()
-        assert (item.outcome, item.code, item.message) == ("failed", "not_permitted", "ann is no user any more")
+        assert (item.outcome, item.code, item.message) == ("failed", "not_permitted", "the user ann no longer exists")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -555,7 +557,7 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
     job.refresh_from_db()
     assert (job.done, job.failed, job.state, job.held_until) == (1, 1, "done", None)
     bad = BulkItem.objects.get(outcome="failed")
-    assert (bad.code, bad.message) == ("crash", "3 workers ended while they replayed its code for it")
+    assert (bad.code, bad.message) == ("crash", "3 workers died while they replayed the run")
     assert [len(Basket.handle(name).run_ids) for name in ("a", "b")] == [2, 1]
 
 

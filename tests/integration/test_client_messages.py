@@ -348,7 +348,7 @@ def test_an_id_belongs_to_one_message():
 
     with pytest.raises(errors.InvalidId, match="the id of the signal 'note' of this run"):
         handle.update("add", 1, id="k-1")
-    with pytest.raises(errors.InvalidId, match="is no signal id"):
+    with pytest.raises(errors.InvalidId, match="is not a valid signal id"):
         handle.signal("note", 1, id="")
     handle.signal("checkout")
     drain()

@@ -118,7 +118,7 @@ def test_an_update_can_end_the_run(basket):
 
 
 def test_what_would_still_wait_is_refused_inside_a_transaction(basket):
-    with pytest.raises(errors.ActionNotPossible, match="cannot come before the transaction ends"):
+    with pytest.raises(errors.ActionNotPossible, match="cannot arrive before the transaction ends"):
         basket.update("slow", 4, id="u-1")
 
     assert not Message.objects.filter(request_id="u-1").exists()
@@ -219,7 +219,7 @@ def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     assert blocked["code"] == "nondeterminism"
     with pytest.raises(errors.ResultTimeout, match="blocked"):
         handle.result()
-    with pytest.raises(errors.RunBlocked, match="withdrawn, for the run is blocked") as caught:
+    with pytest.raises(errors.RunBlocked, match="withdrawn because the run is blocked") as caught:
         handle.update("add", 1)
     assert caught.value.code == "blocked" and "recorded" in caught.value.reason
 

@@ -303,11 +303,11 @@ def test_what_cannot_be_undone_is_asked_about_at_a_terminal(monkeypatch: pytest.
 
     refused = answered("no\n", "terminate", "basket-1", "--reason", "r")
     assert (refused.status, refused.out) == (exit_codes.FINDINGS, "")
-    assert "Go on, for test.Basket basket-1? [y/N]" in refused.err
-    assert "nothing was done. Answer y, or give --yes." in refused.err
+    assert "Continue for test.Basket basket-1? [y/N]" in refused.err
+    assert "nothing was done. Answer y, or use --yes." in refused.err
     assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exit_codes.FINDINGS  # Ctrl-D
-    assert "Go on, for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
-    assert "Go on, for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
+    assert "Continue for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
+    assert "Continue for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
     assert (Basket.handle("basket-1").status, BulkJob.objects.count()) == ("waiting", 0)
 
     assert answered("", "pause", "basket-1").err == ""  # that can be undone
@@ -327,7 +327,7 @@ def test_long_work_shows_how_far_it_is_where_somebody_looks(monkeypatch: pytest.
 
     for arguments, shown in (
         (("export", "--workflow", "test.Basket"), "2 of 2"),
-        (("replay",), "4 of 4, 0 do not fit"),
+        (("replay",), "4 of 4, 0 do not match"),
         (("doctor", "--deploy"), "3 of 3"),
     ):
         looked, piped = shell(*arguments, tty=True), shell(*arguments)

@@ -89,7 +89,7 @@ def test_both_values_stand_side_by_side(client: Client, run: Instance) -> None:
 def test_the_same_code_differs_nowhere(client: Client, run: Instance) -> None:
     status, text = compared(login(client, "view_instance", "view_payload"), run)
 
-    assert (status, "The code gives the same inputs" in text) == (200, True)
+    assert (status, "The code produces the same inputs" in text) == (200, True)
 
 
 def test_without_the_permission_there_is_no_link_and_no_page(client: Client, run: Instance) -> None:
@@ -119,7 +119,7 @@ def test_code_that_fails_in_the_replay_says_so(client: Client, run: Instance) ->
     status, text = compared(login(client, "view_instance", "view_payload"), run)
 
     assert status == 409
-    assert "RuntimeError" in text or "does not fit" in text
+    assert "RuntimeError" in text or "does not match" in text
 
 
 def test_code_of_workers_alone_is_not_run_in_a_web_process(client: Client, run: Instance) -> None:

@@ -101,7 +101,7 @@ def test_a_decision_is_of_its_run_alone(monkeypatch: pytest.MonkeyPatch) -> None
     drain()
     asked = HumanTask.objects.get(closed_at=None)
     assert (asked.title, asked.key) == ("Pay 1000000", "1"), "nobody has decided that"
-    with pytest.raises(errors.HumanTaskClosed, match="not open any more"):
+    with pytest.raises(errors.HumanTaskClosed, match="no longer open"):
         act(Decide, HumanTask.objects.exclude(pk=asked.pk).get(), ann, outcome="approved", id="late")
     handle.decide("approved", by=ann)
     assert handle.result() == ["approved", 1_000_000]
@@ -204,7 +204,7 @@ def test_others_neither_hear_of_it_nor_are_handed_it() -> None:
         post.detach()
     assert [one.to for one in mail.outbox] == [["bob@example.com"]]
     task = HumanTask.objects.get()
-    with pytest.raises(errors.ActionNotPermitted, match="may not hand .* on to 'blue'"):
+    with pytest.raises(errors.ActionNotPermitted, match="may not delegate .* to 'blue'"):
         act(Delegate, task, bob, to=blue)
 
     request = RequestFactory().get("/")

@@ -202,7 +202,7 @@ def test_async_twins() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(TypeError, match="give JSON, and date is none"):
+    with pytest.raises(TypeError, match="return JSON, and date is not JSON"):
         t.add.enqueue(timezone.now().date())
     assert t.add.enqueue(b"bytes", b=("a", 1)).args == ["bytes"]
     with pytest.raises(errors.PayloadError, match="too large|bytes"):
@@ -217,7 +217,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(compat.InvalidTask, match="more than 0"):
         compat.task_backends["default"].task_class(func=t.add.func, start_to_close=-1)
     for options, says in (
-        ({"retries": 3}, "has no 'retries': there are retry, retention"),
+        ({"retries": 3}, "has no 'retries'. The options are retry, retention"),
         ({"retry": {"attempts": 3}}, "has no 'attempts'"),
         ({"retry": {"max_attempts": -1}}, "max_attempts"),
         ({"retry": 5}, "must be a RetryPolicy"),
@@ -278,7 +278,7 @@ def test_people_see_them(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [json.loads(line)["id"] for line in listed("--json", "--status", "READY").splitlines()] == [waiting.id]
     assert listed("--queue", "nowhere") == "no tasks\n"
     table = listed("--limit", "2")
-    assert waiting.id in table and ended.id not in table and "there are more than 2" in table
+    assert waiting.id in table and ended.id not in table and "More than 2 tasks match" in table
     assert "tests.app.tasks.fails" in listed("--task", "tests.app.tasks.fails")
 
     client.force_login(get_user_model().objects.create_superuser("root"))
@@ -318,7 +318,7 @@ def test_who_may_look_at_both_lists_may_list_them_in_a_shell() -> None:
 
     said = listed("--json", "--as-user", "all")
     assert [json.loads(line)["status"] for line in said.splitlines()] == ["READY", "SUCCESSFUL"]
-    with pytest.raises(CommandError, match="takes the permission temporalex_django.view_endedtask\\.") as caught:
+    with pytest.raises(CommandError, match="requires the permission temporalex_django.view_endedtask\\.") as caught:
         listed("--as-user", "open")
     assert caught.value.returncode == exit_codes.NOT_PERMITTED
 
@@ -380,7 +380,9 @@ def test_a_worker_imports_what_it_has_not_seen_yet(monkeypatch: pytest.MonkeyPat
     assert [*ActivityTask.objects.values_list("attempt", flat=True)] == [0] * len(absent)  # left to one that has it
     with pytest.raises(errors.ActivityNotFound, match="no Django task 'tests.app.tasks.moved_away'"):
         activity.find("task:tests.app.tasks.moved_away")
-    with pytest.raises(errors.ActivityNotFound, match="lost its @task"):
+    with pytest.raises(
+        errors.ActivityNotFound, match="is not a Django task in this process: decorate the function with @task"
+    ):
         activity.find("task:tests.app.tasks.RAN")
 
 
@@ -406,7 +408,7 @@ def test_what_a_dead_worker_had_is_given_back_by_who_lacks_the_key_too(monkeypat
 
     assert (status(once), once.errors[0].traceback) == (
         "FAILED",
-        "WorkerLost: the worker that ran it was lost; whether it took effect is not known",
+        "WorkerLost: its worker was lost; it is not known whether it took effect",
     )
     ActivityTask.objects.update(due_at=timezone.now())
     run_until_idle()
@@ -491,7 +493,7 @@ def lone_wolf() -> None:
 
 
 def test_a_task_is_no_step_of_a_graph_and_says_what_to_write() -> None:
-    advice = r"is not a step: write a Step whose execute calls task\.call\(\.\.\.\) and gives an Event"
+    advice = r"is not a step: write a Step whose execute calls task\.call\(\.\.\.\) and returns an Event"
     wrong: list[dict[str, Any]] = [
         {"initial": t.add},
         {"initial": Sums, "transitions": {(Sums, "summed"): t.add}},
@@ -524,6 +526,6 @@ class NoTask(Workflow):
 def test_what_is_no_task_and_what_is_no_json_is_refused_at_the_call() -> None:
     env = WorkflowEnvironment()
 
-    assert "is no Django task: decorate the function with @task" in env.start(NoTask, "no task").result()
-    assert "datetime is none: convert it" in env.start(NoTask, "no json").result()
+    assert "is not a Django task: decorate the function with @task" in env.start(NoTask, "no task").result()
+    assert "datetime is not JSON: convert it" in env.start(NoTask, "no json").result()
     assert "in workflow code" in DjangoEnvironment().start(EnqueuesTask).result()

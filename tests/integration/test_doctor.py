@@ -138,7 +138,7 @@ BROKEN: dict[str, Broken] = {
         'The database default cannot be reached: connection to server at "db" failed: refused.',
         patches=(patch.object(BaseDatabaseWrapper, "ensure_connection", gone),),
     ),
-    "no tables": Broken("The tables of workflows are not up to date on default: 0001_initial", not_migrated),
+    "no tables": Broken("The workflow tables on default are not up to date. Unapplied migrations: 0001_initial.", not_migrated),
     "a module that is not loaded": Broken(
         "shop.workflows is not loaded: run() must be async",
         patches=(
@@ -154,47 +154,47 @@ BROKEN: dict[str, Broken] = {
         severity="warning",
     ),
     "a cluster without our broker": Broken(
-        "django-q2 is set up without our broker: this cluster does not advance workflows.", due,
+        "django-q2 is set up without the broker of temporalex: this cluster does not advance workflows.", due,
         settings={"Q_CLUSTER": Q2}, severity="warning",
     ),
-    "no worker": Broken("No worker is alive: nothing goes on.", due),
-    "a worker that died": Broken("No worker is alive: nothing goes on. The last one was web-3:7, at 14:02.", dead),
+    "no worker": Broken("No live workers: runs cannot make progress.", due),
+    "a worker that died": Broken("No live workers: runs cannot make progress. Last seen: web-3:7, 14:02.", dead),
     "workers that are drained": Broken(
-        "No worker takes work: nothing goes on. Those that are alive are drained: web-3:7.",
+        "All live workers are drained: runs cannot make progress. Drained: web-3:7.",
         lambda: (due(), worker(drained_at=timezone.now())),
     ),
     "a queue that is off": Broken(
-        "The queue default is switched off by ann since 14:02 (the bank is down).",
+        "The queue default was switched off by ann at 14:02 (the bank is down).",
         lambda: (due(), worker(), off("queue", "default")), severity="warning",
     ),
     "an activity that is off": Broken(
-        "The activity matrix.refused is switched off by ann since 14:02 (the bank is down).",
+        "The activity matrix.refused was switched off by ann at 14:02 (the bank is down).",
         lambda: (untaken(), off("activity", "matrix.refused")), severity="warning",
     ),
     "a worker of another queue": Broken(
-        "1 run of test.Basket (version 1) is due since 14:02 and waits for a worker: none that is alive takes the queue 'default'.",
+        "1 run of test.Basket (version 1) has been due since 14:02 and waits for a worker: no live worker polls the queue 'default'.",
         lambda: (due(), worker(queues=["slow"])),
     ),
     "a worker with old code": Broken(
-        "1 run of test.Basket (version 1) is due since 14:02 and waits for a worker: 1 worker polls the queue default; it lacks the code of",
+        "1 run of test.Basket (version 1) has been due since 14:02 and waits for a worker: 1 worker polls the queue default; it lacks the code of",
         lambda: (due(), worker(workflows={Basket.name: [2]})),
     ),
     "workers that do not come to it": Broken(
-        "1 run of test.Basket is due for 3 s, although a live worker takes it.", lambda: (due(), worker()),
+        "1 run of test.Basket has been due for 3 s, although a live worker can run it.", lambda: (due(), worker()),
         severity="warning",
     ),
-    "code that no longer fits": Broken("1 run of test.Basket is stopped safely (nondeterminism)", blocked),
+    "code that no longer fits": Broken("1 run of test.Basket is paused safely (nondeterminism)", blocked),
     "a pause that was forgotten": Broken("1 run of test.Basket is paused.", paused, severity="warning"),
-    "an activity without code": Broken("The activity matrix.refused is ready in 1 run since 14:02", untaken),
+    "an activity without code": Broken("The activity matrix.refused has been waiting for a worker in 1 run since 14:02", untaken),
     "an activity that fails": Broken(
-        "1 activity of test.MatrixErrand fails since 14:02, and is tried again: matrix.refused: ConnectionError at support/matrix.py:", failing, severity="warning"
+        "1 activity of test.MatrixErrand has been failing since 14:02 and is being retried: matrix.refused: ConnectionError at support/matrix.py:", failing, severity="warning"
     ),
     "a clock that is wrong": Broken(
         "The clock of web-3:7 is 3 s ahead of the database's", lambda: worker(clock_skew=40.0), severity="warning"
     ),
-    "nothing to do": Broken("No run is open: there is nothing to do.", worker, severity="note"),
+    "nothing to do": Broken("No runs are open: there is nothing to do.", worker, severity="note"),
     "nothing wrong": Broken(
-        "Nothing is wrong: 1 run is open, and goes on when what it waits for comes.",
+        "Nothing is wrong: 1 run is open, and continues when what it waits for arrives.",
         lambda: (worker(), Basket.start(id="basket-1"), drain()),
         severity="note",
     ),

@@ -74,7 +74,9 @@ def test_who_may_reset_may_not_pay_something_else() -> None:
         lambda: handle.complete_activity(1, 999_999, by=eve),
         lambda: handle.fail_activity(1, "no", by=eve),
     ):
-        with pytest.raises(errors.ActionNotPermitted, match=r"takes the permission temporalex_django\.(edit|com|fail)"):
+        with pytest.raises(
+            errors.ActionNotPermitted, match=r"requires the permission temporalex_django\.(edit|com|fail)"
+        ):
             call()
     drain()
     assert PAID == [[7, 100]]

@@ -155,7 +155,7 @@ def test_runs_that_the_application_starts_live_by_the_virtual_clock(env: Any, he
             Depot.start({"days": 1}, id="depot-2")
             transaction.set_rollback(True)
     assert run.status == "pending" and names(heard) == []
-    with pytest.raises(AssertionError, match="no worker has taken it yet: let the environment work"):
+    with pytest.raises(AssertionError, match="no worker has picked it up yet: call env.advance"):
         assert_waiting_for(run, timer="the opening")
 
     env.advance()
@@ -268,7 +268,7 @@ class Nothing(AccessPolicy):
 
 
 def test_it_is_gone_when_it_is_left(env: Any) -> None:
-    with pytest.raises(errors.TemporalexError, match="entered already"), DjangoEnvironment():
+    with pytest.raises(errors.TemporalexError, match="already entered"), DjangoEnvironment():
         pass
     fickle = Fickle.start({}, id="fickle-1")
     env.advance()
@@ -307,7 +307,7 @@ def test_the_fixtures(django_environment: Any, workflow_environment: Any) -> Non
     for wrong in ({"days": -1}, {"duration": -1}):
         with pytest.raises(ValueError, match="negative"):
             django_environment.advance(**wrong)
-    with pytest.raises(TypeError, match="say for what"):
+    with pytest.raises(TypeError, match="pass at least one of"):
         assert_waiting_for(django_environment.start(Asked))
 
 

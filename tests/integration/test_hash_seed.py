@@ -100,7 +100,7 @@ def test_workers_of_a_project_order_sets_alike(env: dict[str, str], tmp_path: Pa
         wait_for(lambda: not row(started).is_open or row(started).blocked, seconds=60)
     assert result(started) == {sku: f"price of {sku}" for sku in SKUS}
     for name in ("first", "second"):
-        assert "another input" not in (tmp_path / f"{name}.log").read_text()
+        assert "different input" not in (tmp_path / f"{name}.log").read_text()
         assert "W012" not in (tmp_path / f"{name}.log").read_text()
 
 
@@ -118,14 +118,14 @@ def test_processes_with_other_seeds_are_told_of_it(env: dict[str, str], tmp_path
     with worker({**env, hash_seed.VARIABLE: "2"}, tmp_path, name="second") as second:
         wait_for(lambda: not row(started).is_open or row(started).blocked, seconds=60)
         if not strict:
-            second.says("another input")
+            second.says("different input")
     log = (tmp_path / "second.log").read_text()
     if strict:
         assert row(started).blocked["code"] == "nondeterminism"
         assert "setshop.price, sku differs" in row(started).blocked["error"]
         assert "sku-" not in row(started).blocked["error"]
     else:
-        assert log.count("another input") == 1
+        assert log.count("different input") == 1
         assert "activity setshop.price: sku differs" in log
         assert result(started) != {sku: f"price of {sku}" for sku in SKUS}
     assert "sku-" not in log
@@ -267,6 +267,6 @@ def test_histories_are_replayed_under_another_seed(env: dict[str, str], tmp_path
         with running(["temporalex", "replay", "--open", *strict], env, log) as replaying:
             assert replaying.popen.wait(60) == status
         said = log.read_text()
-        assert "another input at history event 3: ActivityScheduled, seq 1, activity setshop.price, sku" in said
+        assert "different input at history event 3: ActivityScheduled, seq 1, activity setshop.price, sku" in said
         assert "workflows.py:14" in said
         assert "sku-" not in said

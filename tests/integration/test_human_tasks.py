@@ -124,10 +124,10 @@ def test_who_may_see_and_decide() -> None:
     assert OperatorAction.objects.filter(denied=True, action="decide").count() == 2
     with pytest.raises(errors.ActionNotPermitted, match="by=user"):
         handle.decide("approved")
-    with pytest.raises(errors.PayloadError, match="takes approved, rejected"):
+    with pytest.raises(errors.PayloadError, match="accepts approved, rejected"):
         act(Decide, task, ann, outcome="overdue")
 
-    with pytest.raises(errors.ActionNotPermitted, match="may not hand .* on to 'bob'"):
+    with pytest.raises(errors.ActionNotPermitted, match="may not delegate .* to 'bob'"):
         act(Delegate, task, ann, to=bob)
     act(Delegate, task, ann, to=dora, reason="you know him")
     assert names(dora) == [ref] and find_task(task.pk, dora).delegated[0]["reason"] == "you know him"
@@ -156,7 +156,7 @@ def test_who_may_see_and_decide() -> None:
     assert (names(ann), names(sub), names(carl)) == ([], [], [task.workflow_id])
     assert (task.requested_by_name, task.requested_by_key) == ("ann", str(ann.pk))
     for user in (ann, sub):
-        with pytest.raises(errors.FourEyes, match="another pair of eyes"):
+        with pytest.raises(errors.FourEyes, match="a different user must decide"):
             act(Decide, task, user, outcome="approved")
     chief = stored("chief")
     chief.groups.add(Group.objects.create(name="chiefs"))

@@ -82,7 +82,7 @@ def test_in_the_admin(task: HumanTask) -> None:
         assert questions.findall(text(client.get(INBOX, {"p": page_number}))) == questions.findall(first)
     assert len({*questions.findall(first), *questions.findall(text(client.get(f"{INBOX}?p=2")))}) == 60
     assert "Question 7?" in text(client.get(f"{INBOX}?due=never&q=question+7"))
-    assert "No human task matches" in text(client.get(f"{INBOX}?due=today"))
+    assert "No human tasks match" in text(client.get(f"{INBOX}?due=today"))
     assert "Approve" not in text(client.get(f"{INBOX}?whose=all"))
     assert client.get(f"{page}change/").status_code == 302
     assert "Approve" in text(
@@ -94,16 +94,16 @@ def test_in_the_admin(task: HumanTask) -> None:
     of_run = browser(stored_again("op")).get(f"/admin/temporalex_django/instance/{task.run_id}/change/")
     assert f'<a href="{page}change/">Approve invoice 4711' in of_run.content.decode()
     shown = text(browser(ann).get(f"{page}change/"))
-    assert "It is to be decided by" in shown
+    assert "Decide by" in shown
     assert "Cost centre" in shown
-    assert "Pass it on" not in shown
+    assert "Delegate" not in shown
     assert browser(ann).post(f"{page}change/").status_code == 403
     assert browser(ann).get(f"{page}claim/").status_code == 405
     assert "You have claimed it." in text(browser(ann).post(f"{page}claim/", follow=True))
     refused = text(browser(bob).get(f"{page}change/"))
     assert "is claimed by ann until" in refused
     assert "is claimed by ann until" in text(browser(bob).post(f"{page}decide/", fill()))
-    assert "It is released." in text(browser(ann).post(f"{page}release/", follow=True))
+    assert "The claim is released." in text(browser(ann).post(f"{page}release/", follow=True))
 
     wrong = browser(bob).post(f"{page}decide/", fill(**{"form-arg_cost_centre": "many"}))
     assert wrong.status_code == 409
@@ -141,9 +141,9 @@ def test_a_form_of_django_judges(settings: Any) -> None:
     stored("gone", is_active=False)
     refused = [browser(ann).post(f"{page}delegate/", {"to": name}) for name in ("nobody", "gone")]
     assert [one.status_code for one in refused] == [403, 403]
-    said = [re.search(r"ann may not hand [^<]*", text(one))[0] for one in refused]
+    said = [re.search(r"ann may not delegate [^<]*", text(one))[0] for one in refused]
     assert said[0].replace("nobody", "gone") == said[1] and "active user of that name" in said[0]
-    assert "It is handed on." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
+    assert "The task is delegated." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
     eve = browser(stored_again("eve"))
     right = {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "7"}
     assert "is decided" in text(eve.post(f"{page}decide/", right, follow=True))
@@ -164,12 +164,12 @@ def test_in_pages_and_templates_of_the_projects_own(task: HumanTask) -> None:
     page = f"/tasks/{task.pk}/"
 
     assert Client().get("/tasks/").status_code == 302
-    assert "Nothing waits for you" in text(browser(eve).get("/tasks/"))
+    assert "Nothing is waiting for your decision" in text(browser(eve).get("/tasks/"))
     assert browser(eve).get(page).status_code == 404
     assert f'href="{page}"' in browser(ann).get("/tasks/").content.decode()
     assert "You have claimed it." in text(browser(ann).post(page, {"do": "claim"}, follow=True))
     assert "This field is required" in text(browser(ann).post(page, {"token": "t"}))
-    assert "Asked: " in text(browser(ann).get(page))
+    assert "Asked to decide: " in text(browser(ann).get(page))
 
     request = RequestFactory().get("/")
     request.user = ann
@@ -204,7 +204,7 @@ def test_by_a_link_in_a_mail() -> None:
     InvoiceDesk.start("4711", {"number": 4711, "total": 1200})
     drain()
     (told,) = mail.outbox
-    assert (told.to, told.subject) == (["ann@shop.example"], "To decide: Approve invoice 4711 over 1200 EUR")
+    assert (told.to, told.subject) == (["ann@shop.example"], "Decision needed: Approve invoice 4711 over 1200 EUR")
     (link,) = re.findall(r"https://shop\.example(/tasks/by-link/\S+)", told.body)
 
     task, client = HumanTask.objects.get(), Client(enforce_csrf_checks=True)

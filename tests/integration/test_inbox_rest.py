@@ -52,7 +52,7 @@ def test_the_inbox_of_whoever_asks_and_his_decision() -> None:
         "invoice::4711",
         ["approved", "rejected"],
     )
-    assert "It is to be decided by" in mine["text"]
+    assert "Decide by" in mine["text"]
     assert [one["title"] for one in other.get(URL).json()["results"]] == [mine["title"], "Shall we?"]
     assert other.get(f"{URL}?workflow=test.PlainQuestion").json()["results"][0]["due_at"] is None
     first = other.get(f"{URL}?limit=1").json()

@@ -132,20 +132,20 @@ def test_each_filter_leaves_the_runs_that_it_means():
     [
         ({"colour": "red", "blockd": True}, TypeError, "no such filter: blockd, colour .known: attributes, blocked, .*did you mean blocked"),
         ({"value": "7"}, TypeError, "no such filter: value"),  # the class has no `unique`
-        ({"status": "asleep"}, ValueError, "status is one of cancelled, .*not 'asleep'"),
-        ({"status": []}, ValueError, "status is one of"),
-        ({"status": 7}, ValueError, "status is one of"),
-        ({"blocked": "yes"}, ValueError, "blocked is True or False, not 'yes'"),
-        ({"version": True}, ValueError, "version is a whole number"),
-        ({"version": 2**40}, ValueError, "version is a whole number"),
-        ({"waits": "rain"}, ValueError, "waits is one of message, activity, timer, child"),
-        ({"subject": 7}, ValueError, "subject is an object of a model that has been saved"),
-        ({"subject": Instance}, ValueError, "subject is an object of a model"),
-        ({"tag": "\0"}, ValueError, "tag is 1 to 200 printable characters"),
-        ({"id": ""}, ValueError, "id is 1 to 200"),
-        ({"created_after": "2026-01-01"}, ValueError, "created_after is a datetime with a time zone"),
-        ({"closed_after": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError, "closed_after is a datetime of the years 1 to 9999 in UTC"),
-        ({"closed_before": datetime(2026, 1, 1)}, ValueError, "closed_before is a datetime with a time zone"),  # noqa: DTZ001
+        ({"status": "asleep"}, ValueError, "status must be one of cancelled, .*not 'asleep'"),
+        ({"status": []}, ValueError, "status must be one of"),
+        ({"status": 7}, ValueError, "status must be one of"),
+        ({"blocked": "yes"}, ValueError, "blocked must be True or False, not 'yes'"),
+        ({"version": True}, ValueError, "version must be a whole number"),
+        ({"version": 2**40}, ValueError, "version must be a whole number"),
+        ({"waits": "rain"}, ValueError, "waits must be one of message, activity, timer, child"),
+        ({"subject": 7}, ValueError, "subject must be a saved object of a model"),
+        ({"subject": Instance}, ValueError, "subject must be a saved object of a model"),
+        ({"tag": "\0"}, ValueError, "tag must be 1 to 200 printable characters"),
+        ({"id": ""}, ValueError, "id must be 1 to 200"),
+        ({"created_after": "2026-01-01"}, ValueError, "created_after must be a datetime with a time zone"),
+        ({"closed_after": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError, "closed_after must be a datetime in the years 1 to 9999 in UTC"),
+        ({"closed_before": datetime(2026, 1, 1)}, ValueError, "closed_before must be a datetime with a time zone"),  # noqa: DTZ001
     ],
 )  # fmt: skip
 def test_what_is_no_filter_is_refused_at_once_with_those_that_there_are(filters, error, says):

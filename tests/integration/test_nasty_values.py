@@ -259,7 +259,7 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
     bad = Returning.start({"what": "poison", "name": "x"})
     drain()
     assert [handle.result() for handle in good] == [True] * 3
-    why = f"the end of {poisoned.name} cannot be stored: a value that no column takes"
+    why = f"the result of {poisoned.name} cannot be stored: a value that no column takes"
     assert bad.result()["why"] == why
     # a worker that somebody drains does so, too, one that is cautious, and one that leaves
     for way in ("drained", "cautious", "leaves"):

@@ -80,10 +80,10 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     assert "Nobody is left" in run_page
     done = shell("tasks", "show", task.pk, "--json")
     assert json.loads(done.out)["nobody_left"] is True
-    assert "nobody is left to decide" in shell("tasks", "list").out
+    assert "nobody can decide these tasks" in shell("tasks", "list").out
     said = json.loads(shell("doctor", "--json").out)["findings"]
     (finding,) = (one for one in said if one["code"] == "nobody_left")
-    assert "1 human task of test.Lonely waits since" in finding["text"]
+    assert "1 human task of test.Lonely has been waiting since" in finding["text"]
     assert f"tasks show {task.pk}" in finding["next_step"]
     assert client(bob).get(URL).json()["results"] == []
 

@@ -93,7 +93,7 @@ def test_the_same_everywhere_and_in_pages(
 def test_an_order_that_there_is_not_is_refused(client: Client) -> None:
     Ordered.start(id="one")
     client.force_login(get_user_model().objects.create_superuser("root"))
-    with pytest.raises(ValueError, match="order is one of started, -started, closed, .*not 'priority'"):
+    with pytest.raises(ValueError, match="order must be one of started, -started, closed, .*not 'priority'"):
         Ordered.list(order="priority")
     answer = client.get(f"{API}?order=priority")
     assert (answer.status_code, "one of started" in answer.content.decode()) == (400, True)

@@ -196,7 +196,7 @@ def test_code(name: str, asking: str) -> None:
     elif row.may(asking) or not row.takes:
         row.do(call, user)
     else:
-        with pytest.raises(errors.ActionNotPermitted, match=" that takes the permission |may not"):
+        with pytest.raises(errors.ActionNotPermitted, match=" this requires the permission |may not"):
             row.do(call, user)
         assert standing() == before
 
@@ -764,14 +764,14 @@ def test_commands(name: str, asking: str) -> None:
         row.do(run, ref)
         return
     if asking != "other tenant" or row.of_run:
-        says = {"anonymous": "no such user", "other tenant": "no run"}.get(asking, "takes the permission")
+        says = {"anonymous": "is not a user", "other tenant": "no run"}.get(asking, "requires the permission")
         with pytest.raises(CommandError, match=says):
             row.do(run, ref)
     else:
         with (
             nullcontext()
             if not row.acts
-            else pytest.raises(CommandError, match="not be among their runs|there is no run")
+            else pytest.raises(CommandError, match="not be visible to them|there is no run")
         ):
             assert ref not in row.do(run, ref)
     assert standing() == before

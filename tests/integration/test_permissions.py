@@ -266,7 +266,7 @@ def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_ba
     assert blocked["code"] == "judging_failed"
     failed = "ValueError: ldap is away" if backend == "Away" else r"\w+Error: .*no_such_table"
     assert re.match(
-        f"JudgingFailed: judging {kind} '{name}' of 'ann' for '{MAY}' failed: {failed}", blocked["error"], re.DOTALL
+        f"JudgingFailed: checking '{MAY}' of 'ann' for {kind} '{name}' failed: {failed}", blocked["error"], re.DOTALL
     )
     assert "4711" not in blocked["error"]
     again = Chain.objects.filter(pk=purse.chain_id, due_at__gt=timezone.now())

@@ -376,7 +376,7 @@ def test_a_guardian_whose_database_is_away_says_so(
 
     monkeypatch.setattr(recovery, "recover", away)
     report_deaths(DjangoStorage(worker=True))
-    assert "what a worker died of could not be written" in caplog.text
+    assert "could not record the cause of a worker's death" in caplog.text
 
 
 class Killed(BaseException):
@@ -461,7 +461,7 @@ def test_who_updates_a_run_that_ends_processes_is_refused_and_its_code_is_left_a
         outcome = update_outcome(run.chain_id, sent, storage=storage)
         assert outcome is not None
         assert (outcome.status, outcome.value["code"]) == ("rejected", "blocked")
-        assert "3 processes in a row ended" in outcome.value["reason"]
+        assert "3 processes in a row died" in outcome.value["reason"]
     assert (Instance.objects.get().started_at, Chain.objects.get().crashes) == (None, 3)
     assert not Message.objects.filter(fresh=True).exists(), "a worker would look at it again and again"
 

@@ -245,7 +245,7 @@ def test_the_picture_of_a_run_asks_about_the_run(tmp_path: Any) -> None:
     assert "completed" in draw()
     with (
         override_settings(TEMPORALEX={"ACCESS_POLICY": f"{__name__}.NoOrders"}),
-        pytest.raises(CommandError, match="may not look at"),
+        pytest.raises(CommandError, match="may not view"),
     ):
         draw()
 
@@ -292,7 +292,7 @@ def test_operator_actions_are_about_the_runs_of_the_same_site() -> None:
 
 
 def test_a_version_stores_nothing_that_another_one_redacts() -> None:
-    with pytest.raises(errors.WorkflowDefinitionError, match="V1 stores card, which one of its versions redacts"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="V1 stores card, which one of the versions redacts"):
 
         class Paid(VersionedWorkflow):
             name = "test.RefusedPaid"

@@ -79,7 +79,7 @@ def test_a_changed_line_is_found_with_file_and_line(runs: list[Any]) -> None:
 
 def test_people_read_the_place_too(runs: list[Any]) -> None:
     changed, out = define(changed=True), StringIO()
-    with pytest.raises(CommandError, match="2 of 3 histories do not fit"):
+    with pytest.raises(CommandError, match="2 of 3 histories do not match"):
         call_command("temporalex", "replay", stdout=out)
     assert f"Shipment shipment-0 run {runs[0].run_id} ({__file__}:{line_of(changed, 4)})" in out.getvalue()
 
@@ -137,8 +137,8 @@ def test_files_that_cannot_be_used_are_findings(runs: list[Any], tmp_path: Path)
     report = replay(file=[str(tmp_path)])
     assert [(f["error"], f["source"]) for f in report["findings"]] == [("payload", str(tmp_path / "cut.json"))]
     report = replay(file=[str(good)], workflow=["Cart"])
-    assert "event 1 is of the workflow Shipment, not of Cart" in report["findings"][0]["message"]
-    with pytest.raises(CommandError, match="no such file"):
+    assert "event 1 belongs to the workflow Shipment, not to Cart" in report["findings"][0]["message"]
+    with pytest.raises(CommandError, match="does not exist"):
         call_command("temporalex", "replay", file=[str(tmp_path / "nothing.json")])
 
 
@@ -153,7 +153,7 @@ def test_an_export_follows_no_link_that_lies_in_its_place(runs: list[Any], tmp_p
 
 
 def test_an_export_of_nothing_is_refused(runs: list[Any]) -> None:
-    with pytest.raises(CommandError, match="not said which runs"):
+    with pytest.raises(CommandError, match="no runs are selected"):
         call_command("temporalex", "export")
-    with pytest.raises(CommandError, match="no run with a history matches"):
+    with pytest.raises(CommandError, match="no matching run has a history"):
         call_command("temporalex", "export", "nobody")

@@ -196,7 +196,7 @@ def test_who_is_late(name: str) -> None:
     action = STEERING.get(asked.contract.operation)
     why = None if action is None else action.why_not(row, seq=asked.at.get("seq"))
     if why is not None:
-        assert "closed already" in asked.refused(asked.send(), 409, "workflow_closed")["detail"]
+        assert "already closed" in asked.refused(asked.send(), 409, "workflow_closed")["detail"]
     elif asked.contract.operation in MESSAGES:
         asked.refused(asked.send(), 409, "workflow_closed")
     elif "task" in asked.at:

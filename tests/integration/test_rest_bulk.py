@@ -83,7 +83,7 @@ def test_a_job_is_started_watched_stopped_and_resumed(ann: APIClient, runs: list
     assert {item["outcome"] for item in items["results"]} == {"done", "failed"}
     (bad,) = ann.get(f"{address}items/?outcome=failed").json()["results"]
     assert (bad["run_id"], bad["code"]) == (runs[1], "workflow_closed")
-    assert "closed already" in bad["message"]
+    assert "already closed" in bad["message"]
     asked = OperatorAction.objects.filter(action__endswith="_bulk").order_by("pk")
     assert [(one.action, one.reason, one.source) for one in asked] == [
         ("start_bulk", "spring", "rest"), ("stop_bulk", "lunch", "rest"), ("resume_bulk", "", "rest"),
@@ -116,20 +116,20 @@ def test_runs_are_chosen_by_a_filter_and_items_come_in_pages(ann: APIClient, run
 def test_what_cannot_be_is_refused_and_nothing_is_started(ann: APIClient, runs: list[str]) -> None:
     one = {"action": "terminate", "runs": runs[:1]}
     for sent, status, code, says in (
-        ({"action": "terminate"}, 400, "invalid", "either these, or `filter`"),
-        ({**one, "filter": {"id_prefix": "a"}}, 400, "invalid", "either these, or `filter`"),
+        ({"action": "terminate"}, 400, "invalid", "Give either `runs` or `filter`."),
+        ({**one, "filter": {"id_prefix": "a"}}, 400, "invalid", "Give either `runs` or `filter`."),
         ({**one, "runs": []}, 400, "invalid", "runs"),
         ({"action": "terminate", "filter": {}}, 400, "invalid", "filter"),
-        ({"action": "terminate", "filter": {"colour": "red"}}, 400, "invalid", "there are status, workflow"),
+        ({"action": "terminate", "filter": {"colour": "red"}}, 400, "invalid", "The filters are status, workflow"),
         ({"action": "terminate", "filter": {"status": "fine"}}, 400, "invalid", "status"),
         ({"action": "terminate", "filter": {"workflow": "a\nb"}}, 400, "invalid", "printable"),
         ({**one, "action": "start"}, 400, "invalid", "action"),
-        ({**one, "inputs": {"speed": 1}}, 400, "invalid", "takes no speed"),
-        ({**one, "inputs": {"by": None}}, 400, "invalid", "takes no 'by'"),
+        ({**one, "inputs": {"speed": 1}}, 400, "invalid", "has no input speed"),
+        ({**one, "inputs": {"by": None}}, 400, "invalid", "has no input 'by'"),
         ({**one, "action": "signal"}, 400, "payload", "signal"),
         ({**one, "action": "reset", "inputs": {"to": "x"}}, 400, "payload", "to"),
         ({"action": "terminate", "runs": ["a-1"]}, 404, "workflow_not_found", "a-1"),
-        ({"action": "terminate", "runs": runs}, 409, "not_possible", "2 runs at most"),
+        ({"action": "terminate", "runs": runs}, 409, "not_possible", "at most 2 runs"),
         ({"action": "terminate", "filter": {"id_prefix": "z"}}, 409, "not_possible", "no run"),
         ({"action": "fork", "runs": runs[:2], "inputs": {"id": "x"}}, 409, "not_possible", "'id' is for one run"),
         ({**one, "action": "pause"}, 403, "not_permitted", "pause_instance"),

@@ -236,7 +236,9 @@ def test_resume_tells_strangers_nothing(api):
     odd.force_authenticate(Odd())  # nobody knows his groups
     sent = odd.post(f"{URL}decided::1/resume/", {"event": "approved"}, format="json")
     answers.append(assert_problem(sent, 403, "not_permitted"))
-    assert {answer["detail"] for answer in answers} == {"That takes the permission temporalex_django.signal_instance."}
+    assert {answer["detail"] for answer in answers} == {
+        "This requires the permission temporalex_django.signal_instance."
+    }
     assert_problem(APIClient().post(f"{URL}nobody/resume/"), 403, "not_permitted")
     assert not Message.objects.filter(kind="resume").exists()
 

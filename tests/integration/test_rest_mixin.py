@@ -99,7 +99,7 @@ def test_a_router_without_regular_expressions_is_an_error_of_the_project(setting
 
     (found,) = [one for one in run_checks(tags=[Tags.urls]) if one.id == "temporalex_django.E009"]
 
-    assert "signals and updates of NamedViewSet lead nowhere" in found.msg
+    assert "signals and updates of NamedViewSet do not work" in found.msg
     assert "use_regex_path" in str(found.hint)
 
 
@@ -128,7 +128,7 @@ def test_the_project_decides_first_and_then_we_do() -> None:
         ("secret", 404, "not_found", ""),
         ("nobody", 404, "not_found", ""),
         ("odd", 403, "not_permitted", "not this one"),
-        ("none", 404, "workflow_not_found", "no run was started about none"),
+        ("none", 404, "workflow_not_found", "no run was started for none"),
     ):
         for answer in (
             api.get(f"/theirs/accounts/{name}/state/"),

@@ -138,7 +138,7 @@ def test_keys_are_of_somebody(rf: Any) -> None:
     answer = view(rf.post(URL, {"workflow": "test.Basket"}, "application/json", headers={"Idempotency-Key": "k"}))
 
     assert answer.status_code == 400, answer.data
-    assert "logged in" in str(answer.data["errors"])
+    assert "Log in" in str(answer.data["errors"])
     assert not KeptAnswer.objects.exists()
 
 

@@ -199,13 +199,13 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert listed({"due__lte": "2026-03-01", "sent": "2026-03-01T11:00:00Z"}) == ["r-1"]
     assert listed({"big": "true"}) == ["r-1"]
     assert listed({}) == ["r-2", "r-1"]
-    assert "Say which class has them" in listed({"total": 1}, None)
+    assert "Set the filter workflow to the class" in listed({"total": 1}, None)
     assert "no workflow 'Nobody'" in listed({"total": 1}, "Nobody")
-    assert "Write an object of JSON" in listed("{")
+    assert "Enter a JSON object" in listed("{")
     assert "did you mean total__gt" in listed({"totl__gt": 1})
     assert "total__gt is a number, not 'x'" in listed({"total__gt": "x"})
-    assert "is a mapping of attributes" in listed("[1]")
-    assert "Write an object of JSON" in listed('{"total": 1e99999999999999999999}')
+    assert "must be a mapping of attributes" in listed("[1]")
+    assert "Enter a JSON object" in listed('{"total": 1e99999999999999999999}')
     assert "years 1 to 9999 in UTC" in listed({"sent": "9999-12-31T23:00:00-05:00"})
     Invoicing.start(id="R-3")
     for asked, found in [
@@ -216,7 +216,7 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
         ({"created_before": "9999-12-31T23:59:59Z", "id_prefix": "R"}, ["R-3"]),
         (
             {"closed_after": "9999-12-31T23:00:00-05:00"},
-            {"closed_after": ["Write a time of the years 1 to 9999 in UTC."]},
+            {"closed_after": ["Enter a time in the years 1 to 9999 in UTC."]},
         ),
     ]:
         answer = client.get("/api/instances/", asked).json()
@@ -228,8 +228,8 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
 
     for wrong, about in [
         ({"search_attributes": {"totl": 1}}, "no search attribute 'totl' is declared"),
-        ({"search_attributes": {"total": "x"}}, "search attribute total is a number, not 'x'"),
-        ({"search_attributes": {"customer": 5}}, "customer is a text"),
+        ({"search_attributes": {"total": "x"}}, "search attribute total must be a number, not 'x'"),
+        ({"search_attributes": {"customer": 5}}, "customer must be a string"),
         ({"search_attributes": {"sent": "9999-12-31T23:00:00-05:00"}}, "years 1 to 9999 in UTC"),
         ({"tags": [""]}, "tags"),
     ]:
@@ -260,9 +260,9 @@ def test_commands_start_with_them_and_list_by_them(capsys):
     (line,) = said("list", "--json", "--workflow", Invoicing.name, "--attributes", asked).splitlines()
     assert json.loads(line)["id"] == "c-1"
     for arguments, about in [
-        (("start", Invoicing.name, "--attribute", "total"), "--attribute total is no value of a name"),
+        (("start", Invoicing.name, "--attribute", "total"), "--attribute total is not a pair"),
         (("start", Invoicing.name, "--attribute", "totl=5"), "no search attribute 'totl'"),
-        (("list", "--attributes", asked), "Say which class has them"),
+        (("list", "--attributes", asked), "Set the filter workflow to the class"),
         (("list", "--workflow", Invoicing.name, "--attributes", '{"totl": 1}'), "did you mean total"),
     ]:
         with pytest.raises(CommandError, match=re.escape(about)):
@@ -299,11 +299,11 @@ def test_the_admin_narrows_its_list_a_condition_at_a_time():
     assert "customer = ann" in both[1]
     assert page(workflow=Invoicing.name, attribute="customer", attribute_value="<b>")[0] == {"a-1"}
     for asked, said in [
-        ({"attributes": '{"total": 1}'}, "Choose the workflow whose search attributes are meant."),
+        ({"attributes": '{"total": 1}'}, "Choose the workflow that has these search attributes."),
         ({"workflow": Invoicing.name, "attribute": "totl", "attribute_value": "1"}, "did you mean total?"),
         ({"workflow": Invoicing.name, "attribute": "total", "attribute_value": "<x>"}, "is a number, not"),
-        ({"workflow": Invoicing.name, "attributes": "{"}, "Write an object of JSON"),
-        ({"workflow": Invoicing.name, "attributes": '{"total": 1e99999999999999999999}'}, "Write an object of JSON"),
+        ({"workflow": Invoicing.name, "attributes": "{"}, "Enter a JSON object"),
+        ({"workflow": Invoicing.name, "attributes": '{"total": 1e99999999999999999999}'}, "Enter a JSON object"),
         (
             {"workflow": Invoicing.name, "attribute": "sent", "attribute_value": "0001-01-01T00:00+01:00"},
             "years 1 to 9999",

@@ -110,7 +110,8 @@ def test_a_phase(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Collecting items since 00:00 (3 h). Waiting for add item, remove item or check out; gives up tomorrow 00:00."
+        "Collecting items since 00:00 (3 h). Waiting for add item, remove item or check out. "
+        "Times out tomorrow at 00:00."
     )
     assert (found.state, found.trouble) == ("phase", False)
 
@@ -119,7 +120,7 @@ def test_completed(env):
     handle = env.start(CollectsItems)
     env.advance(2 * 3600)
     handle.signal("checkout")
-    assert said(env, handle).text == "Completed 02:00 after 2 h: total 33.91."
+    assert said(env, handle).text == "Completed at 02:00 after 2 h. Total: 33.91."
 
 
 class SaysLittle(Workflow):
@@ -164,8 +165,8 @@ class SaysLittle(Workflow):
         ("phase", "Waiting for go on since 00:00 (10 s).", "phase"),
         ("signal", "Waiting for paid in full since 00:00 (10 s).", "signal"),
         ("condition", "Waiting for a condition since 00:00 (10 s).", "condition"),
-        ("timer", "Asleep until 31 Jan 00:00, then send the reminder.", "timer"),
-        ("plain timer", "Asleep until 01:00.", "timer"),
+        ("timer", "Sleeping until 31 Jan 00:00. Then: send the reminder.", "timer"),
+        ("plain timer", "Sleeping until 01:00.", "timer"),
     ],
 )
 def test_what_it_waits_for(env, waits_for, text, state):
@@ -194,12 +195,12 @@ def test_a_decision(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Waiting for a decision since 00:00: approved or rejected for write off (managers). "
-        "Without one it goes on by itself Saturday 00:00."
+        "Waiting since 00:00 for a decision by managers on “write off”: approved or rejected. "
+        "If nobody decides by Saturday 00:00, it continues by itself."
     )
     assert found.state == "decision"
     run = Instance.objects.get(pk=handle.run_id)
-    assert summarize_run(run, redactor=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide.")
+    assert summarize_run(run, redactor=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide this.")
 
 
 def test_an_activity_under_way(env):
@@ -209,7 +210,7 @@ def test_an_activity_under_way(env):
 
     found = said(env, handle)
 
-    assert found.text == "Charge the card: first attempt, running for 4 s on ?."
+    assert found.text == "Charge the card: attempt 1, running for 4 s on ?."
     assert found.state == "activity"
 
 
@@ -220,8 +221,8 @@ def test_an_activity_that_fails(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Charge the card has failed 8 times since 00:00, last with ConnectionError: refused at 00:07. "
-        "Tries again at 00:08; gives up after 20 attempts."
+        "Charge the card has failed 8 times since 00:00. Last error: ConnectionError: refused (00:07). "
+        "Next attempt at 00:08; gives up after 20 attempts."
     )
     assert (found.state, found.trouble) == ("failing", True)
     hidden = said(env, handle, view=Redactor(may_see_payloads=False)).text
@@ -239,7 +240,7 @@ def test_a_silent_activity(env):
     found = said(env, handle)
 
     assert found.text.startswith(
-        "Import the file has not sent a heartbeat for 2 min (limit 30 s): its worker is taken for lost at "
+        "Import the file has not sent a heartbeat for 2 min (limit: 30 s). Its worker is considered lost "
     )
     assert (found.state, found.trouble) == ("silent", True)
 
@@ -252,8 +253,8 @@ def test_several_things(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Waiting for 4 things: charge the card (retrying, 1 failed), Import the file (running), the time 00:01, "
-        "and 1 more."
+        "Waiting for 4 things: charge the card (retrying after 1 failure), Import the file (running), "
+        "a timer (00:01), and 1 more."
     )
     assert (found.state, found.trouble) == ("several", True)
 
@@ -271,9 +272,9 @@ def test_a_child(env):
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("raises", "Failed 00:00: KeyError: 'vat'."),
-        ("reason", "Failed 00:00: out of stock."),
-        ("declined", "Failed 00:00 at declined: card declined (after 3 attempts)."),
+        ("raises", "Failed at 00:00: KeyError: 'vat'."),
+        ("reason", "Failed at 00:00: out of stock."),
+        ("declined", "Failed at 00:00 in “declined”: card declined (3 attempts)."),
     ],
 )
 def test_failed(env, how, text):
@@ -292,8 +293,8 @@ def test_cancelled_and_terminated(env):
     cancelled.cancel("customer called")
     terminated.terminate("of no use")
 
-    assert said(env, cancelled).text == "Cancelled 00:00. Clean-up is done."
-    assert said(env, terminated).text == "Terminated 00:00 (of no use): nothing was cleaned up."
+    assert said(env, cancelled).text == "Cancelled at 00:00. Cleanup finished."
+    assert said(env, terminated).text == "Terminated at 00:00: of no use. No cleanup ran."
 
 
 class TakesTooLong(Workflow):
@@ -308,13 +309,13 @@ class TakesTooLong(Workflow):
 def test_out_of_time(env):
     handle = env.start(TakesTooLong)
     env.advance(30 * 86400)
-    assert said(env, handle).text == "Ran out of time 00:00 (limit 30 d)."
+    assert said(env, handle).text == "Timed out at 00:00 (limit: 30 d)."
 
 
 def test_continued_as_new(env):
     handle = env.start(SaysLittle, "again")
     first = Instance.objects.get(pk=handle.run_ids[0])
-    assert summarize_run(first, redactor=UNREDACTED, now=env.clock).text == "Goes on in run 2 of this chain."
+    assert summarize_run(first, redactor=UNREDACTED, now=env.clock).text == "Continued in run 2 of this chain."
 
 
 def test_nothing_has_taken_it_up():
@@ -324,11 +325,11 @@ def test_nothing_has_taken_it_up():
     soon = summarize_run(run, redactor=UNREDACTED, now=run.created_at + timedelta(seconds=2))
     late = summarize_run(run, redactor=UNREDACTED, now=run.created_at + timedelta(seconds=60))
 
-    assert soon.text == "Started 2 s ago, not taken up yet."
+    assert soon.text == "Started 2 s ago; no worker has picked it up yet."
     assert (soon.state, soon.trouble) == ("not_taken_up", False)
     assert late.text == (
-        "Started 1 min ago, not taken up yet: a worker: none that is alive takes the queue 'default'. "
-        "0 workers are alive."
+        "Started 1 min ago; no worker has picked it up yet. It is waiting for a worker: no live worker polls the queue "
+        "'default'. 0 workers are alive."
     )
     assert late.trouble
     assert not Worker.objects.exists()
@@ -357,10 +358,11 @@ def test_blocked_where_code_and_history_part(monkeypatch):
 
     assert found.state == "blocked"
     assert found.text.startswith(
-        "Stopped safely since 00:00: the code no longer fits what this run has done (event 3 says ActivityScheduled, "
+        "Paused safely since 00:00: the code no longer matches what this run has already done. Event 3 recorded "
+        "ActivityScheduled, "
     )
     assert "integration/test_sentences.py:" in found.text
-    assert "Nothing is lost; it goes on when the code is put right. Tried 1 time, next " in found.text
+    assert "Nothing is lost. It continues by itself once the code is fixed. Tried 1 time, next at " in found.text
 
 
 def test_blocked_by_what_its_code_raises(env):
@@ -369,7 +371,7 @@ def test_blocked_by_what_its_code_raises(env):
     found = said(env, handle)
 
     assert found.text.startswith(
-        "Stopped safely since 00:00: RecursionError: too deep in integration/test_sentences.py:"
+        "Paused safely since 00:00: RecursionError: too deep in integration/test_sentences.py:"
     )
     assert found.trouble
     assert "too deep" not in said(env, handle, view=Redactor(may_see_payloads=False)).text
@@ -381,11 +383,11 @@ def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
 
     found = said(env, handle)
 
-    assert found.text.startswith("Stopped safely since 00:00: RecursionError: too deep in ")
-    assert " Tried 9 times, next 00:13. 2 other runs are stopped for the same reason." in found.text
+    assert found.text.startswith("Paused safely since 00:00: RecursionError: too deep in ")
+    assert " Tried 9 times, next at 00:13. 2 other runs have the same problem." in found.text
     assert found.since == EPOCH
     others[0].terminate()
-    assert said(env, handle).text.endswith(" 1 other run is stopped for the same reason.")
+    assert said(env, handle).text.endswith(" 1 other run has the same problem.")
 
 
 def test_blocked_because_it_kills_who_runs_it(env):
@@ -397,8 +399,9 @@ def test_blocked_because_it_kills_who_runs_it(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Stopped safely since 00:02: 3 processes in a row ended while they ran the code of this run; look for a "
-        "segmentation fault, a memory blow-up or os._exit. Try it again when the code is put right: on one worker, alone, once."
+        "Paused safely since 00:02: 3 processes in a row died while running the code of this run; look for a segmentation "
+        "fault, running out of memory or os._exit. Once you have fixed the code, try it again: it then runs once, alone, "
+        "on one worker."
     )
     assert said(env, handle, view=Redactor(may_see_payloads=False)).text == found.text
 
@@ -415,8 +418,8 @@ def test_an_activity_that_no_worker_takes(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Charge the card is ready since 00:00, and no live worker takes it from the queue default. "
-        f"Last seen: {Worker.objects.get()}, 00:00."
+        "Charge the card has been waiting for a worker since 00:00. No live worker polls the queue default "
+        f"(last seen: {Worker.objects.get()}, 00:00)."
     )
     assert (found.state, found.trouble) == ("no_worker", True)
 
@@ -430,9 +433,9 @@ def test_who_did_it_and_why(env):
     runs["pause"].signal("paid_in_full")
 
     assert {name: said(env, handle).text for name, handle in runs.items()} == {
-        "cancel": "Cancelled by ann 00:00: customer called. Clean-up is done.",
-        "terminate": "Terminated by ann 00:00 (customer called): nothing was cleaned up.",
-        "pause": "Paused by ann since 00:00 (customer called). 2 messages wait.",
+        "cancel": "Cancelled by ann at 00:00: customer called. Cleanup finished.",
+        "terminate": "Terminated by ann at 00:00: customer called. No cleanup ran.",
+        "pause": "Paused by ann since 00:00 (customer called). 2 messages are waiting.",
     }
 
 
@@ -484,17 +487,17 @@ def test_the_rows_of_a_history(env):
     titles = {"test.SaysLittle": "the kid"} | {one.name: one.label for one in (send_parcel,)}
     assert [row.text(now=env.clock, titles=titles) for row in found] == [
         "Run started, version 1",
-        "Send the parcel: 3 attempts, 00:00 to 00:02, done",
+        "Send the parcel: 3 attempts, 00:00 to 00:02, succeeded",
         "Declined: failed after 3 attempts, 00:02 to 00:02: ValueError: card declined",
         "Patch kinder",
-        "Timer: due 01:02, cancelled 01:00",
+        "Timer: due 01:02, cancelled at 01:00",
         "Signal hurry from ann",
-        "The kid kid: 01:00 to 02:00, done",
+        "The kid kid: 01:00 to 02:00, completed",
         "Message hello to nobody: not delivered: WorkflowNotFound: no run with the id 'nobody' was ever started",
         "Update weigh by ann: accepted, answered",
         "Update drop: failed: ValueError: too heavy",
         "Signal stop",
-        "Timer: due 02:01, fired 02:01",
+        "Timer: due 02:01, fired at 02:01",
         "Run failed: lost",
     ]
 
@@ -513,7 +516,7 @@ def test_the_rows_of_what_was_ended_by_hand(env):
     assert told == [
         f"{name}: completed by ann, 00:00 to 00:00",
         f"{name}: failed by ann, 00:00 to 00:00: FailedByHand: no money",
-        "Timer: due 31 Jan 00:00, fired by ann 00:00",
+        "Timer: due 31 Jan 00:00, fired by ann at 00:00",
     ]
 
 
@@ -576,8 +579,8 @@ def test_rest_says_it_of_one_run(charging):
 
     assert found == {
         "state": "failing",
-        "text": "Charge the card has failed 8 times since 00:00, last with ConnectionError: refused at 00:07. "
-        "Tries again at 00:08; gives up after 20 attempts.",
+        "text": "Charge the card has failed 8 times since 00:00. Last error: ConnectionError: refused (00:07). "
+        "Next attempt at 00:08; gives up after 20 attempts.",
         "trouble": True,
     }
 
@@ -627,10 +630,10 @@ def test_the_page_of_a_run_says_it_first(charging):
 @pytest.mark.usefixtures("asked_then")
 def test_the_page_of_a_run_tells_who_may_decide(env):
     handle = env.start(WriteOffs, value="7")
-    assert "You can decide." not in _page(_reader()[1], f"{handle.run_id}/change/")
+    assert "You can decide this." not in _page(_reader()[1], f"{handle.run_id}/change/")
     root = Client()
     root.force_login(get_user_model().objects.create_superuser("root"))
-    assert "You can decide." in _page(root, f"{handle.run_id}/change/")
+    assert "You can decide this." in _page(root, f"{handle.run_id}/change/")
 
 
 def test_the_list_of_the_admin_says_it_of_open_runs(env, charging, django_assert_max_num_queries):

@@ -65,8 +65,8 @@ def test_what_cannot_be_done_any_more_says_why_and_does_nothing(cls: type[Operat
     Terminate(before).execute()
     row.refresh_from_db()
 
-    assert cls.why_not(row) == "the run is closed already (Terminated)"
-    with pytest.raises(errors.WorkflowClosed, match="is closed already"):
+    assert cls.why_not(row) == "the run is already closed (Terminated)"
+    with pytest.raises(errors.WorkflowClosed, match="is already closed"):
         cls(target()).execute()
     assert OperatorAction.objects.count() == 1
 
@@ -75,7 +75,7 @@ def test_a_run_that_closed_since_it_was_looked_up_is_terminated_once() -> None:
     before = target()
     Terminate(before).execute()
 
-    with pytest.raises(errors.WorkflowClosed, match=r"terminate of .* b-1 refused: the run is closed already"):
+    with pytest.raises(errors.WorkflowClosed, match=r"terminate of .* b-1 refused: the run is already closed"):
         Terminate(before).execute()
     assert OperatorAction.objects.count() == 1
 
@@ -145,12 +145,12 @@ def test_buttons_of_a_run_say_why_they_are_grey() -> None:
     row = Instance.objects.get()
 
     assert {name: cls.why_not(row) for name, cls in STEERING.items() if cls.why_not(row)} == {
-        "complete_activity": "no activity is under way",
+        "complete_activity": "no activity is open",
         "delete": "the run is open: cancel or terminate it first",
         "discard": "the run has no failed message",
-        "fail_activity": "no activity is under way",
+        "fail_activity": "no activity is open",
         "redeliver": "the run has no failed message",
-        "retry_activity": "no failing activity to retry",
+        "retry_activity": "no activity is failing",
         "skip_timer": "no timer is running",
         "unpause": "the run is not paused",
         "try_again": "the run is not blocked",
@@ -163,7 +163,7 @@ def test_a_row_that_a_page_has_read_needs_no_query(django_assert_num_queries: An
     with django_assert_num_queries(0):
         assert RetryActivity.why_not_task(task) is None
         task.owner = 7
-        assert RetryActivity.why_not_task(task) == "it is being tried just now"
+        assert RetryActivity.why_not_task(task) == "an attempt is running now"
         assert CompleteActivity.why_not_task(task) is None
 
 
@@ -172,7 +172,10 @@ def test_the_answer_says_that_a_paused_run_hears_of_its_cancelling_later() -> No
     action = Cancel(target())
     action.execute()
 
-    assert str(action.done_message) == "The run is asked to end. It is paused, so it hears of it when it is unpaused."
+    assert (
+        str(action.done_message)
+        == "The run is asked to end. It is paused, so it receives the request when it is unpaused."
+    )
     assert Message.objects.filter(kind="cancel").count() == 1
 
 
@@ -223,9 +226,9 @@ def test_a_run_that_ended_its_workers_is_tried_alone_and_unpausing_does_not_try_
     handle.pause()
     action = STEERING["unpause"](find_run(handle.id, storage=storage()))
     action.execute()
-    assert "stays blocked, because it ended its workers" in str(action.done_message)
+    assert "stays blocked because its workers crashed" in str(action.done_message)
     assert chain.get().due_at == chain.get().deadline
-    assert "on one worker, alone" in str(STEERING["try_again"].effect)
+    assert "alone on one worker" in str(STEERING["try_again"].effect)
 
     handle.try_again()
     assert chain.get().crashes == 3, "no worker takes it with others"
@@ -307,13 +310,13 @@ def test_inputs_of_the_wrong_kind_are_refused(given: dict[str, Any]) -> None:
 
 
 def test_what_is_not_asked_for_is_refused() -> None:
-    with pytest.raises(TypeError, match="needs colour"):
+    with pytest.raises(TypeError, match="requires colour"):
         Repaint(target(), seq=3)
-    with pytest.raises(TypeError, match="takes no shade"):
+    with pytest.raises(TypeError, match="has no input shade"):
         Repaint(target(), seq=3, colour="red", shade="dark")
     with pytest.raises(TypeError, match="takes seq, the number of the activity"):
         Repaint(target(), colour="red")
-    with pytest.raises(TypeError, match="takes seq"):
+    with pytest.raises(TypeError, match="requires seq"):
         Repaint(target(), colour="red", seq="3")  # type: ignore[arg-type] # on purpose
-    with pytest.raises(TypeError, match="takes no seq"):
+    with pytest.raises(TypeError, match="does not accept seq"):
         Cancel(target(), seq=3)

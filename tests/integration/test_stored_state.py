@@ -94,7 +94,7 @@ def test_objects_are_joined_with_what_their_runs_published():
 
 
 def test_what_is_not_declared_is_refused_with_what_is(monkeypatch):
-    with pytest.raises(TypeError, match=r"no class stores 'colour' \(stored are: lines, phase, total\)"):
+    with pytest.raises(TypeError, match=r"no class stores 'colour' \(stored fields: lines, phase, total\)"):
         people().with_workflow_state("colour", workflow=Stating)
 
     class Otherwise(Workflow):
@@ -105,7 +105,7 @@ def test_what_is_not_declared_is_refused_with_what_is(monkeypatch):
             return Ok(None)
 
     try:
-        with pytest.raises(TypeError, match="'total' with several types; name one by workflow="):
+        with pytest.raises(TypeError, match="'total' with several types; pass one as workflow="):
             people().with_workflow_state("total")
         people().with_workflow_state("total", workflow=Otherwise)
     finally:
@@ -157,7 +157,7 @@ def test_versions_that_declare_a_field_otherwise_are_asked_for_one_by_one():
     try:
         StatesBoth.start({"total": 5}, id="s", subject=get_user_model().objects.create_user("ann"))
         drain()
-        with pytest.raises(TypeError, match="the versions of test.StatesBoth store 'total' with several types; name"):
+        with pytest.raises(TypeError, match="the versions of test.StatesBoth store 'total' with several types; pass"):
             people().with_workflow_state("total", workflow=StatesBoth)
         for cls, value in ((StatesText, "5"), (StatesNumber, 5)):
             assert people().with_workflow_state("total", workflow=cls).get().workflow_total == value
@@ -169,10 +169,10 @@ def test_versions_that_declare_a_field_otherwise_are_asked_for_one_by_one():
     ("stored", "says"),
     [
         (["total"], "must be a mapping of fields to types"),
-        ({"a__b": str}, "no name of a field"),
-        ({"a b": str}, "no name of a field"),
+        ({"a__b": str}, "must be an identifier of at most 100 characters"),
+        ({"a b": str}, "must be an identifier of at most 100 characters"),
         ({"total": float}, "total must be str, int, Decimal, not <class 'float'>"),
-        ({"card": str}, "card is redacted, too"),
+        ({"card": str}, "card is also redacted"),
     ],
 )
 def test_what_a_class_cannot_declare(stored, says):

@@ -120,7 +120,7 @@ def test_a_queue_that_nothing_names_is_listed_while_something_waits_in_it(admin:
     assert listed["renamed-runs"]["workers"] == [str(polling)]
     page = admin.get("/admin/temporalex_django/worker/").content.decode()
     rows = {cells[0]: cells[1:] for cells in _rows(page)}
-    assert rows["renamed-work"] == ["0", "1", "0", "5 min", "nobody"]
+    assert rows["renamed-work"] == ["0", "1", "0", "5 min", "no worker"]
     assert rows["renamed-runs"] == ["1", "0", "0", "5 min", "box:7"]
     ActivityTask.objects.all().delete()
     assert "renamed-work" not in {one.queue for one in queue_figures()}

@@ -119,7 +119,7 @@ def test_who_looks_at_runs_does_not_read_what_people_are_asked(decided: HumanTas
         for secret in (SECRET, AMOUNT, WHY):
             assert secret not in said, name
     assert handle.describe(by=viewer).waiting_for == ["decision 2"]
-    assert "hidden: that takes the permission temporalex_django.view_payload" in seen["rest list"]
+    assert "hidden: this requires the permission temporalex_django.view_payload" in seen["rest list"]
 
     # what they try is refused, and told, without it
     refused = send(rest, f"{URL}{other.pk}/decide/", {"outcome": "approved"})

@@ -73,7 +73,7 @@ def refused(error: BaseException | Any, kind: type[errors.TemporalexError], word
 
 def test_the_second_reads_what_the_first_has_done() -> None:
     h = begun("paused")
-    refused(at_once(lambda: h.pause("ann"), lambda: h.pause("bob")), errors.ActionNotPossible, "paused already")
+    refused(at_once(lambda: h.pause("ann"), lambda: h.pause("bob")), errors.ActionNotPossible, "already paused")
     assert h.describe().paused["reason"] == "ann"
     h.unpause()
 
@@ -89,7 +89,7 @@ def test_the_second_reads_what_the_first_has_done() -> None:
     assert ends == [["enough"], ["enough"]]
 
     h = begun("ended")
-    refused(at_once(h.terminate, lambda: h.complete_activity(1, 5)), errors.WorkflowClosed, "closed already")
+    refused(at_once(h.terminate, lambda: h.complete_activity(1, 5)), errors.WorkflowClosed, "already closed")
     drain()
     assert (h.status, [e.kind for e in h.history()][-1]) == ("terminated", "WorkflowTerminated")
     h = begun("completed")
@@ -116,7 +116,7 @@ def test_two_resets_of_one_run_make_one_of_each() -> None:
     h = begun("twice")
     error = at_once(lambda: h.reset(1), lambda: h.reset(1))
     assert len(Instance.objects.open()) == 1
-    refused(error, errors.ActionNotPossible, "gone on as a new run")
+    refused(error, errors.ActionNotPossible, "continued as a new run")
     assert len(h.run_ids) == 2
 
 

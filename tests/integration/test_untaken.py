@@ -116,15 +116,15 @@ def test_a_run_that_nobody_takes_says_so_everywhere(admin: Client, rest: APIClie
     drain()
     due_for(minutes=5)
 
-    lacking = "a worker: none that is alive takes the queue 'default'"
+    lacking = "a worker: no live worker polls the queue 'default'"
     assert BOX in page(admin, run)
-    assert "and no live worker takes it up: it waits for a worker: none that is alive" in said(admin, run)
+    assert "It is waiting for a worker: no live worker polls the queue" in said(admin, run)
     assert lacking in run.describe().waiting_for
     found = rest.get(f"/api/instances/{run.run_id}/").json()
     assert (found["summary"]["state"], found["summary"]["trouble"]) == ("no_worker", True)
     assert lacking in found["waiting_for"]
-    assert "no live worker takes it up" in shell("doctor", run.id).out
-    assert "no live worker takes it up" in admin.get(RUNS).content.decode()
+    assert "no live worker polls the queue" in shell("doctor", run.id).out
+    assert "no live worker polls the queue" in admin.get(RUNS).content.decode()
 
 
 def test_workers_without_the_code_are_told_from_no_workers(admin: Client, rest: APIClient) -> None:
@@ -137,7 +137,7 @@ def test_workers_without_the_code_are_told_from_no_workers(admin: Client, rest: 
 
     lacking = "2 workers poll the queue default; none has the code of test.Sleepy (version 1)"
     text = page(admin, run)
-    assert "No worker has its code" in text
+    assert "No live worker has its code" in text
     assert "deploy the code of the class" in text
     assert lacking in said(admin, run)
     assert f"a worker: {lacking}" in run.describe().waiting_for
@@ -171,4 +171,4 @@ def test_an_activity_that_is_due_only_now_is_no_trouble(admin: Client) -> None:
     drain()
     ActivityTask.objects.update(due_at=timezone.now(), attempt=0, failed_at=None, failure=None)
 
-    assert "to begin since" in said(admin, run)
+    assert "has been waiting to start since" in said(admin, run)

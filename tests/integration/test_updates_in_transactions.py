@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
@@ -119,6 +121,19 @@ def test_one_that_would_still_wait_is_refused_at_once(desk, update):
     assert not Message.objects.filter(request_id="u1").exists()
 
 
+def test_one_that_was_accepted_before_and_is_not_done_does_not_wait_inside_a_transaction(desk):
+    """It would hold the lock of the run for as long as it waits, and what it waits for needs that lock."""
+    with pytest.raises(errors.UpdateTimeout):
+        desk.update("later", "ann", id="u1", timeout=0.1)
+    began = time.monotonic()
+
+    with transaction.atomic(), pytest.raises(errors.UpdateTimeout, match="accepted before and is not done") as refused:
+        desk.update("later", "ann", id="u1", timeout=30)
+
+    assert refused.value.accepted and refused.value.update_id == "u1"
+    assert time.monotonic() - began < 15  # half of the timeout, which it does not use
+
+
 def test_the_run_goes_on_as_if_it_had_not_been_sent(desk):
     with transaction.atomic(), pytest.raises(errors.ActionNotPossible):
         desk.update("external", "cleo", id="u1")
@@ -132,5 +147,5 @@ def test_the_run_goes_on_as_if_it_had_not_been_sent(desk):
 
 
 def test_a_timeout_says_that_no_worker_lives(desk):
-    with pytest.raises(errors.UpdateTimeout, match="none that is alive takes the queue 'default'"):
+    with pytest.raises(errors.UpdateTimeout, match="no live worker polls the queue 'default'"):
         desk.update("external", "cleo", timeout=0)

@@ -64,7 +64,7 @@ def test_the_setting_says_it_for_classes_that_do_not() -> None:
 def test_inside_a_transaction_it_is_refused_and_says_why() -> None:
     handle = Heavy.start(id="heavy")
     drain()
-    with pytest.raises(errors.UpdateTimeout, match="workers alone judge it"), transaction.atomic():
+    with pytest.raises(errors.UpdateTimeout, match="only workers may process it"), transaction.atomic():
         handle.update("add", 5)
 
 

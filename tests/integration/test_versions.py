@@ -172,7 +172,7 @@ def test_a_run_whose_version_is_gone_is_blocked_and_says_so(monkeypatch):
     drain()
     blocked = handle.describe().blocked
     assert blocked["code"] == "unknown_workflow"
-    assert "a run of version 1 of 'test.Parcel' finds no class here" in blocked["error"]
+    assert "a run of version 1 of 'test.Parcel' has no class in this process" in blocked["error"]
     listed = json.loads(command("versions", "--json"))
     assert [(one["workflow"], one["version"], one["open"], one["here"]) for one in listed] == [
         ("test.Parcel", 1, 1, False)
@@ -192,7 +192,7 @@ def test_versions_in_use_are_listed():
     text = command("versions", "test.Parcel")
     assert "test.Parcel version 1: 1 open" in text
     assert "test.Parcel version 2: 1 open" in text
-    assert "waits for a worker: none that is alive" in text
+    assert "waits for a worker: no live worker polls" in text
     assert command("versions", "Other") == "no open runs\n"
 
 
@@ -283,7 +283,7 @@ def test_a_step_in_progress_is_not_done_twice():
         call_command(
             "temporalex", "migrate", "test.Parcel", "--from", "1", "--to", "2", "--map", "Pack=Wrap", stdout=out
         )
-    assert "is being tried (attempt 1)" in out.getvalue()
+    assert "has started (attempt 1)" in out.getvalue()
     ActivityTask.objects.update(attempt=0)
     command("migrate", "test.Parcel", "--from", "1", "--to", "2", "--map", "Pack=Wrap")
     drain()
@@ -359,10 +359,10 @@ def version(number=1, **body):
         (bad(versions={1: version()}), "`current` is missing"),
         (bad(versions={1: version()}, current=2), "current 2 is not in versions"),
         (bad(versions={2: version()}, current=2), "version 2 is Version1, which has version = 1"),
-        (bad(versions={0: version()}, current=0), "the version 0 must be a whole number from 1"),
-        (bad(versions={True: version()}, current=1), "the version True must be a whole number from 1"),
+        (bad(versions={0: version()}, current=0), "the version 0 must be a whole number of 1 or more"),
+        (bad(versions={True: version()}, current=1), "the version True must be a whole number of 1 or more"),
         (bad(versions={1: int}, current=1), "which is not a workflow class"),
-        (bad(versions={1: version()}, current=1, version=3), "no `version` of its own"),
+        (bad(versions={1: version()}, current=1, version=3), "remove its own `version`"),
         (
             bad(versions={1: version(unique=Unique(key="a")), 2: version(2, unique=Unique(key="b"))}, current=1),
             "its versions differ in `unique`",
@@ -390,7 +390,7 @@ def test_a_run_whose_history_does_not_fit_its_own_class_does_not_move(monkeypatc
     monkeypatch.setattr(Parcel, "versions", {1: Edited, 2: Parcel.V2})
     verdict = Move(find_run("parcel::1", storage=storage()), version=2, names={"pack": "wrap"}).execute()
     assert not verdict.moves
-    assert "the history does not fit the graph" in verdict.why
+    assert "the history does not match the graph" in verdict.why
     assert (handle.status, len(handle.run_ids), handle.describe().version) == ("waiting", 1, 1)
 
 

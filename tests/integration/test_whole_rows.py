@@ -123,7 +123,7 @@ def test_the_start_of_a_run_is_under_way_as_long_as_the_run_is(admin: Client) ->
     first = over_rest(admin, run.run_id, limit=1)[0]
     assert (first["kind"], first["state"], first["activation"]) == ("run", "done", 1)
     assert first["ended"] == over_rest(admin, run.run_id)[-1]["began"]
-    assert {said: state for _, said, state in happened(admin, other.run_id)}["Run started, version 1"] == "under way"
+    assert {said: state for _, said, state in happened(admin, other.run_id)}["Run started, version 1"] == "in progress"
 
 
 def test_what_was_open_when_the_run_ended_is_dropped(admin: Client) -> None:
@@ -133,7 +133,7 @@ def test_what_was_open_when_the_run_ended_is_dropped(admin: Client) -> None:
 
     (_, said, state) = next(row for row in happened(admin, run.run_id) if row[1].startswith("Timer"))
     assert state == "dropped"
-    assert "dropped when the run ended" in said
+    assert "dropped when the run closed" in said
     assert [row["state"] for row in over_rest(admin, run.run_id, limit=1)] == ["done", "dropped", "terminated"]
 
 
@@ -157,4 +157,4 @@ def test_a_signal_that_nobody_took_says_so_far_from_the_end(admin: Client) -> No
         rows = over_rest(admin, run.run_id, limit=limit)
         assert [row["state"] for row in rows if row["name"] == "note"] == whole
     states = [state for _, said, state in pages if "note" in said and said.startswith("Signal")]
-    assert states == ["taken"] * 8 + ["nobody took it"] * 12
+    assert states == ["consumed"] * 8 + ["never consumed"] * 12

@@ -43,7 +43,7 @@ def test_a_project_that_is_set_up_well_hears_nothing() -> None:
         ({"CACHE_SIZE": "many"}, "a whole number"),
         ({"POOLED": 1}, "True or False"),
         ({"PAYLOAD_CODEC": "no.such.Codec"}, "cannot be used"),
-        ({"PAYLOAD_CODEC": "builtins.dict"}, "no method encode"),
+        ({"PAYLOAD_CODEC": "builtins.dict"}, "does not have the method encode"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_helps(setting: dict[str, Any], says: str) -> None:
@@ -130,7 +130,7 @@ def test_a_missing_migration_is_a_warning_that_lets_migrate_run() -> None:
 
     call_command("check", databases=["default"], stderr=said)
 
-    assert "0001_initial is not applied" in said.getvalue()
+    assert "not applied: 0001_initial" in said.getvalue()
     assert "migrate temporalex_django" in said.getvalue()
 
 

@@ -45,7 +45,7 @@ def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("near", "meant"), [("crwod", "Did you mean crowd?"), ("elsewhere", "They name crowd, default.")]
+    ("near", "meant"), [("crwod", "Did you mean crowd?"), ("elsewhere", "The project names crowd, default.")]
 )
 def test_a_worker_says_of_which_queue_nothing_in_the_project_knows(
     near: str, meant: str, subprocess_env: dict[str, str], tmp_path: Path
@@ -63,10 +63,7 @@ def test_a_worker_of_no_queue_is_refused(subprocess_env: dict[str, str], tmp_pat
     with running(["temporalex", "worker", "--queues", " ,"], subprocess_env, tmp_path / "out") as process:
         assert process.popen.wait(30) == 2
 
-    assert (
-        "--queues names no queue. Leave it out for all that there are: crowd, default."
-        in (tmp_path / "out").read_text()
-    )
+    assert "--queues names no queue. Leave it out to use all queues: crowd, default." in (tmp_path / "out").read_text()
 
 
 def test_a_worker_deletes_what_was_kept_long_enough(subprocess_env: dict[str, str], tmp_path: Path) -> None:
@@ -90,7 +87,7 @@ def test_a_run_whose_class_was_renamed_waits_for_a_worker_that_has_it(
         blocked = wait_for(lambda: Instance.objects.get(pk=started.run_id).blocked)
         assert blocked["code"] == "unknown_workflow"
         assert "version 3 of 'Former'" in blocked["error"]
-        assert "give the one that follows it `name = 'Former'`" in blocked["error"]
+        assert "give its successor `name = 'Former'`" in blocked["error"]
 
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "__init__.py").touch()
@@ -183,7 +180,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
     started = start("Doubling", {"n": 1})
     with running(["runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks"], env, tmp_path / "log"):
         wait_for(lambda: closed(started))
-        assert "Workflows are advanced by this process" in (tmp_path / "log").read_text()
+        assert "This process runs workflows" in (tmp_path / "log").read_text()
         row = Worker.objects.get()
         assert row.kind == "local"
         assert Path(row.crash_marker).exists()

@@ -122,7 +122,7 @@ def test_a_clerk_approves_at_the_desk_and_who_did_is_in_the_history(clerk: User)
         "by_key": str(clerk.pk),
         "comment": "a regular",
     }
-    assert "Nothing waits" in client.get("/review/").content.decode()
+    assert "No orders are waiting" in client.get("/review/").content.decode()
 
 
 def test_a_rejected_order_is_refunded_and_its_goods_come_back(clerk: User, provider: Provider) -> None:

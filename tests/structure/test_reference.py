@@ -46,13 +46,13 @@ def test_each_option_of_an_activity_has_a_row_with_its_unit_and_default() -> Non
 @pytest.mark.parametrize(
     "said",
     [
-        "leaf: nothing follows on …: the end of every path must be Done",  # of definitions
-        "No worker is alive: nothing goes on.",  # of a run, or all of them
-        "no activity of that number is under way: it has ended, or was cancelled",  # to an operator
-        "Write app.model:key, such as shop.order:42.",  # of a form or a filter
-        "Give filters, run ids, or --all: one of the three.",  # of a command
-        "no text is safe HTML because it was stored: annotate str instead of …, and mark it safe where that is known",
-        "could not give back what is in hand, the lease will run out: …",  # in the log
+        "leaf: nothing follows …: every path must end with Done",  # of definitions
+        "No live workers: runs cannot make progress.",  # of a run, or all of them
+        "no activity with that number is open: it has ended, or was cancelled",  # to an operator
+        "Enter app.model:key, such as shop.order:42.",  # of a form or a filter
+        "Give filters, run ids, or --all.",  # of a command
+        "a stored string is not known to be safe HTML: annotate str instead of …, and mark it safe where you know that it is",
+        "could not release the work of this worker, which is due again when the lease expires: …",  # in the log
     ],
 )
 def test_what_is_no_message_of_an_error_is_found_too(said: str) -> None:

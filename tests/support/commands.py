@@ -31,7 +31,7 @@ def timeless() -> Iterator[None]:
     """Sentences say the same whenever they are made."""
     with ExitStack() as stack:
         for module in (diagnosis, endings, human_tasks, sentences, timeline, problems):
-            for name, said in (("format_time", "14:02"), ("format_duration", "3 s")):
+            for name, said in (("format_time", "14:02"), ("format_at", "at 14:02"), ("format_duration", "3 s")):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))
         stack.enter_context(patch.object(sentences, "DUE_GRACE_PERIOD", timedelta(days=1)))

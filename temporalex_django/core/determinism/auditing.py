@@ -19,7 +19,7 @@ from temporalex_django.core.determinism.rules import Rule
 Refuse = Callable[[Rule, FrameType], None]
 
 _CONNECTION: Final = Rule("a network connection", forbidden.NETWORK)
-_LOOKUP: Final = Rule("a look-up of a network name", forbidden.NETWORK)
+_LOOKUP: Final = Rule("a lookup of a network name", forbidden.NETWORK)
 _PROCESS: Final = Rule("another process", forbidden.PROCESS)
 _DATABASE: Final = Rule("a database connection", forbidden.DATABASE)
 _FILE: Final = Rule("a file opened for writing", forbidden.FILES)

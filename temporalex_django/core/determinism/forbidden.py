@@ -11,19 +11,21 @@ from typing import Final
 CLOCK: Final = "use api.now()"
 CHANCE: Final = "use api.random()"
 IDS: Final = "use api.uuid4()"
-SECRET: Final = "use api.random() or api.uuid4(), or draw secrets in an activity"  # noqa: S105 - advice
+SECRET: Final = "use api.random() or api.uuid4(), or generate secrets in an activity"  # noqa: S105 - advice
 SLEEP: Final = "use api.sleep()"
-LOOP: Final = "asyncio belongs in an activity (side by side: api.parallel; the first of several: api.race)"
-THREADS: Final = "move it into an activity (side by side: api.parallel)"
+LOOP: Final = (
+    "use asyncio only in an activity (to run code side by side: api.parallel; for the first of several: api.race)"
+)
+THREADS: Final = "move it into an activity (to run code side by side: api.parallel)"
 FILES: Final = "read and write files in an activity"
 PROCESS: Final = "start processes in an activity"
-NETWORK: Final = "talk to the network in an activity"
+NETWORK: Final = "use the network in an activity"
 ENVIRONMENT: Final = "read it in an activity, or pass it in as an argument"
-SYSTEM: Final = "ask the operating system in an activity"
-DATABASE: Final = "use the ORM in an activity (atomic=True: in the workflow's own transaction)"
+SYSTEM: Final = "query the operating system in an activity"
+DATABASE: Final = "use the ORM in an activity (with atomic=True, in the workflow's own transaction)"
 MAIL: Final = "send mail in an activity"
 CACHE: Final = "use the cache in an activity"
-PERSON: Final = "wait for a signal or an update, or ask in an activity"
+PERSON: Final = "wait for a signal or an update, or read input in an activity"
 
 #: Functions and classes that are always refused.
 CALLS: Final[dict[str, str]] = {

@@ -139,7 +139,7 @@ def _install() -> Monitor | Profile:
         monitor = Monitor(_refuse_caller)
         if not monitor.is_available:
             warnings.warn(
-                "the determinism guard sees no calls: all tool ids of sys.monitoring are taken", DeterminismWarning, 3
+                "the determinism guard sees no calls: all tool ids of sys.monitoring are in use", DeterminismWarning, 3
             )
         _guard = monitor
     return _guard

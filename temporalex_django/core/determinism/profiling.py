@@ -82,7 +82,7 @@ class Profile:
             sys.setprofile(self._profile_function)
         elif present is not self._profile_function and not self._warned:
             self._warned = True
-            warnings.warn("the determinism guard is off while a profiler is at work", DeterminismWarning, 2)
+            warnings.warn("the determinism guard is off while a profiler is running", DeterminismWarning, 2)
 
     def _make_profile_function(self) -> Callable[[FrameType, str, Any], None]:
         rules, c_rules, judge, refuse_call = self._rules, self._builtins, self._judge, self._refuse_call

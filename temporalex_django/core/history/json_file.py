@@ -70,23 +70,27 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
         event_count = len(
             re.findall(r'"check": "[0-9a-f]{8}"', text if isinstance(text, str) else text.decode(errors="replace"))
         )
-        raise PayloadError(f"{source} is not complete JSON, it was cut off after event {event_count}: {exc}") from None
+        raise PayloadError(f"{source} is not complete JSON: it was cut off after event {event_count}: {exc}") from None
     if not isinstance(data, dict) or any(name not in data for name in _HEADER) or not isinstance(data["events"], list):
         raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}")
     written = data["temporalex_history"]
     if not isinstance(written, int) or written > FORMAT:
         raise PayloadError(
-            f"{source} is of format {written!r}, this version reads up to {FORMAT}: update temporalex_django (event 1 on)"
+            f"{source} has format {written!r}, but this version reads formats up to {FORMAT}: update temporalex_django "
+            "(from event 1 on)"
         )
     events, check = [], ""
     for number, row in enumerate(data["events"], 1):
         events.append(_parse_event(row, number, source))
         check = _next_checksum(check, {name: row[name] for name in _EVENT if name != "check"})
         if row["check"] != check:
-            raise PayloadError(f"{source}: event {number} is not what was exported: it, or one before it, was changed")
+            raise PayloadError(
+                f"{source}: event {number} differs from the export: it, or an event before it, was changed"
+            )
     if not events or len(events) != data.get("length"):
         raise PayloadError(
-            f"{source} holds {len(events)} of {data.get('length')} events: event {len(events) + 1} on is missing"
+            f"{source} has {len(events)} of {data.get('length')} events: they are missing from event "
+            f"{len(events) + 1} on"
         )
     return _build_history(data, events, source)
 
@@ -98,7 +102,7 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
         if type(row.get(name)) is not kind:
             raise PayloadError(f"{source}: event {number} has no valid {name!r} ({kind.__name__} expected)")
     if row["seq"] != number:
-        raise PayloadError(f"{source}: event {row['seq']} stands where event {number} belongs")
+        raise PayloadError(f"{source}: event {row['seq']} is in the place of event {number}")
     if row["kind"] not in KINDS:
         raise PayloadError(f"{source}: event {number} has the unknown kind {row['kind']!r}")
     try:
@@ -113,17 +117,18 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
 def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
     first = events[0]
     if first.kind != "WorkflowStarted":
-        raise PayloadError(f"{source}: event 1 is {first.kind}, a history begins with WorkflowStarted")
+        raise PayloadError(f"{source}: event 1 is {first.kind}, but a history begins with WorkflowStarted")
     engine = first.attributes.get("engine", 1)
     if engine != ENGINE_VERSION:
         raise PayloadError(
-            f"{source}: event 1 is of engine {engine}, this is engine {ENGINE_VERSION}: read it with the version of temporalex_django "
-            "that wrote it"
+            f"{source}: event 1 is from engine {engine}, but this is engine {ENGINE_VERSION}: read it with the version "
+            "of temporalex_django that wrote it"
         )
     for name in ("workflow", "id", "run_id"):
         if data[name] != first.attributes.get(name):
             raise PayloadError(
-                f"{source} says {name} {data[name]!r}, but event 1 is of {first.attributes.get(name)!r}: it is of another run"
+                f"{source} has {name} {data[name]!r}, but event 1 has {first.attributes.get(name)!r}: it belongs to a "
+                "different run"
             )
     return StoredHistory(workflow=data["workflow"], id=data["id"], run_id=data["run_id"], events=events)
 

@@ -72,11 +72,12 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
     """Return the error for an input that differs, for callers that treat a difference as an error."""
     at = f" ({change.place})" if change.place is not None else ""
     return NondeterminismError(
-        f"{run}: the code gives another input than the history has at history event {change.event}{at}: {change.command}, "
-        f"{change.path} differs. Is it from the iteration of a set, hash() or id()? Sort it, or draw it from api. If the change is "
-        "meant, give new fields and parameters defaults, or keep the old input for old runs with api.patched()",
+        f"{run}: the input of the code differs from the history at history event {change.event}{at}: "
+        f"{change.command}, {change.path} differs. Does it come from iterating over a set, from hash() or id()? "
+        "Sort it, or draw it from api. If you want the change, give new fields and parameters defaults, or keep the old "
+        "input for old runs with api.patched()",
         recorded=change.command,
-        produced=f"{change.command}, with another {change.path}",
+        produced=f"{change.command}, with a different {change.path}",
         place=change.place,
         event=change.event,
     )
@@ -100,8 +101,9 @@ def _mismatch_error(
     at = f" at history event {event.number}" if event is not None else ""
     at += f" ({place})" if place is not None else ""
     return NondeterminismError(
-        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}{_payload_error_text(command)}. "
-        f"Put the code back, or keep the old path for old runs with api.patched(){_alias_advice(event, command)}",
+        f"{run}: the code does not match the history{at}: recorded {recorded or 'nothing'}, produced "
+        f"{produced or 'nothing'}{_payload_error_text(command)}. Restore the old code, or keep the old path for old "
+        f"runs with api.patched(){_alias_advice(event, command)}",
         seq=seq,
         recorded=recorded or "nothing",
         produced=produced or "nothing",

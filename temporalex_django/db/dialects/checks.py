@@ -20,15 +20,16 @@ def _check_sqlite(connection: Any) -> Iterator[CheckMessage]:
     configured = connection.settings_dict
     if str((configured.get("OPTIONS") or {}).get("transaction_mode") or "").upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
         yield Warning(
-            "Workflows on SQLite without transaction_mode=IMMEDIATE: a transaction that reads before it writes fails with "
-            "'database is locked' when somebody else wrote in between.",
+            "Workflows use SQLite without transaction_mode=IMMEDIATE: a transaction that reads before it writes fails "
+            "with 'database is locked' if another transaction has written in between.",
             hint="DATABASES[...]['OPTIONS'] = {'transaction_mode': 'IMMEDIATE', 'timeout': 20, 'init_command': "
             "'PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;'}",
             id="temporalex_django.W001",
         )
     if configured.get("ATOMIC_REQUESTS"):
         yield Warning(
-            "Workflows on SQLite with ATOMIC_REQUESTS: every request holds the one writer lock to its end, and workers wait for it.",
+            "Workflows use SQLite with ATOMIC_REQUESTS: each request holds the only write lock until it ends, and "
+            "workers wait for it.",
             hint="Set ATOMIC_REQUESTS to False for this database, or use PostgreSQL.",
             id="temporalex_django.W002",
         )
@@ -37,7 +38,8 @@ def _check_sqlite(connection: Any) -> Iterator[CheckMessage]:
 def _check_postgresql(connection: Any) -> Iterator[CheckMessage]:
     if (connection.settings_dict.get("OPTIONS") or {}).get("pool"):
         yield Warning(
-            "Workflows on a connection with psycopg's pool: pools and fork do not mix, and django-q2 forks its workers.",
+            "Workflows use a connection with psycopg's pool: pools do not survive a fork, and django-q2 forks its "
+            "workers.",
             hint="Use CONN_MAX_AGE instead of OPTIONS['pool'] in worker processes.",
             id="temporalex_django.W003",
         )

@@ -87,7 +87,7 @@ class PipelineStatement:
         if self.result is None:
             self._link.exchange()
         if self.result is None or self.result.status != ExecStatus.TUPLES_OK:
-            raise psycopg.ProgrammingError("the statement gave no rows, or failed")
+            raise psycopg.ProgrammingError("the statement returned no rows, or failed")
         self._transformer.set_pgresult(self.result, set_loaders=True, format=Format.BINARY)
         return self._transformer.load_rows(0, self.result.ntuples, tuple)
 
@@ -118,7 +118,7 @@ class StatementPipeline:
     @property
     def connection(self) -> psycopg.Connection[Any]:
         connection = self._connection()
-        assert connection is not None, "it is used by its connection alone"
+        assert connection is not None, "only its connection uses it"
         return connection
 
     @contextmanager

@@ -163,7 +163,7 @@ class SqliteDialect:
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
         raise NotSupportedError(
-            f"nobody listens here, and nothing is sent behind another statement: {sql} {parameters}"
+            f"SQLite has no notifications and sends no statement with another one: {sql} {parameters}"
         )
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:

@@ -60,7 +60,7 @@ def _run_callback(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception:
-        logger.exception("what was to happen after a commit failed")
+        logger.exception("a callback after a commit failed")
 
 
 class Table(dict[K, V]):

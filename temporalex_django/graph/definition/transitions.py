@@ -57,7 +57,7 @@ def transit(
     """
     problems = [] if is_step(step) else [not_a_step_text(step)]
     if not is_event(event):
-        problems.append(f"{event!r} is not a name of an event")
+        problems.append(f"{event!r} is not a valid event name")
     if (
         isinstance(targets, (str, bytes, Mapping))
         or not hasattr(targets, "__iter__")
@@ -102,7 +102,7 @@ def targets_of(value: Any) -> tuple[Target, ...]:
         targets = tuple(_as_target(part) for part in value)
         for index, target in enumerate(targets):
             if any(target.step == other.step for other in targets[:index]):
-                raise ValueError(f"{name_of(target.step)} stands twice in one list")
+                raise ValueError(f"{name_of(target.step)} is in the list twice")
         return targets
     return (_as_target(value),)
 

@@ -40,7 +40,8 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     clauses = [*_static_clauses(cls, problems), *_dynamic_clauses(cls)]
     problems += _ambiguity_problems(clauses)
     problems += [
-        f"transitions: {pair} stands there twice, and the second would win silently" for pair in duplicate_clauses(cls)
+        f"transitions: {pair} is there twice, and the second would silently replace the first"
+        for pair in duplicate_clauses(cls)
     ]
     # Without a valid start, check the steps all the same, so that all problems are reported at once.
     successors = successors_of([clause.step for clause in clauses[:1]] if initial is None else [initial.step], clauses)
@@ -94,7 +95,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
             problems.append(f"transitions: {exc}")
             continue
         if not is_event(event):
-            problems.append(f"transitions: {name_of(step)}: {event!r} is not a name of an event (a string)")
+            problems.append(f"transitions: {name_of(step)}: {event!r} is not a valid event name (a string)")
             continue
         location = f"transitions: ({name_of(step)}, {event!r})"
         try:
@@ -103,7 +104,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
             problems.append(f"{location}: {exc}")
             continue
         if not targets:
-            problems.append(f"{location}: it has no target; the end of a path is Done")
+            problems.append(f"{location}: it has no target; a path must end with Done")
             continue
         yield Clause(step, str.__str__(event), tuple(_plain_target(location, target, problems) for target in targets))
 
@@ -129,7 +130,9 @@ def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
         # Keys of the mapping are unique, but a dynamic clause may be for the same pair.
         seen[pair] = seen.get(pair, 0) + 1
         if seen[pair] == 2:
-            yield f"transitions: ({name_of(clause.step)}, {clause.event!r}) has several clauses: which one is meant?"
+            yield (
+                f"transitions: ({name_of(clause.step)}, {clause.event!r}) has several clauses, but only one is allowed"
+            )
 
 
 def _step_problems(step: StepRef) -> Iterator[str]:
@@ -177,7 +180,7 @@ def _key_problems(steps: Iterable[StepRef]) -> Iterator[str]:
     for key, refs in owners.items():
         if len(refs) > 1:
             names = ", ".join(name_of(ref) for ref in refs)
-            yield f"unique context keys: {names} all write to {key!r}: give them a key of their own"
+            yield f"unique context keys: {names} all write to {key!r}: give each its own key"
 
 
 def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
@@ -188,17 +191,17 @@ def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iter
         followed = followed_events.get(step, {})
         if step is Done:
             for event in followed:
-                yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
+                yield f"events: Done is the end, so nothing can follow ({name_of(step)}, {event!r})"
             continue
         if not isinstance(step.events, (list, tuple)) or not all(is_event(event) for event in step.events):
             continue  # reported by _step_problems already
         events = events_of(step)
         for event in dict.fromkeys(events):
             if event not in followed:
-                yield f"events: step {name_of(step)} declares {event!r}, and no transition follows on it"
+                yield f"events: step {name_of(step)} declares {event!r}, but has no transition for it"
         for event in followed:
             if event not in events:
-                yield f"events: a transition follows on {event!r} of step {name_of(step)}, which does not declare it"
+                yield f"events: step {name_of(step)} has a transition for {event!r}, but does not declare it"
 
 
 def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
@@ -246,7 +249,7 @@ def _reachability_problems(start: StepRef, successors: Mapping[StepRef, Sequence
 def _leaf_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
     for step, following in successors.items():
         if not following and step is not Done:
-            yield f"leaf: nothing follows on {name_of(step)}: the end of every path must be Done"
+            yield f"leaf: nothing follows {name_of(step)}: every path must end with Done"
 
 
 def _convergence_problems(graph: Graph) -> Iterator[str]:
@@ -257,5 +260,5 @@ def _convergence_problems(graph: Graph) -> Iterator[str]:
                 names = ", ".join(name_of(branch) for branch in branches)
                 yield (
                     f"convergence: {name_of(clause.step)} fans out on {clause.event!r} to {names}, "
-                    "and not all of their paths meet in one step before Done"
+                    "but their paths do not all meet in one step before Done"
                 )

@@ -86,7 +86,7 @@ class StepActivity(Activity[Any, Any]):
             or not isinstance(result.get("event"), str)
             or result.keys() - {"event", "data"}
         ):
-            raise PayloadError(f'the result of step {args[0]} is {{"event": name, "data": ...}}')
+            raise PayloadError(f'the result of step {args[0]} must be {{"event": name, "data": ...}}')
         encoded_result: dict[str, Any] = self.encode_result(Event(result["event"], result.get("data")), args, source)
         if "wrong" in encoded_result:
             raise PayloadError(encoded_result["wrong"])

@@ -43,7 +43,7 @@ class Projection:
     def instance(self) -> Instance:
         """The current instance. Raises ``TemporalexError`` for a run that has not started."""
         if self.progress is None:
-            raise TemporalexError("the run has not begun")
+            raise TemporalexError("the run has not started")
         return self.progress.instance
 
     def due_times(self, new_keys: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Projection:
         if progress.failure is not None and events[-1].kind not in CLOSING:
             failure = progress.failure
             raise self._mismatch_error(
-                f"step {failure['step']!r} fails in it: {failure['message'] or failure['reason']}"
+                f"step {failure['step']!r} fails there: {failure['message'] or failure['reason']}"
             )
         self.length = events[-1].number
 
@@ -122,7 +122,7 @@ class Projection:
         if job.kind == "TimerFired":
             timer = timer_of(self.progress.instance.graph.steps[number])
             if timer is None:
-                raise TemporalexError(f"step {self.progress.instance.graph.keys[number]!r} has no timer any more")
+                raise TemporalexError(f"step {self.progress.instance.graph.keys[number]!r} no longer has a timer")
             return number, TimerEvent(timer[1])
         return number, step_result(job)
 
@@ -132,12 +132,12 @@ class Projection:
             case "ActivityScheduled":
                 number = self._step_of[attributes["seq"]] = self._step_number(attributes["args"][0])
                 if not progress.instance.active >> number & 1 and not progress.instance.closed:
-                    raise self._mismatch_error(f"step {attributes['args'][0]!r} was begun, and is not active in it")
+                    raise self._mismatch_error(f"step {attributes['args'][0]!r} was started, but is not active there")
                 self.activity_instances[attributes["seq"]] = progress.instance
             case "TimerStarted" if "step" in attributes:  # other timers belong to human tasks
                 number = self._step_of[attributes["seq"]] = self._step_number(attributes["step"])
                 if not waiting_mask >> number & 1 and not progress.instance.closed:
-                    raise self._mismatch_error(f"step {attributes['step']!r} had a timer, and does not wait in it")
+                    raise self._mismatch_error(f"step {attributes['step']!r} had a timer, but does not wait there")
                 self._due_by_step[number] = attributes["due"]
             case "TimerCancelled":
                 self._step_of.pop(attributes["seq"], None)
@@ -152,8 +152,8 @@ class Projection:
 
     def _mismatch_error(self, reason: str) -> TemporalexError:
         return TemporalexError(
-            f"the history does not fit the graph {self.workflow.__name__} as it is now: {reason}. Put the code back, or run the old one "
-            "as a version of its own"
+            f"the history does not match the graph {self.workflow.__name__} as it is now: {reason}. Restore the code, "
+            "or run the old code as a version of its own"
         )
 
     def _step_number(self, key: str) -> int:
@@ -161,7 +161,7 @@ class Projection:
         graph = self.progress.instance.graph
         step = graph.by_key.get(key)
         if step is None:
-            raise TemporalexError(f"{self.workflow.__name__} has no step {key!r} any more")
+            raise TemporalexError(f"{self.workflow.__name__} no longer has a step {key!r}")
         return graph.number[step]
 
 

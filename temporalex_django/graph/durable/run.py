@@ -115,7 +115,7 @@ class GraphRun:
             raise RunFailure(self.progress.failure)
         # The graph did not end here: its snapshot was of an instance that was closed already.
         if self.progress.instance.status != "completed":
-            raise TemporalexError(f"{runtime.run_context.info.id} was begun with an instance that had ended already")
+            raise TemporalexError(f"{runtime.run_context.info.id} was started with an instance that had already ended")
         return self.progress.instance
 
     def _set_listener(self) -> None:
@@ -270,8 +270,8 @@ class GraphRun:
         # A step with candidates checks these below instead of the permission to signal runs.
         elif not decider_words(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
-                f"{self.runtime.run_context.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
-                "to signal runs"
+                f"{self.runtime.run_context.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: "
+                "this requires the permission to signal runs"
             )
         key = self._human_task_keys.get(instance.graph.number[step])
         decision = {name: request[name] for name in ("by", "by_key") if request.get(name)}
@@ -295,8 +295,8 @@ class GraphRun:
         # A message that a reset or fork delivers again was permitted when it was sent first.
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
             raise ActionNotPermitted(
-                f"{self.runtime.run_context.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
-                f"permission {declared.permission}"
+                f"{self.runtime.run_context.info.id}: {sender} may not send {str.__str__(declared)!r} to "
+                f"{name_of(step)}: this requires the permission {declared.permission}"
             )
 
     def _run_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
@@ -376,9 +376,9 @@ def resume_request(
     Raises ``ResumeRefused`` for values that can be no event or no step.
     """
     if not is_event(event):
-        raise ResumeRefused(f"{event!r} is not a name of an event")
+        raise ResumeRefused(f"{event!r} is not a valid event name")
     if step is not None and not isinstance(step, str) and not is_step(step):
-        raise ResumeRefused(f"{step!r} is neither a step nor the key of one")
+        raise ResumeRefused(f"{step!r} is neither a step nor the key of a step")
     step_key = step if step is None or isinstance(step, str) else key_of(step)
     return {"event": event, "step": step_key, "data": data, "by": by, "by_key": key, "permitted": permitted}
 
@@ -390,7 +390,7 @@ def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Even
     """
     step = instance.graph.by_key.get(payload["step"])
     if step is None:
-        raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} has no step {payload['step']!r} any more")
+        raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} no longer has a step {payload['step']!r}")
     data = payload.get("data")
     # The context names the person beside the data, whatever the data are; data cannot claim another ``by``.
     if payload.get("by") is not None:

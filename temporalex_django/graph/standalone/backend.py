@@ -131,7 +131,7 @@ def _refuse_durable_options(operation: str, **options: Any) -> None:
     """Raise ``NotConfigured`` for options that only Django's tables can store."""
     for name, value in options.items():
         if value is not None:
-            raise NotConfigured(f"{operation}: {name}= is kept by the durable runtime, an engine has no place for it")
+            raise NotConfigured(f"{operation}: {name}= requires the durable runtime: an engine cannot store it")
 
 
 class EngineBackend:
@@ -161,11 +161,11 @@ class EngineBackend:
             f"start of {workflow.name}", subject=subject, search_attributes=search_attributes, tags=tags, by=by
         )
         if (id is None) == (value is None):
-            raise InvalidId(f"{workflow.name}: an engine needs the id or the value of an instance, one of them")
+            raise InvalidId(f"{workflow.name}: an engine needs either the id or the value of an instance")
         key = id
         if key is None:
             if workflow.unique is None:
-                raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+                raise InvalidId(f"{workflow.name} has no `unique`: pass an id, not a value")
             key = workflow.unique.run_id_for(value, lambda: os.urandom(4).hex())
         self.engine.start_instance(workflow, id=key, context=args, version=workflow.version, telemetry=telemetry)
         return EngineHandle(self.engine, self.engine.storage.get(key, workflow=workflow.name, version=workflow.version))
@@ -176,7 +176,7 @@ class EngineBackend:
 
     def signal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
         """Raise ``UnknownWorkflow``, because graphs take no signals."""
-        raise UnknownWorkflow(f"{workflow.name}: an engine executes graphs, and these take no signals: use resume")
+        raise UnknownWorkflow(f"{workflow.name}: an engine executes graphs, which do not accept signals: use resume")
 
     async def asignal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
         """Raise ``UnknownWorkflow``, because graphs take no signals."""
@@ -218,10 +218,10 @@ class EngineBackend:
         Raises ``TypeError`` for a user, for another order and for an unknown filter.
         """
         if by is not None:
-            raise TypeError(f"{workflow.__name__}.list: an engine that stands alone has no users, so it takes no by")
+            raise TypeError(f"{workflow.__name__}.list: a standalone engine has no users, so it does not accept by=")
         filters = dict(filters)
         if filters.pop("order", NEWEST_FIRST) != NEWEST_FIRST:
-            raise TypeError(f"{workflow.__name__}.list: an engine that stands alone lists the newest first")
+            raise TypeError(f"{workflow.__name__}.list: a standalone engine lists only the newest first")
         instances = self.engine.storage.query(workflow=workflow, **filters)
         return (EngineHandle(self.engine, instance) for instance in instances)
 

@@ -50,7 +50,7 @@ class Engine:
 
     def __init__(self, name: str, storage: Any = None, runner: Any = None) -> None:
         if not isinstance(name, str) or not name:
-            raise NotConfigured(f"an engine needs a name that is a string, not {name!r}")
+            raise NotConfigured(f"the name of an engine must be a string, not {name!r}")
         self.name = name
         if storage is None and runner is not None and not isinstance(runner, (type, tuple)):
             storage = runner.storage
@@ -58,7 +58,7 @@ class Engine:
         self.runner: Runner = _make_adapter("runner", runner, LocalRunner, self.storage)
         # Instances would be stored in one place and looked up in another.
         if getattr(self.runner, "storage", self.storage) is not self.storage:
-            raise NotConfigured(f"engine {name!r}: its runner works on another storage than the one that was given")
+            raise NotConfigured(f"engine {name!r}: its runner uses a different storage from the one that you passed")
         self.backend = EngineBackend(self)
         self._start_lock = threading.Lock()
 
@@ -123,7 +123,8 @@ class Engine:
         number, cls = workflow.resolve_version(version)
         if not isinstance(getattr(cls, "_graph", None), Graph):
             raise UnknownWorkflow(
-                f"{cls.name} is no graph: an engine executes graphs alone; a function workflow takes Django, or a WorkflowEnvironment"
+                f"{cls.name} is not a graph: an engine executes only graphs; a function workflow needs Django or a "
+                "WorkflowEnvironment"
             )
         check_id(id)
         # The check and the insert are one step, or two starts of one id could both find it free.
@@ -171,4 +172,4 @@ def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
     try:
         return cls(*args, **options)
     except TypeError as exc:
-        raise NotConfigured(f"the {role} {cls.__name__} cannot be made with {options!r}: {exc}") from exc
+        raise NotConfigured(f"cannot create the {role} {cls.__name__} with {options!r}: {exc}") from exc

@@ -191,7 +191,9 @@ class LocalRunner:
             label = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(waiting_step)}"
             if (spec := human_task_spec_of(waiting_step)) is not None:
                 if spec.candidates and not any(matches_candidate(user, word) for word in spec.candidates):
-                    raise ActionNotPermitted(f"{label}: it takes {roles_text(spec.candidates)} of a user (by=user)")
+                    raise ActionNotPermitted(
+                        f"{label}: this requires {roles_text(spec.candidates)} of a user (by=user)"
+                    )
                 if spec.four_eyes:
                     start_data = {"started_by": progress.instance.started_by}
                     excluded_keys = four_eyes.barred_people(spec.four_eyes, start_data, deciders(progress.instance))
@@ -201,7 +203,7 @@ class LocalRunner:
             if (declared := find_declared_event(waiting_step, request["event"])) is not None:
                 permission = declared.permission
                 if permission is not None and user is not None and not matches_candidate(user, f"perm:{permission}"):
-                    raise ActionNotPermitted(f"{label}: {event!r} takes the permission {permission}")
+                    raise ActionNotPermitted(f"{label}: {event!r} requires the permission {permission}")
                 validate_event_data(declared, request["data"], progress.instance.context)
             progress.fold([parse_resume(progress.instance, {**request, "step": key_of(waiting_step)})], now)
 
@@ -221,7 +223,7 @@ class LocalRunner:
         event = (timer_of(ref) or (0.0, "timeout"))[1]
         if event not in events_of(ref):
             raise ResumeRefused(
-                f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(events_of(ref))})"
+                f"{id}: step {name_of(ref)} has no event {event!r} to deliver (it has: {', '.join(events_of(ref))})"
             )
         seconds = wait_seconds(delay, label="delay")
         return self._fire_after(seconds, self._get_run(instance), instance.graph.number[ref], event)
@@ -249,7 +251,9 @@ class LocalRunner:
             run.finished_event.wait(timeout)
         instance = self.storage.get(id, workflow=workflow, version=version)
         if not instance.closed:
-            crash_text = f", and was given up: {run.crash!r}" if run is not None and run.crash is not None else ""
+            crash_text = (
+                f", and its execution was abandoned: {run.crash!r}" if run is not None and run.crash is not None else ""
+            )
             raise ResultTimeout(
                 f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash_text}"
             )
@@ -332,11 +336,13 @@ class LocalRunner:
                 self._finish_run(run)
             except Exception as exc:  # noqa: BLE001 - the storage, or a bug: logged, and kept on the run
                 if run.crashes == len(RESTARTS):
-                    logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], error_line(exc))
+                    logger.error(
+                        "%s %s is abandoned until it is recovered: %s", run.key[1], run.key[0], error_line(exc)
+                    )
                     run.crash = exc
                     self._finish_run(run)
                     return
-                logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], error_line(exc))
+                logger.warning("%s %s is restarted from the storage: %s", run.key[1], run.key[0], error_line(exc))
                 run.crashes += 1
                 delay = RESTARTS[run.crashes - 1]
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
@@ -452,7 +458,7 @@ class LocalRunner:
     def _require_running(self) -> None:
         if self._stopped:
             raise EngineNotFound(
-                "the engine has stopped: start another one over the same storage, it goes on with what is open"
+                "the engine has stopped: start another one with the same storage to continue the open instances"
             )
 
 
@@ -468,7 +474,8 @@ def _refuse_options(cls: Any) -> None:
     option_names += [name for name in DURATIONS if getattr(cls, name) is not None]
     if option_names:
         raise NotConfigured(
-            f"{cls.name} asks for {', '.join(option_names)}: a local runner does not have that, run it on Django's backend"
+            f"{cls.name} uses {', '.join(option_names)}, which a local runner does not support: "
+            "run it on Django's backend"
         )
 
 

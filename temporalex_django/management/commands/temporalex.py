@@ -89,7 +89,7 @@ class _Nested(_Subparser):
 class Command(BaseCommand):
     """Run and operate durable workflows."""
 
-    help = "Run and look after durable workflows."
+    help = "Run and operate durable workflows."
     # A worker needs neither the URLs nor the templates of the project, so their checks are not run.
     requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {
@@ -156,7 +156,7 @@ def _add_general(parser: CommandParser) -> None:
 
     An option that is not given leaves the value that came before the subcommand.
     """
-    general = parser.add_argument_group("of every command")
+    general = parser.add_argument_group("general options")
     general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # manage.py has read it already
     general.add_argument("--pythonpath", default=SUPPRESS, help=SUPPRESS)
     general.add_argument("-v", "--verbosity", default=SUPPRESS, type=int, choices=[0, 1, 2, 3], help=SUPPRESS)

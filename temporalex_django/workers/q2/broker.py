@@ -56,7 +56,7 @@ class WorkerHost:
         except Exception as exc:  # noqa: BLE001 - see below
             # Stock django-q2 would replace the pusher, which ends its workers. A broken queue must not interrupt
             # workflows.
-            log.error("the broker of this cluster's tasks does not answer, trying again: %s", error_line(exc))
+            log.error("the broker of this cluster's tasks does not answer, retrying: %s", error_line(exc))
             connections.close_all()
             time.sleep(_RETRY_SECONDS)
             return None

@@ -48,7 +48,7 @@ def _watch(stop: threading.Event) -> None:
         if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - started_at > settings.WORKER_MAX_SECONDS:
             reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
         elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
-            reason = f"it takes more than {settings.WORKER_MAX_MEMORY_MB} MB"
+            reason = f"it uses more than {settings.WORKER_MAX_MEMORY_MB} MB"
         else:
             continue
         log.info("this worker retires: %s", reason)

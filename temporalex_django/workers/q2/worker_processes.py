@@ -55,11 +55,11 @@ class WorkerProcesses:
                 if guard is not None:
                     guard.check([worker.child.pid for worker in self.workers if worker.child is not None])
             except Exception as exc:  # noqa: BLE001 - the others go on
-                log.error("looking after the workers of this cluster failed, going on: %s", error_line(exc))
+                log.error("supervising the workers of this cluster failed, retrying: %s", error_line(exc))
             self._stop.wait(_LOOK_EVERY)
             # A process whose parent has died gets another parent.
             if os.getppid() != self._sentinel:
-                log.error("this cluster has lost its sentinel: its workers end")
+                log.error("this cluster has lost its sentinel, stopping its workers")
                 break
         self._stop_workers()
         if guard is not None:
@@ -104,7 +104,7 @@ class _SupervisedWorker:
             soon = time.monotonic() - self.started_at < _SOON
             self.pause = min(max(_LOOK_EVERY, self.pause * 2), _LONGEST_PAUSE) if soon and code else 0.0
             if code:
-                log.error("a worker of this cluster ended with %d, another one starts", code)
+                log.error("a worker of this cluster exited with status %d, starting another one", code)
 
     def terminate(self) -> None:
         if self.child is not None:
@@ -116,7 +116,7 @@ class _SupervisedWorker:
         try:
             self.child.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.error("the worker %d does not end, killing it", self.child.pid)
+            log.error("worker %d did not stop, killing it", self.child.pid)
             self.child.kill()
             self.child.wait()
 

@@ -82,7 +82,7 @@ def test_everything_is_said_at_once_and_nothing_is_registered():
     assert "run must be an `async def` method" in said
     assert "version 0 must be a whole number" in said
     assert "did you mean 'version'" in said
-    assert "start is how others reach the workflow" in said
+    assert "start is reserved by the library: give the attribute another name" in said
     assert "two functions answer the query 'status'" in said
     assert "the query 'size' must be callable as (state) or (state, args)" in said
     assert "Hopeless" not in workflow.registry

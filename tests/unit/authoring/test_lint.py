@@ -243,7 +243,7 @@ def test_a_coroutine_that_nobody_awaits_is_found(statement: str, call: str) -> N
     [finding] = lint(HEAD + FORGOTTEN.replace("{statement}", statement))
 
     assert (finding.call, finding.function) == (call, "Flow.run")
-    assert (finding.advice, finding.problem) == (f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+    assert (finding.advice, finding.problem) == (f"write `await {call}(...)`", "it is not awaited, so it never runs")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
     with pytest.raises(PayloadError) as caught:
         encode_lossless(value, label="argument 1 of book", read=lambda given: given, annotate="annotate that parameter")
     said = str(caught.value)
-    assert said.startswith("argument 1 of book has ") and "annotate that parameter, or convert it before: " in said
+    assert said.startswith("argument 1 of book has ") and "annotate that parameter, or convert it first: " in said
     assert (f"at `{place}`" in said) if place != "$" else ("at `" not in said)
     with pytest.raises(PayloadError, match="; convert it: "):
         encode_lossless(value, label="the published state")
@@ -165,7 +165,7 @@ def test_a_text_or_number_of_a_subclass_is_taken_as_its_plain_value(value: Any, 
 
 def test_no_annotation_makes_a_text_safe_and_what_does_not_fit_a_subclass_says_so() -> None:
     with pytest.raises(
-        PayloadError, match="no text is safe HTML because it was stored: annotate str instead of SafeString"
+        PayloadError, match="a stored string is not known to be safe HTML: annotate str instead of SafeString"
     ):
         convert("<script>", SafeString, label="the payload of signal 'note'")
     for value, annotation in ((True, Cents), ("3", Cents), (1.5, Cents), (3, Currency), (1, Rate), ("x", Rate)):
@@ -237,7 +237,7 @@ def test_a_reader_of_messages_gets_plain_data_and_one_warning() -> None:
         warn_lossy_value(value, made, lambda: annotation, reader=reader)
         return made
 
-    with pytest.warns(PayloadWarning, match=r"signal 'one' of Flow gets a text where a Decimal was sent") as told:
+    with pytest.warns(PayloadWarning, match=r"signal 'one' of Flow gets a string where a Decimal was sent") as told:
         made = [send({"total": Decimal(text)}, Any, "signal 'one' of Flow") for text in ("1.0", "2.0")]
     assert made == [{"total": "1.0"}, {"total": "2.0"}]
     assert len(told) == 1 and "total" not in str(told[0].message)

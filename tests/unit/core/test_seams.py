@@ -180,7 +180,7 @@ def test_what_is_awaited_must_be_of_the_workflow(env):
             return Ok([str(exc), await work("after")])
 
     message, after = env.start(flow(run)).result()
-    assert "run awaited 'not an IVar', which is not of this workflow" in message and after == "after"
+    assert "run awaited 'not an IVar', which does not belong to this workflow" in message and after == "after"
 
 
 def test_a_control_exception_that_a_branch_raises_itself_ends_the_parallel_part(env):
@@ -309,7 +309,7 @@ def test_a_long_traceback_keeps_its_ends(env):
 
 
 def test_what_a_parent_is_told_of_a_child_that_failed_or_timed_out():
-    assert failures.child_result("timed_out", {"timeout": "run_timeout"})[1]["message"] == "it ran into its run_timeout"
+    assert failures.child_result("timed_out", {"timeout": "run_timeout"})[1]["message"] == "it exceeded its run_timeout"
 
 
 # -- replay and eviction -----------------------------------------------------------------------------------------------

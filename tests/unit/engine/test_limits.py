@@ -46,7 +46,7 @@ def test_wrong_limits_are_named(queues: Any, says: str) -> None:
         ({"rate": "1"}, "rate must be"),
         ({"concurrency_key": ""}, "concurrency_key must be"),
         ({"concurrency_key": "a\nb"}, "concurrency_key must be"),
-        ({"concurrency": 1, "local": True}, "a local activity waits in no queue"),
+        ({"concurrency": 1, "local": True}, "a local activity does not wait in a queue"),
         ({"concurrency_key": "a", "atomic": True}, "an atomic activity runs in the turn"),
     ],
 )
@@ -60,7 +60,9 @@ def test_limits_belong_to_the_definition_and_keys_to_calls() -> None:
     def one() -> None: ...
 
     assert one.options(concurrency_key="red").options_set.as_dict() == {"concurrency_key": "red"}
-    with pytest.raises(WorkflowDefinitionError, match="concurrency is part of its definition"):
+    with pytest.raises(
+        WorkflowDefinitionError, match="you cannot change concurrency for one call: set it in the definition"
+    ):
         one.options(concurrency=3)  # type: ignore[call-arg]
 
 

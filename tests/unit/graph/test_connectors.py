@@ -71,7 +71,11 @@ def test_actions_are_listed_and_one_that_there_is_not_is_an_error_result():
         (lambda: connectors.get("nowhere"), errors.NotConfigured, "no connector 'nowhere' is registered"),
         (lambda: connectors.of({}), errors.NotConfigured, "the config of the step names no connector"),
         (lambda: connectors.of(None), errors.NotConfigured, "the config of the step names no connector"),
-        (lambda: connectors.register("", Payments), errors.WorkflowDefinitionError, "needs a key that is a string"),
+        (
+            lambda: connectors.register("", Payments),
+            errors.WorkflowDefinitionError,
+            "the key of a connector must be a string",
+        ),
         (lambda: connectors.register("x", 7), errors.WorkflowDefinitionError, "7 is neither a class nor a function"),
     ],
 )

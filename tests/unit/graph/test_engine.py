@@ -83,7 +83,7 @@ def test_a_new_instance_is_pending_and_empty():
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ({"id": None}, errors.InvalidId, "an instance needs an id that is a string, not None"),
+        ({"id": None}, errors.InvalidId, "the id of an instance must be a string, not None"),
         ({"id": ""}, errors.InvalidId, "not ''"),
         ({"workflow": int}, errors.UnknownWorkflow, "is not a graph workflow"),
         ({"workflow": GraphWorkflow}, errors.UnknownWorkflow, "is not a graph workflow"),
@@ -285,10 +285,10 @@ def test_a_target_is_looked_at_again_when_what_led_to_it_goes_another_way():
             lambda i: engine.complete_step(i, Start, "nope"),
             "step Start emitted 'nope', which it does not declare .it declares: ok",
         ),
-        (lambda i: engine.complete_step(i, Last, "ok"), "Last is no step of Diamond"),
+        (lambda i: engine.complete_step(i, Last, "ok"), "Last is not a step of Diamond"),
         (lambda i: engine.activate_transitions(i, Start, "ok"), "step Start has not completed"),
         (lambda i: engine.wait_step(i, Join), "step Join is not active, so it cannot wait"),
-        (lambda i: engine.resume_step(i, Start, "ok"), "step Start does not wait .waiting: no step"),
+        (lambda i: engine.resume_step(i, Start, "ok"), "step Start is not waiting .waiting: no step"),
         (lambda i: engine.resume_step(engine.wait_step(i, Start), Start, "nope"), "step Start has no event 'nope'"),
         (lambda i: engine.complete_step(new(), Start, "ok"), "step Start is not in progress"),
     ],
@@ -459,7 +459,7 @@ def test_a_snapshot_comes_back_as_it_was():
     data = snapshot.dump(waiting)
     with pytest.raises(errors.PayloadError, match="there is no step 'gone'"):
         snapshot.load(Diamond, {**data, "active": ["gone"]})
-    with pytest.raises(errors.PayloadError, match="'odd' is no status"):
+    with pytest.raises(errors.PayloadError, match="'odd' is not a status"):
         snapshot.load(Diamond, {**data, "status": "odd"})
 
 
@@ -496,7 +496,8 @@ def test_what_has_begun_too_early_does_not_move():
         transitions = {(Start, "ok"): Left, (Left, "ok"): Right, (Right, "ok"): Join, (Join, "ok"): Done}
 
     with pytest.raises(
-        errors.PayloadError, match="step 'right' has begun, and in version 3 'left', which is still to end"
+        errors.PayloadError,
+        match="step 'right' has started, but in version 3 it comes after 'left', which has not ended",
     ):
         snapshot.snapshot_for_version(running(Start), Behind, {})
     moved = snapshot.load(Behind, snapshot.snapshot_for_version(running(Start, Left), Behind, {}))

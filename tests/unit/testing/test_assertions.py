@@ -96,7 +96,7 @@ def test_each_says_what_is_the_case_instead() -> None:
     assert "it is closed: completed, with 'sent'" in said(assert_waiting_for, run, signal="sent")
     assert "it is closed: completed" in said(assert_cancelled, run)
     assert "is not blocked; it is closed" in said(assert_blocked, run)
-    with pytest.raises(TypeError, match="say for what"):
+    with pytest.raises(TypeError, match="pass at least one of"):
         assert_waiting_for(run)
 
 

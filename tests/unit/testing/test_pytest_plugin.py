@@ -66,7 +66,7 @@ def test_a_run_that_does_not_replay_fails_its_test(run):
         + FICKLE
     )
     result.assert_outcomes(passed=3, errors=2)
-    result.stdout.fnmatch_lines(["*NondeterminismError*Fickle*does not fit*"])
+    result.stdout.fnmatch_lines(["*NondeterminismError*Fickle*does not match*"])
 
 
 def test_a_test_case_of_unittest_is_replayed_inside_its_own_clean_up(run):

@@ -30,18 +30,18 @@ class Command(BaseCommand):
     Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, otherwise SQLite; DAY for another file.
     """
 
-    help = "Start the shop, play a day on it, print the report, stay up."
+    help = "Start the shop, play a day on it, print the report, and keep running."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of the demo and of its play."""
-        parser.add_argument("--check", action="store_true", help="do not stay up; exit with the code of the play")
-        parser.add_argument("--port", type=int, default=0, help="of the web server (default: a free one)")
+        parser.add_argument("--check", action="store_true", help="do not keep running; exit with the code of the play")
+        parser.add_argument("--port", type=int, default=0, help="port of the web server (default: a free one)")
         add_play_options(parser, flow="both")
         parser.add_argument(
-            "--day", type=Path, default=Path(os.environ.get("DAY") or DEMO_DAY), help="another basket_lines.csv"
+            "--day", type=Path, default=Path(os.environ.get("DAY") or DEMO_DAY), help="path of a basket_lines.csv"
         )
-        parser.add_argument("--no-play", action="store_true", help="start the shop only")
+        parser.add_argument("--no-play", action="store_true", help="only start the shop")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the demo; SIGTERM ends it like Ctrl-C, and no process that it started remains."""
@@ -92,7 +92,7 @@ class Command(BaseCommand):
             code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
             self.stdout.write(self._welcome(shop, password=password))
         if not options["check"]:
-            self.stdout.write("The shop stays open. Ctrl-C ends it.")
+            self.stdout.write("The shop keeps running. Press Ctrl-C to stop it.")
             shop.wait()
         return code
 
@@ -103,7 +103,7 @@ class Command(BaseCommand):
         if kind in {"", "sqlite"}:
             return f"sqlite://{var / 'demo.sqlite3'}"
         if kind != "postgres":
-            message = f"DEMO_DB={kind}: it is postgres or sqlite"
+            message = f"DEMO_DB must be postgres or sqlite, not {kind}"
             raise CommandError(message)
         from scripts.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError  # noqa: PLC0415 - an extra, by choice
 

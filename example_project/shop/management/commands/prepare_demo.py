@@ -16,7 +16,7 @@ from example_project.shop.preparation import DEMO_DAY, load_products, make_clerk
 class Command(BaseCommand):
     """Prepare the database. Safe to repeat."""
 
-    help = "Migrate, load the products, make the demo login. Prints it as JSON."
+    help = "Migrate the database, load the products, create the demo login, and print it as JSON."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the option of the file of the day."""

@@ -32,28 +32,26 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of the play."""
         add_play_options(parser, flow="cart")
-        parser.add_argument("file", type=Path, help="basket_lines.csv; a products.csv beside it is loaded")
+        parser.add_argument("file", type=Path, help="path of basket_lines.csv; a products.csv in its folder is loaded")
         parser.add_argument(
-            "--base-url", help="a shop that runs already; without it one is started, and ended afterwards"
+            "--base-url", help="address of a running shop; without it, one is started, and stopped afterwards"
         )
         parser.add_argument(
-            "--provider-url", default=settings.SHOP_PROVIDER_URL, help="with --base-url: its provider of carts"
+            "--provider-url", default=settings.SHOP_PROVIDER_URL, help="with --base-url: its payment provider for carts"
         )
         parser.add_argument(
             "--orders-provider-url",
             default=settings.SHOP_ORDERS_PROVIDER_URL,
-            help="with --base-url: its provider of orders",
+            help="with --base-url: its payment provider for orders",
         )
         parser.add_argument(
-            "--cluster-pid", type=int, help="with --base-url and --chaos: the cluster whose workers may die"
+            "--cluster-pid", type=int, help="with --base-url and --chaos: the cluster whose workers may be killed"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Play, print the report, exit with its code."""
         if options["base_url"] and options["chaos"] and not options["cluster_pid"]:
-            message = (
-                "--chaos kills only workers of a cluster that is named: give --cluster-pid, or leave out --base-url"
-            )
+            message = "--chaos kills only workers of a known cluster: pass --cluster-pid, or omit --base-url"
             raise CommandError(message)
         # The report counts the clerk's decisions; a log line for each would hide it.
         logging.getLogger("temporalex_django.actions").setLevel(logging.WARNING)

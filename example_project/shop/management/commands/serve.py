@@ -42,9 +42,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of the port and of the number of processes."""
-        parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+        parser.add_argument("--port", type=int, default=8000, help="port to serve on; 0 picks a free one")
         parser.add_argument(
-            "--processes", type=positive_count, default=1, metavar="N", help="that take connections from the port"
+            "--processes",
+            type=positive_count,
+            default=1,
+            metavar="N",
+            help="number of processes that accept connections",
         )
 
     def handle(self, *args: Any, port: int, processes: int, **options: Any) -> None:

@@ -150,7 +150,7 @@ class TestMonitor:
         monkeypatch.setattr("temporalex_django.core.determinism.monitoring._TOOL_IDS", ())
         monkeypatch.setattr(guard, "_guard", None)
         monkeypatch.setattr(guard, "_guard_environment", lambda: None)
-        with pytest.warns(DeterminismWarning, match="all tool ids of sys.monitoring are taken"):
+        with pytest.warns(DeterminismWarning, match="all tool ids of sys.monitoring are in use"):
             installed = guard._install()
         assert not installed.is_available
 
@@ -248,7 +248,7 @@ class TestProfile:
         before = sys.getprofile()
         sys.setprofile(theirs)
         try:
-            with pytest.warns(DeterminismWarning, match="off while a profiler is at work"):
+            with pytest.warns(DeterminismWarning, match="off while a profiler is running"):
                 undo = profile.switch(True)
             profile._install_profile()  # warned once
             undo()

@@ -50,23 +50,23 @@ def at(index, **values):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text[: text.index('"seq": 7')], "not complete JSON, it was cut off after event 6"),
+        (lambda text: text[: text.index('"seq": 7')], "not complete JSON: it was cut off after event 6"),
         (lambda text: text[:9], "cut off after event 0"),
         (lambda _: "[]", "is not a history"),
         (lambda _: "null", "is not a history"),
         (edited(lambda data: data.pop("id")), "is not a history"),
-        (edited(lambda data: data.update(temporalex_history=99)), "format 99, this version reads up to 1"),
-        (edited(lambda data: data["events"].pop()), "event 12 on is missing"),
-        (edited(lambda data: data["events"].pop(3)), "event 5 stands where event 4 belongs"),
-        (edited(lambda data: data["events"].clear()), "event 1 on is missing"),
-        (at(2, attributes={"seq": 1, "activity": "x.y", "args": []}), "event 3 is not what was exported"),
-        (at(4, kind="SignalReceived"), "event 5 is not what was exported"),
+        (edited(lambda data: data.update(temporalex_history=99)), "format 99, but this version reads formats up to 1"),
+        (edited(lambda data: data["events"].pop()), "missing from event 12 on"),
+        (edited(lambda data: data["events"].pop(3)), "event 5 is in the place of event 4"),
+        (edited(lambda data: data["events"].clear()), "missing from event 1 on"),
+        (at(2, attributes={"seq": 1, "activity": "x.y", "args": []}), "event 3 differs from the export"),
+        (at(4, kind="SignalReceived"), "event 5 differs from the export"),
         (at(4, kind="Surprise"), "event 5 has the unknown kind 'Surprise'"),
         (at(4, kind=7), "event 5 has no valid 'kind'"),
         (at(4, at="yesterday"), "event 5 has no valid 'at'"),
         (at(4, at="2026-01-01T00:00:00"), "event 5 has an 'at' without a time zone"),
         (edited(lambda data: data["events"].__setitem__(1, None)), "event 2 is None, not an object"),
-        (edited(lambda data: data.update(workflow="Other")), "event 1 is of 'Flow': it is of another run"),
+        (edited(lambda data: data.update(workflow="Other")), "event 1 has 'Flow': it belongs to a different run"),
     ],
 )
 def test_a_file_that_is_not_what_was_exported_is_refused_with_the_event(stored, change, says):
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_what_was_exported_is_refused_with_the_event(stored, 
 def test_a_history_of_another_engine_is_refused(stored, engine):
     facts = {**stored[0].attributes, "engine": engine}
     other = [type(stored[0])(1, 1, "WorkflowStarted", stored[0].at, facts), *stored[1:]]
-    with pytest.raises(errors.PayloadError, match=f"event 1 is of engine {engine}, this is engine 2"):
+    with pytest.raises(errors.PayloadError, match=f"event 1 is from engine {engine}, but this is engine 2"):
         json_file.load(json_file.dump(other))
     with pytest.raises(errors.EngineChanged, match=f"was started by engine {engine}"):
         replay(flow(two_steps).definition, other)

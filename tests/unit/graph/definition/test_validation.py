@@ -90,40 +90,40 @@ BAD = {
         ["reachable: no path leads from A to B"],
     ),
     "a leaf that is not Done": (bad(transitions={(A, "ok"): B}), [
-        "events: step B declares 'ok', and no transition follows on it",
-        "leaf: nothing follows on B: the end of every path must be Done",
+        "events: step B declares 'ok', but has no transition for it",
+        "leaf: nothing follows B: every path must end with Done",
     ]),
     "branches that never meet": (
         bad(transitions={(A, "ok"): [B, C], (B, "ok"): Done, (C, "ok"): Done}),
-        ["convergence: A fans out on 'ok' to B, C, and not all of their paths meet in one step before Done"],
+        ["convergence: A fans out on 'ok' to B, C, but their paths do not all meet in one step before Done"],
     ),
     "of three branches only two meet": (
         bad(transitions={(A, "ok"): [B, C, Two], (B, "ok"): D, (C, "ok"): D, (D, "ok"): Done, (Two, "yes"): Done, (Two, "no"): Done}),
-        ["convergence: A fans out on 'ok' to B, C, Two, and not all of their paths meet in one step before Done"],
+        ["convergence: A fans out on 'ok' to B, C, Two, but their paths do not all meet in one step before Done"],
     ),
     "a way around the join": (
         bad(transitions={(A, "ok"): [B, Two], (B, "ok"): D, (Two, "yes"): D, (Two, "no"): Done, (D, "ok"): Done}),
-        ["convergence: A fans out on 'ok' to B, Two, and not all of their paths meet in one step before Done"],
+        ["convergence: A fans out on 'ok' to B, Two, but their paths do not all meet in one step before Done"],
     ),
     "two steps with one key": (
         bad(transitions={(A, "ok"): (other := step("Other", key="a")), (other, "ok"): Done}),
-        ["unique context keys: A, Other all write to 'a': give them a key of their own"],
+        ["unique context keys: A, Other all write to 'a': give each its own key"],
     ),
     "two waits without keys": (
         bad(Wait(1), {(Wait(1), "timeout"): Wait(2), (Wait(2), "timeout"): Done}),
-        ["unique context keys: Wait, Wait all write to 'wait': give them a key of their own"],
+        ["unique context keys: Wait, Wait all write to 'wait': give each its own key"],
     ),
     "an event without a transition": (
         bad(Two, {(Two, "yes"): Done}),
-        ["events: step Two declares 'no', and no transition follows on it"],
+        ["events: step Two declares 'no', but has no transition for it"],
     ),
     "a transition on an event that is not declared": (
         bad(transitions={(A, "ok"): Done, (A, "oops"): Done}),
-        ["events: a transition follows on 'oops' of step A, which does not declare it"],
+        ["events: step A has a transition for 'oops', but does not declare it"],
     ),
     "a transition of Done": (
         bad(transitions={(A, "ok"): Done, (Done, "done"): B, (B, "ok"): C, (C, "ok"): Done}),
-        ["events: Done is the end: nothing can follow on (Done, 'done')", "acyclic: Done → B → C → Done is a cycle"],
+        ["events: Done is the end, so nothing can follow (Done, 'done')", "acyclic: Done → B → C → Done is a cycle"],
     ),
     "no start": ({**UNIQUE, "transitions": {(A, "ok"): Done}}, [
         "initial: the start is missing: write initial = FirstStep, or (FirstStep, config)",
@@ -134,39 +134,39 @@ BAD = {
     "two starts": (bad([A, B], {(A, "ok"): Done, (B, "ok"): Done}), ["initial: it must be one step, or (step, config)"]),
     "a target that is no step": (bad(transitions={(A, "ok"): "B"}), [
         "transitions: (A, 'ok'): 'B' is not a step (a step, (step, config), or a list of these)",
-        "events: step A declares 'ok', and no transition follows on it",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "events: step A declares 'ok', but has no transition for it",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "None as a target": (bad(transitions={(A, "ok"): None}), [
         "transitions: (A, 'ok'): None is not a step (a step, (step, config), or a list of these)",
-        "events: step A declares 'ok', and no transition follows on it",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "events: step A declares 'ok', but has no transition for it",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "Step itself as a target": (bad(transitions={(A, "ok"): Step}), [
         f"transitions: (A, 'ok'): {Step!r} is not a step (a step, (step, config), or a list of these)",
-        "events: step A declares 'ok', and no transition follows on it",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "events: step A declares 'ok', but has no transition for it",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "no target at all": (bad(transitions={(A, "ok"): []}), [
-        "transitions: (A, 'ok'): it has no target; the end of a path is Done",
-        "events: step A declares 'ok', and no transition follows on it",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "transitions: (A, 'ok'): it has no target; a path must end with Done",
+        "events: step A declares 'ok', but has no transition for it",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "one target twice": (bad(transitions={(A, "ok"): [B, B], (B, "ok"): Done}), [
-        "transitions: (A, 'ok'): B stands twice in one list",
-        "events: step A declares 'ok', and no transition follows on it",
+        "transitions: (A, 'ok'): B is in the list twice",
+        "events: step A declares 'ok', but has no transition for it",
         "reachable: no path leads from A to B",
         "reachable: no path leads from A to Done",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "a config that cannot be encoded": (bad(transitions={(A, "ok"): (B, {1: object}), (B, "ok"): Done}), None),
     "transitions that are no mapping": (bad(transitions=[((A, "ok"), Done)]), None),
     "a key that is no pair": (bad(transitions={A: Done}), None),
     "an event that is no string": (bad(transitions={(A, 7): Done, (A, "ok"): Done}), [
-        "transitions: A: 7 is not a name of an event (a string)",
+        "transitions: A: 7 is not a valid event name (a string)",
     ]),
     "an ambiguous clause": (bad(transitions={(A, "ok"): Done, (B, "ok"): Done}, route=routed(B, Done)), [
-        "transitions: (A, 'ok') has several clauses: which one is meant?",
+        "transitions: (A, 'ok') has several clauses, but only one is allowed",
     ]),
     "a step without execute": (bad(NoExecute, {(NoExecute, "ok"): Done}), [
         "step NoExecute: it has no execute(self, instance, config, context)",
@@ -179,7 +179,7 @@ BAD = {
     ]),
     "a step without events": (bad(step("Mute", events=()), {}), [
         "step Mute: it declares no events",
-        "leaf: nothing follows on Mute: the end of every path must be Done",
+        "leaf: nothing follows Mute: every path must end with Done",
     ]),
     "events that are a string": (bad(said := step("Said", events="ok"), {(said, "ok"): Done}), [
         "step Said: events must be a list of names, not 'ok'",
@@ -197,7 +197,7 @@ BAD = {
         'unique: a graph needs a business key: unique = Unique(key="orderid")',
     ]),
     "a run of its own": (bad(transitions={(A, "ok"): Done}, graph=1), [
-        "graph: this is the library's own in a graph: give the attribute another name",
+        "graph: graphs reserve this name: rename the attribute",
     ]),
     "tags that are no strings": (bad(transitions={(A, "ok"): Done}, tags=["a", 1]), [
         "tags ['a', 1] must be a list of strings",
@@ -210,28 +210,28 @@ BAD = {
         "step Slow: activity options: start_to_close must be more than 0, not -1",
     ]),
     "a key of Done's": (bad(end := step("End", key="done"), {(end, "ok"): Done}), [
-        "unique context keys: Done, End all write to 'done': give them a key of their own",
+        "unique context keys: Done, End all write to 'done': give each its own key",
     ]),
     "events that are no strings": (bad(nested := step("Nested", events=[["a"]]), {}), [
         "step Nested: events must be a list of names, not [['a']]",
-        "leaf: nothing follows on Nested: the end of every path must be Done",
+        "leaf: nothing follows Nested: every path must end with Done",
     ]),
     "an event with a control character": (bad(step("Rings", "a\x00")), [
         "step Rings: events must be a list of names, not ('a\\x00',)",
-        "leaf: nothing follows on Rings: the end of every path must be Done",
+        "leaf: nothing follows Rings: every path must end with Done",
     ]),
     "a tuple to fan out": (bad(transitions={(A, "ok"): (B, C), (B, "ok"): Done}), [
         "transitions: (A, 'ok'): (B, C) is a tuple: write a list to fan out",
-        "events: step A declares 'ok', and no transition follows on it",
+        "events: step A declares 'ok', but has no transition for it",
         "reachable: no path leads from A to B",
         "reachable: no path leads from A to Done",
-        "leaf: nothing follows on A: the end of every path must be Done",
+        "leaf: nothing follows A: every path must end with Done",
     ]),
     "a step that cannot be hashed": (bad(Loose([1])), None),
     "a cycle beside other things": (
         bad(transitions={(A, "ok"): [B, C], (B, "ok"): D, (D, "ok"): B, (C, "ok"): Done, (Two, "yes"): A}),
         [
-            "events: step Two declares 'no', and no transition follows on it",
+            "events: step Two declares 'no', but has no transition for it",
             "acyclic: B → D → B is a cycle",
             "reachable: no path leads from A to Two",
         ],
@@ -242,8 +242,8 @@ BAD = {
     ]),
     "no start, and more": ({**UNIQUE, "transitions": {(A, "zz"): A}}, [
         "initial: the start is missing: write initial = FirstStep, or (FirstStep, config)",
-        "events: step A declares 'ok', and no transition follows on it",
-        "events: a transition follows on 'zz' of step A, which does not declare it",
+        "events: step A declares 'ok', but has no transition for it",
+        "events: step A has a transition for 'zz', but does not declare it",
         "acyclic: A → A is a cycle",
     ]),
     "several things at once": (
@@ -252,7 +252,7 @@ BAD = {
             "tags 'x' must be a list of strings",
             "initial: 'A' is not a step (a step, (step, config), or a list of these)",
             "transitions: (A, 'ok'): None is not a step (a step, (step, config), or a list of these)",
-            "transitions: B: 3 is not a name of an event (a string)",
+            "transitions: B: 3 is not a valid event name (a string)",
         ],
     ),
 }  # fmt: skip
@@ -295,16 +295,16 @@ def test_a_bad_graph_is_refused_with_all_that_is_wrong(case):
             "Unique: the scope 'tenant' must be one of workflow, version, global, none",
         ),
         (lambda: transit("A", "ok", targets=[B]), "transit('A', 'ok'): 'A' is not a step"),
-        (lambda: transit(A, 1, targets=[B]), "transit(A, 1): 1 is not a name of an event"),
+        (lambda: transit(A, 1, targets=[B]), "transit(A, 1): 1 is not a valid event name"),
         (
             lambda: transit(A, "ok", targets=[]),
             "transit(A, 'ok'): targets must be a list of the steps that it can choose",
         ),
         (lambda: transit(A, "ok", targets=[B, "C"]), "transit(A, 'ok'): the target 'C' is not a step"),
-        (lambda: WaitForEvent(""), "WaitForEvent: '' is not a name of an event"),
+        (lambda: WaitForEvent(""), "WaitForEvent: '' is not a valid event name"),
         (
             lambda: WaitForEvent("timeout", timeout=1),
-            "WaitForEvent: an event named 'timeout' cannot be told from its own timeout",
+            "WaitForEvent: an event named 'timeout' cannot be distinguished from its own timeout",
         ),
         (
             lambda: WaitForEvent("x", key="_x"),
@@ -355,7 +355,9 @@ def test_a_clause_that_stands_twice_in_the_source_is_found():
                 (A, "ok"): Done,  # noqa: F601 - the point
             }
 
-    assert "transitions: (A, 'ok') stands there twice, and the second would win silently" in caught.value.message
+    assert (
+        "transitions: (A, 'ok') is there twice, and the second would silently replace the first" in caught.value.message
+    )
 
 
 def test_a_class_is_found_in_its_source_among_others_of_its_name(tmp_path, monkeypatch):
@@ -390,7 +392,7 @@ def test_a_class_is_found_in_its_source_among_others_of_its_name(tmp_path, monke
     module.write_text(textwrap.dedent(text % '(A, "ok"): Done'))
     del sys.modules["some_graphs"]
     sys.path_importer_cache.clear()
-    with pytest.raises(errors.WorkflowDefinitionError, match="stands there twice"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="is there twice"):
         import some_graphs
 
 
@@ -442,7 +444,7 @@ def test_the_class_statement_that_is_executed_is_looked_at(text, twice, tmp_path
         __import__("other_graphs")
     except errors.WorkflowDefinitionError as exc:
         found = exc.message
-    assert ("stands there twice" in found) is twice
+    assert ("is there twice" in found) is twice
     assert twice or not found
 
 

@@ -36,7 +36,7 @@ def test_lookup() -> None:
         assert (lookup(), lookup("one")) == (one, one)
         with pytest.raises(errors.EngineNotFound, match="no engine 'two' is running \\(running: 'one'\\)"):
             lookup("two")
-        with pytest.raises(errors.NotConfigured, match="'one' is running already"):
+        with pytest.raises(errors.NotConfigured, match="'one' is already running"):
             Engine("one").start()
         with Engine("two") as two:
             with pytest.raises(
@@ -77,11 +77,11 @@ def test_adapters_in_three_forms() -> None:
     assert isinstance(Engine("a", MemoryStorage, LocalRunner).runner, LocalRunner)
     assert isinstance(Engine("a").storage, MemoryStorage)
     assert isinstance(Engine("a", (MemoryStorage, {}), (LocalRunner, {"threads": 2})).runner, LocalRunner)
-    with pytest.raises(errors.NotConfigured, match="the runner LocalRunner cannot be made with {'thread': 2}"):
+    with pytest.raises(errors.NotConfigured, match="cannot create the runner LocalRunner with {'thread': 2}"):
         Engine("a", runner=(LocalRunner, {"thread": 2}))
-    with pytest.raises(errors.NotConfigured, match="another storage"):
+    with pytest.raises(errors.NotConfigured, match="a different storage"):
         Engine("a", MemoryStorage(), runner)
-    with pytest.raises(errors.NotConfigured, match="needs a name"):
+    with pytest.raises(errors.NotConfigured, match="the name of an engine must be a string"):
         Engine("")
     runner.stop()
 
@@ -99,7 +99,7 @@ def test_the_low_level_start_needs_an_id_and_a_graph() -> None:
         for wrong in (None, "", 7, "a/b"):
             with pytest.raises(errors.InvalidId):
                 made.start_instance(line(First), id=wrong)  # type: ignore[arg-type]
-        with pytest.raises(errors.UnknownWorkflow, match="Function is no graph"):
+        with pytest.raises(errors.UnknownWorkflow, match="Function is not a graph"):
             made.start_instance(Function, id="x")
         with pytest.raises(errors.UnknownVersion):
             made.start_instance(line(First), id="x", version=9)
@@ -202,7 +202,7 @@ def test_what_takes_django_says_so() -> None:
     with running():
         with pytest.raises(errors.NotConfigured, match="subject="):
             Flow.start("1", {}, subject=object())
-        with pytest.raises(errors.UnknownWorkflow, match="take no signals"):
+        with pytest.raises(errors.UnknownWorkflow, match="do not accept signals"):
             Flow.signal_with_start("go", id="line::1")
         with pytest.raises(errors.WorkflowNotFound):
             Flow.handle("line::1")

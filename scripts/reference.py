@@ -35,11 +35,10 @@ def settings_page() -> str:
         "    TEMPORALEX = {",
         '        "ACTIVITY_THREADS": 16,',
         "    }",
-        "",
-        "| setting | type | default | meaning |",
-        "|---|---|---|---|",
     ]
-    lines += [f"| `{name}` | {kind} | `{default}` | {text} |" for name, kind, default, text in conf.documentation()]
+    for name, kind, default, text in conf.documentation():  # the texts are too long for a table
+        values = re.sub(r"'[^']*'", r"`\g<0>`", kind)
+        lines += ["", f"## `{name}`", "", f"Value: {values}. Default: `{default}`.", "", text]
     return "\n".join(lines) + "\n"
 
 

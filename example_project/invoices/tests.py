@@ -73,7 +73,7 @@ class InMemoryTests(SimpleTestCase):
         assert_waiting_for(self.run_, activity=activities.send_reminder)
         self.env.mock(activities.send_reminder, lambda terms, which, due: None)
         self.env.advance(minutes=5)
-        assert_waiting_for(self.run_, timer="the money", update="paid")
+        assert_waiting_for(self.run_, timer="Waiting for the money", update="paid")
 
     def test_nobody_decides(self) -> None:
         self.env.advance(days=90)

@@ -81,7 +81,7 @@ class Invoicing(Workflow):
                 Waiting(open=due, booked=booked, paid=None),
                 update={"paid": update(receive, validator=fits, permission="invoices.book_payment", label="Payment")},
                 timeout=REMIND_AFTER,
-                label="the money",
+                label="Waiting for the money",
             )
             if isinstance(got, TimedOut):
                 return due

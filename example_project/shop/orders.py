@@ -30,6 +30,7 @@ DELIVERED_WITHIN = timedelta(days=7)
 class ValidateOrder(Step):
     """Checks the lines and adds them up."""
 
+    label = "Check the order"
     events = ("valid", "free", "invalid")
     atomic = True  # it has no effect, so it needs no round trip of its own to the database
 
@@ -59,6 +60,7 @@ class _AtProvider(Step):
 class ChargePayment(_AtProvider):
     """Takes the money, once for the step's key."""
 
+    label = "Charge the payment"
     events = ("charged", "refused")
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Event:
@@ -72,6 +74,7 @@ class ChargePayment(_AtProvider):
 class RefundPayment(_AtProvider):
     """Gives the money back, once for the step's key."""
 
+    label = "Refund the payment"
     events = ("refunded",)
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Event:
@@ -81,6 +84,7 @@ class RefundPayment(_AtProvider):
 class ReserveStock(Step):
     """Takes the goods out of stock, in the transaction of the next step."""
 
+    label = "Reserve the goods"
     events = ("reserved",)
     atomic = True
 
@@ -91,6 +95,7 @@ class ReserveStock(Step):
 class ReturnStock(Step):
     """Puts the goods of a cancelled order back."""
 
+    label = "Return the goods"
     events = ("returned",)
     atomic = True
 
@@ -101,6 +106,7 @@ class ReturnStock(Step):
 class AssessOrder(Step):
     """Decides how the order continues once payment and stock are known."""
 
+    label = "Assess the order"
     events = ("small", "large", "unpaid")
     atomic = True
 
@@ -116,6 +122,7 @@ class ShipOrder(Step):
     The parcel and the wait for its delivery commit in one transaction, so no report can come before the wait.
     """
 
+    label = "Ship the order"
     events = ("shipped",)
     atomic = True
 
@@ -130,6 +137,7 @@ class ShipOrder(Step):
 class TraceParcel(Step):
     """Asks the carrier about a parcel that was not reported in time."""
 
+    label = "Trace the parcel"
     events = ("asked",)
     atomic = True
 
@@ -145,6 +153,7 @@ class TraceParcel(Step):
 class SendInvoice(Step):
     """Writes the invoice; the database assigns its number."""
 
+    label = "Send the invoice"
     events = ("invoiced",)
     atomic = True
 
@@ -164,6 +173,7 @@ class SendInvoice(Step):
 class CancelOrder(Step):
     """Tells the customer that there will be no parcel, and why."""
 
+    label = "Cancel the order"
     events = ("cancelled",)
     atomic = True
 

@@ -40,7 +40,7 @@ class Cancel(OperatorRunAction[None]):
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """Return a notice that the request waits, if the code of the run cannot run now."""
+        """Return a notice that the request has to wait because the code of the run cannot run now, or an empty text."""
         code = workflows.find_version(run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):
             return ""

@@ -270,8 +270,8 @@ def with_id_prefix(runs: Runs, prefix: str) -> Runs:
 def with_version(runs: Runs, version: int) -> Runs:
     """Return the runs of that version of their class.
 
-    The condition hides from PostgreSQL how many runs match. Most runs have a given version, but perhaps none of those
-    that a tenant sees. PostgreSQL would read all runs in order, expecting to meet some soon.
+    The condition hides from PostgreSQL how many runs match. Most runs may have the version, but none of those that a
+    tenant sees. If PostgreSQL knew the number, it would read all runs in order and expect to find a match soon.
     """
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
 

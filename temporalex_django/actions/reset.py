@@ -38,7 +38,7 @@ class Reset(ReplayFromAction[str]):
     label: ClassVar[Promise] = _("Reset")
     effect: ClassVar[Promise] = _(
         "The run ends, and a new run with the same id continues from the activation that you choose, "
-        "with the current code. What its activities have done since then is done again."
+        "with the current code. Work that its activities did after that point is done again."
     )
     done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
 
@@ -64,7 +64,7 @@ class Reset(ReplayFromAction[str]):
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
             self.refuse(
-                _("the time for all its runs together (execution_timeout) is over: fork it instead"), closed=False
+                _("the time for all its runs together (execution_timeout) has run out: fork it instead"), closed=False
             )
         # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
         if run.queue != code.task_queue and run_record.run_id != run.run_id:

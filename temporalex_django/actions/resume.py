@@ -94,10 +94,10 @@ class Resume(RequestAction):
 
 
 def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None, visible_runs: Runs = None) -> bool:
-    """Return True if a step of that run accepts the decision of this person because of their role.
+    """Return True if the role of the user lets them decide a step of the run ``ref``.
 
-    They may resume it without the permission to signal. Returns False if there is no such run, so that people who may
-    not know of a run get the same answer.
+    Such a user may resume the run without the permission to signal. Returns False also if no run matches, so that the
+    answer does not tell anybody of a run that they may not know of.
     """
     try:
         code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class

@@ -58,7 +58,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             name="messages",
             kind=str,
             label=_("Later messages"),
-            help=_("Whether signals and updates that came later are delivered again (also if empty) or dropped."),
+            help=_("Whether signals and updates that came later are delivered again (the default) or dropped."),
             choices=(REDELIVER, DROP),
         ),
         Input(

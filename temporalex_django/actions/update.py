@@ -162,7 +162,7 @@ class RequestAction(RunAction[Any]):
             connection.close()  # the next query opens a new one
             raise UpdateTimeout(
                 f"{self._label}: the connection to the database was lost, so it is not known whether the "
-                "message counts. Send it again with this id, under which it counts at most once",
+                "message was stored. Send it again with this id: it takes effect at most once",
                 update_id=self.message_id,
                 code="unknown",
             ) from exc
@@ -197,9 +197,8 @@ class RequestAction(RunAction[Any]):
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
-                f"update() was called inside a transaction of isolation level {level}, which cannot see what "
-                "others did to the run before it got the lock. Call it outside of the transaction, or use "
-                "READ COMMITTED"
+                f"update() inside a transaction of isolation level {level} cannot see what others did to the run "
+                "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
             )
         if self.target.closed:
             return self._status_in_closed_run()
@@ -221,14 +220,15 @@ class RequestAction(RunAction[Any]):
             if not self._is_new and not status.is_finished:
                 # Nobody could finish it while this transaction holds the lock. The savepoint releases the lock.
                 raise UpdateTimeout(
-                    f"{self._label} was accepted before and is not done. Ask again after this transaction, with the same id",
+                    f"{self._label} was accepted before and has not finished. Ask again after this transaction, "
+                    "with the same id",
                     update_id=self.message_id,
                     accepted=True,
                 )
         # Under a test environment, the environment runs the activities after the block.
         if not status.is_finished and not inline.runs_atomic(self.storage):
             raise UpdateTimeout(
-                f"{self._label} was accepted but is not done: it continues when the transaction commits. Ask "
+                f"{self._label} was accepted but has not finished: it continues when the transaction commits. Ask "
                 "again then with the same id",
                 update_id=self.message_id,
                 accepted=True,
@@ -245,10 +245,9 @@ class RequestAction(RunAction[Any]):
             # No progress: the handler waits for something that cannot happen inside this transaction.
             if not any(write.events for write in report.writes):
                 raise ActionNotPossible(
-                    f"{self._label} inside a transaction: after all the work that is possible now, its handler "
-                    "would still wait, and what it waits for (an external activity, a timer, a person, another "
-                    "run) cannot arrive before the transaction ends. Nothing was written. Send it outside of the "
-                    "transaction"
+                    f"{self._label} inside a transaction: its handler would still wait for something (an external "
+                    "activity, a timer, a person, another run) that cannot arrive before the transaction ends. "
+                    "Nothing was written. Send it outside of the transaction"
                 )
             status = self._status()
             if not status.is_finished and not self.deadline.seconds_left:
@@ -363,10 +362,7 @@ class RequestAction(RunAction[Any]):
             ("int8",),
         )
         if rows[0][0] > limit:
-            raise TooManyUpdates(
-                f"{self._label}: {limit} messages of this kind already wait for the run, which is the limit "
-                "(WAITING_UPDATES). Try again later"
-            )
+            raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
         """Delete a rejected update; if the turn did nothing else, roll everything back."""

@@ -307,7 +307,7 @@ def bulk_effect(
             refusal = action.why_not(run)
         elif refusal is None and not parts[run.pk]:
             refusal = action.why_not_open(run) or _(
-                "the selection matches nothing in this run to which it can be applied now"
+                "nothing in this run matches the selection and allows the action now"
             )
         if refusal is not None:
             reasons[refusal].append(run.workflow_id)
@@ -342,12 +342,12 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
     """Return how many runs the action can be applied to; ``parts`` counts activities or timers in words."""
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
-        return _("The action can now be applied to %(parts)s of %(possible)d of the newest %(of)d runs.") % words
+        return _("The action can now be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
     if parts:
         return (
             ngettext(
-                "The action can now be applied to %(parts)s of %(possible)d of %(of)d chosen run.",
-                "The action can now be applied to %(parts)s of %(possible)d of %(of)d chosen runs.",
+                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen run.",
+                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen runs.",
                 total,
             )
             % words

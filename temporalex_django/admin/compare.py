@@ -103,4 +103,4 @@ def _comparison_row(comparison: InputComparison) -> ComparisonRow:
 def _permission_error(user: Person, run: Instance) -> str | None:
     if policy().allows(user, Operation(action=CompareInputs.name, permission=_PERMISSION).of(run)):
         return None
-    return _("You may not compare: this requires the permission %(permission)s.") % {"permission": _PERMISSION}
+    return _("You may not compare inputs: this requires the permission %(permission)s.") % {"permission": _PERMISSION}

@@ -335,7 +335,7 @@ class InboxFilter(admin.SimpleListFilter):
     parameter_name = "whose"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("mine", _("Claimed by me")), ("all", _("All that I may see")), ("closed", _("Closed"))]
+        return [("mine", _("Claimed by me")), ("all", _("All that I can see")), ("closed", _("Closed"))]
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         first, *others = super().choices(changelist)

@@ -97,12 +97,12 @@ def _step_states(
 ) -> tuple[dict[int, str], str | None]:
     """Return the states by number of the step, and the reason why there are none, or None."""
     if events is None:
-        return {}, _("The history is too long to read here, so the states of its steps are not shown.")
+        return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:
         instance = project(graph_class, [_core_event(event) for event in events]) if events else None
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
-        return {}, _("The history does not match the present graph, so the states of its steps are not shown.")
+        return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
     return {step_numbers[step]: state for step, state in states(instance).items()}, None
 
 

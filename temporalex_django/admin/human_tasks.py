@@ -236,7 +236,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             messages.error(request, exc.message)
             return HttpResponseRedirect(self._address_of(task))
         message_params = {"title": shorten(task.title), "outcome": outcome_label(form.cleaned_data["outcome"])}
-        messages.success(request, _("“%(title)s” is decided: %(outcome)s.") % message_params)
+        messages.success(request, _("You decided “%(title)s”: %(outcome)s.") % message_params)
         return HttpResponseRedirect(self._inbox_address)
 
     def _run_action(

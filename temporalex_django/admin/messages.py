@@ -117,7 +117,7 @@ class SendMessageView(RunActionView):
         # The token is the id of the message, so a form that is posted twice sends one message (see decision 25).
         if kind == "signal":
             SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
-            return _("Sent: the run reads “%(name)s” in its next turn.") % {"name": name}
+            return _("Sent: the run will read “%(name)s” in its next turn.") % {"name": name}
         if kind == "resume":
             Resume(target, event=name, step=step, data=form.payload, timeout=_ANSWER_TIMEOUT, by=actor).execute()
             return _("Decided: “%(name)s”.") % {"name": name}
@@ -130,7 +130,7 @@ class SendMessageView(RunActionView):
             # With another code (busy, unknown), the update is not stored, or not for sure: show the error itself.
             if exc.code != UpdateTimeout.code:
                 raise
-            return _("Sent: “%(name)s” has no answer yet. Look for it in the messages below.") % {"name": name}
+            return _("Sent: “%(name)s” has no answer yet. Look for the answer in the messages below.") % {"name": name}
         if answer is None:
             return _("“%(name)s” is done.") % {"name": name}
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}

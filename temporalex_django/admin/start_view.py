@@ -52,7 +52,7 @@ class StartForm(PayloadForm):
         field.widget.attrs["class"] = "vTextField"
         if workflow.unique is not None:
             field.label = workflow.unique.key
-            field.help_text = _("The value that identifies its runs. A value that is already taken is refused.")
+            field.help_text = _("The value that identifies the run. A value that is already in use is refused.")
         else:
             field.help_text = _("If you leave it empty, an id is generated.")
 

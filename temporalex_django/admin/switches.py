@@ -34,7 +34,7 @@ class SwitchForm(forms.Form):
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
-        help_text=_("Shown to people whose runs wait, and in the audit."),
+        help_text=_("Shown to people whose runs are waiting, and in the audit."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
@@ -53,7 +53,7 @@ class SwitchForm(forms.Form):
 
 
 def can_switch(user: Person) -> bool:
-    """Return True if the user may switch things off and on."""
+    """Return True if the user may switch queues, activities and workflow classes off and on."""
     return policy().allows(user, Operation(action=SwitchOff.name, permission=f"{APP}.{SwitchOff.permission}"))
 
 
@@ -91,7 +91,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
         """Switch something off: workers start no more of it."""
-        return self._operate(request, SwitchOff, _("Switched off. Workers start no more of this work within a second."))
+        return self._operate(request, SwitchOff, _("Switched off. Workers stop taking this work within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
         """Switch something on: work that waited continues."""

@@ -94,12 +94,13 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Drain the worker: it starts nothing new."""
-        done = _("Within a moment, the worker starts nothing new. It finishes what it is running.")
+        done = _("The worker stops taking new work within a few seconds. It finishes what it is running.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Undrain the worker: it starts work again."""
-        return self._operate(request, object_id, UndrainWorker, _("Within a moment, the worker starts new work again."))
+        done = _("The worker takes new work again within a few seconds.")
+        return self._operate(request, object_id, UndrainWorker, done)
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
@@ -141,13 +142,13 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TimeoutError as exc:
-                messages.warning(request, _("%(why)s: run it again.") % {"why": exc})
+                messages.warning(request, _("%(why)s. Run the due work again.") % {"why": exc})
             except TemporalexError as exc:
                 messages.error(request, exc.message)
             else:
                 messages.success(
                     request,
-                    ngettext("%(n)d turn: nothing is due now.", "%(n)d turns: nothing is due now.", turns)
+                    ngettext("Ran %(n)d turn. Nothing is due now.", "Ran %(n)d turns. Nothing is due now.", turns)
                     % {"n": turns},
                 )
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_worker_changelist"))

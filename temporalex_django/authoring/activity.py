@@ -150,13 +150,13 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """The access to its run for an activity that is a part of a process, such as a step of a graph."""
+    """The run of an activity that is part of a process, such as a step of a graph, as the activity can read it."""
 
     def workflow(self, version: int) -> Any:
         """Return the class of the run. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
-        """Return the process as it was when the activity was scheduled; it is read now."""
+        """Read the process of the run, and return it as it was when the activity was scheduled."""
 
 
 class Activity(Generic[P, R]):

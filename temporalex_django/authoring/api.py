@@ -457,9 +457,9 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
-    """Return the id of a child, or None to derive one from this run.
+    """Return the id for a child, or None if it is to be derived from this run.
 
-    A class whose scope is ``none`` gets a suffix after the value.
+    If the scope of the class is ``none``, a suffix after the value makes the id unique.
     """
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")

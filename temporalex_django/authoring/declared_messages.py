@@ -59,9 +59,10 @@ def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], Declare
 def warn_lossy(
     cls: type[Workflow], kind: MessageKind, name: str, payload: Any, plain_payload: Any, *, aloud: bool = True
 ) -> None:
-    """Warn, once, of the parts of a message that its reader gets as another type.
+    """Warn, once for each message of a class, if its reader gets a part of the payload as another type.
 
-    ``plain_payload`` is ``payload`` as plain data. Without a declaration in the code no warning is possible.
+    ``plain_payload`` is ``payload`` as plain data. With ``aloud`` the warning is a ``PayloadWarning`` besides a line in
+    the log. A message that the class does not declare causes no warning, because the type that it takes is not known.
     """
     if is_unchanged(plain_payload, payload):
         return
@@ -211,9 +212,9 @@ class _PhaseReader:
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Return ``list[int]`` or ``int | None`` from its parts.
+    """Return the annotation that ``join`` makes of two parts, such as ``list[int]`` or ``int | None``.
 
-    Returns ``_MISSING`` if the parts make no annotation.
+    Returns ``_MISSING`` if the parts do not form an annotation.
     """
     if (
         left is _MISSING
@@ -241,7 +242,7 @@ def _parameter_annotation(fn: Any, index: int) -> Any:
 
 
 def _closure_variables(fn: FunctionType) -> dict[str, Any]:
-    """Return the variables that a function closes over, as far as they are assigned."""
+    """Return the variables that a function closes over, by name, without those that have no value yet."""
     variables = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:

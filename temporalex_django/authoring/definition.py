@@ -241,7 +241,7 @@ def _text_problems(label: str, value: str) -> Iterator[str]:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """Return how many edits make ``b`` of ``a`` (optimal string alignment).
+    """Return the least number of edits that turn ``a`` into ``b`` (optimal string alignment).
 
     An edit inserts, drops or replaces a character, or swaps two neighbours.
     """

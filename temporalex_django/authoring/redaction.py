@@ -77,7 +77,11 @@ class Redactor:
         return self.redact_answer(payload, message_name=message_name)
 
     def redact_answer(self, answer: Any, *, message_name: str = "") -> Any:
-        """Return an answer that the user asked for and may see in any case, without redacted fields."""
+        """Return the answer to a query or an update with its redacted fields hidden.
+
+        The user asked for the answer and may see it without the permission to view payloads. ``message_name`` is the
+        name of the query or the update, with which a redacted path may begin.
+        """
         paths = [tuple(path.split(".")) for path in self.redacted_paths or ()]
         redacted_answer = redact(answer, paths, (message_name,)) if paths else answer
         return redacted_answer if self.mask is None else self.mask(redacted_answer)
@@ -185,9 +189,10 @@ UNREDACTED = Redactor()
 
 
 def redact(value: Any, paths: Sequence[tuple[str, ...]], location: tuple[str, ...] = ()) -> Any:
-    """Return ``value`` without the fields to which one of ``paths`` leads.
+    """Return ``value`` with a placeholder in each field that one of ``paths`` names.
 
-    A path matches the end of the way to a field. Lists do not count as a part of the way.
+    A path names a field if the keys that lead to the field end with it. ``location`` has the keys that lead to
+    ``value``. Positions in lists do not count as keys.
     """
     if any(location[-len(path) :] == path for path in paths):
         return REDACTED

@@ -57,9 +57,9 @@ class VersionedWorkflow(Startable):
 
     @classmethod
     def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:
-        """Override it to choose the version of a start by its options.
+        """Return the version to start, or None for ``current``.
 
-        Return None to start ``current``.
+        Override it to choose a version by the options of the start.
         """
         del versions, options
         return None

@@ -32,10 +32,10 @@ class Budget:
         self.dispatch_count += 1
 
     def is_spent_before(self, index: int) -> bool:
-        """Return True if message ``index`` of those that arrive is left for the next activation.
+        """Return True if the activation ends before the arriving message ``index``, which the next one then takes.
 
-        The first message is never left, unless the activation has had another effect. So each activation makes
-        progress.
+        An activation always takes the first message, unless it has already had another effect. So each activation
+        makes progress.
         """
         return (
             self._is_budget_spent is not None and (index > 0 or self._journal.is_recording) and self._is_budget_spent()

@@ -78,9 +78,10 @@ class Conditions:
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Return the unit whose condition holds, or None.
+        """Return the first unit whose condition holds, or None.
 
-        Returns None while there is nothing to record. A refused update must not advance a run, not even by its time.
+        Also returns None if the activation has recorded nothing so far, because it may only have refused an update. A
+        refused update must not advance a run, and neither must the time that has passed until it arrived.
         """
         if not self._open_conditions or not self._journal.is_recording:
             return None

@@ -90,9 +90,9 @@ def unit_for(name: str) -> Unit:
 
 @contextmanager
 def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
-    """Run workflow code inside as part of the run of ``runtime``.
+    """Make the code of the block workflow code of the run of ``runtime``.
 
-    Async generators that it starts belong to its units.
+    An async generator that starts inside belongs to the unit that started it.
     """
     adopt, hooks = runtime.scheduler.adopt_generator, sys.get_asyncgen_hooks()
     outer, _thread_state.runtime = _thread_state.runtime, runtime

@@ -430,7 +430,10 @@ class Executor:
 
     @property
     def wait_infos(self) -> list[WaitInfo]:
-        """Waits of the units as data for programs. Activities are left out, because they have rows of their own."""
+        """Descriptions, for programs, of what the units wait for.
+
+        Activities are left out, because they have rows of their own.
+        """
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         wait_infos = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.wait_infos)
         return list(islice(wait_infos, _MAX_WAITS_LISTED))

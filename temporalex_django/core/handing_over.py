@@ -102,11 +102,11 @@ _warned: set[str] = set()
 def warn_lossy_value(
     value: Any, encoded: Any, annotation: Callable[[], Any], *, reader: str, emit_warning: bool = True
 ) -> None:
-    """Warn, once for each reader, that it gets something else than was sent because its code lacks an annotation.
+    """Warn, once for each reader, that it gets other values than were sent because its code lacks an annotation.
 
     The warning goes to the log. With ``emit_warning``, and outside workflow code, it is also a ``PayloadWarning``.
-    ``encoded`` is ``value`` as plain data. ``annotation()`` returns the type to which the reader decodes it (Any for
-    none).
+    ``encoded`` is ``value`` as plain data. ``annotation()`` returns the type to which the reader decodes it, or Any if
+    there is no annotation.
     """
     if reader in _warned or is_unchanged(encoded, value):
         return

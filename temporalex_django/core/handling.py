@@ -59,8 +59,8 @@ class HandlerRunner:
     def admit(self, phase: Phase, handler: Handler, update: Update) -> bool:
         """Judge an update and return True if it is accepted. A rejected update leaves no trace.
 
-        The arguments of an accepted update are decoded from then on. A validator that fails by a fault of its code has
-        not judged the update: its error is no answer to the sender.
+        Acceptance replaces the update's arguments by values of the handler's type. If the validator fails by a fault
+        of its code, the update is not judged: the error is reported, but is no answer to the sender.
         """
         if not update.accepted and (refusal := self._permission_error(handler, update)) is not None:
             self._journal.reject_update(update.message_id, refusal)
@@ -131,7 +131,7 @@ class HandlerRunner:
         )
 
     def _plain_reason(self, reason: Any) -> Any:
-        """Return the reason of a validator as plain data, or as text if it is none."""
+        """Return the reason that a validator gave as plain data, or its ``repr`` if it is not a payload."""
         try:
             return self._run_context.to_plain(reason, "the reason of a validator")
         except PayloadError:

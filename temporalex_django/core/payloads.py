@@ -313,7 +313,7 @@ def shorten_path(path: str) -> str:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """Return the parts of a value, each with its step in a path."""
+    """Return the parts of a value, each with the text that leads to it in a path, such as ``.name`` or ``[0]``."""
     if isinstance(value, Mapping):
         return [(f".{key}", part) for key, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):

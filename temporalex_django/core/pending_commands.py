@@ -88,7 +88,7 @@ class PendingCommands:
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any, reader: Reader | None = None) -> IVar:
         """Emit ``ScheduleActivity`` and return its IVar, which holds the decoded result or raises ``ActivityFailure``.
 
-        ``reader`` reads the input as the function of the activity does.
+        ``reader`` decodes the input as the activity would, so that a replay can compare inputs.
         """
         name = attributes["activity"]
 

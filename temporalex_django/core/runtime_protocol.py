@@ -53,7 +53,7 @@ class WorkflowRuntime(Protocol):
 
     @property
     def approvals(self) -> Approvals:
-        """The approvals of plain code."""
+        """The approvals that the run asks for with ``api.approval``."""
 
     @property
     def rng(self) -> random.Random:

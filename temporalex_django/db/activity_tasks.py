@@ -136,7 +136,7 @@ class TaskStatements(ABC):
         """Claim due activities that no worker has, queue after queue, oldest due first.
 
         If more wait than are claimed, some of them are the newest (``NewestAndOldest``). Activities in partitions are
-        not claimed here. With ``suspects`` only activities that a worker died of are claimed.
+        not claimed here. With ``suspects`` only activities that may have ended a worker are claimed.
         """
         with self.join_transaction():
             with self.sql.pipeline():
@@ -148,9 +148,9 @@ class TaskStatements(ABC):
     def submit_task_claim(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Do ``claim_tasks`` in two halves, as ``Dialect.submit``; call the second one after ``pipeline()``.
+        """Send the statements of ``claim_tasks`` and return a function that completes it; call it after ``pipeline()``.
 
-        Inside a transaction. The first queue is asked at once, and the others for the capacity that it leaves.
+        Inside a transaction only. The first queue is asked at once, and the others for the capacity that it leaves.
         """
         condition, excluded = self.availability_filter()
         if not atomic:
@@ -385,11 +385,17 @@ class TaskStatements(ABC):
         self.sql.write(_STARTED.columns, _STARTED_UPDATE, rows, key="id")
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Release attempts that were claimed and never started, for others and uncounted. One statement."""
+        """Give up claims of activities that were never started, so that other workers may claim them.
+
+        Each key is id, attempt and owner of a claim. The attempt does not count. This is one statement.
+        """
         self.sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """Do ``release_tasks``, and return queue and activity of those that the worker still owned."""
+        """Give up claims of activities that were never started, as ``release_tasks`` does.
+
+        Returns the queue and the name of each activity whose claim (id, attempt and owner) was still valid.
+        """
         rows = self.sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
 
@@ -423,7 +429,7 @@ class TaskStatements(ABC):
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results that no chain gets: those of background tasks, and attempts to retry."""
+        """Store the results of background tasks and of attempts that will be retried, which go to no chain."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:

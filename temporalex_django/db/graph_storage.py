@@ -53,9 +53,9 @@ class TableStorage:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
-        """Return the instance of the newest chain with that id. Locks nothing.
+        """Return the instance of the newest graph chain with that id, without locking it.
 
-        Raises ``UnknownWorkflow`` if its class is gone, and ``WorkflowNotFound`` if there is none.
+        Raises ``WorkflowNotFound`` if no graph has the id, and ``UnknownWorkflow`` if the class of the run is gone.
         """
         storage = self._storage
         conditions = {"id": id, "workflow": workflow, "version": version}

@@ -49,10 +49,10 @@ class InboxStatements(ABC):
     def submit_inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> Callable[[Collection[UUID]], dict[UUID, Inbox]]:
-        """Do ``inbox`` in two halves, as ``Dialect.submit``.
+        """Send the query of ``inbox`` and return a function that waits for its messages, as ``Dialect.submit`` does.
 
-        The second half takes the chains that count. Nothing of the others is decoded, so a payload there that cannot be
-        read does no harm.
+        The function takes the chains whose messages the caller still wants. Messages of other chains are not decoded,
+        so an unreadable payload among them does no harm.
         """
         inboxes = {chain: Inbox() for chain in chains}
         if not chains:

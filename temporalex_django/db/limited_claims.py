@@ -71,8 +71,8 @@ class LimitedClaims:
     ) -> LimitedClaim:
         """Claim the activities that may start now.
 
-        With ``unpartitioned`` also activities outside of partitions. ``off`` has the activities that are switched off.
-        With ``suspects`` only activities that a worker died of. Nothing is locked if nothing waits.
+        With ``unpartitioned`` it also claims activities outside of partitions, and with ``suspects`` only those that
+        may have ended a worker. ``off`` has the activities that are switched off. Nothing is locked if nothing waits.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)

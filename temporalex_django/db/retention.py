@@ -215,7 +215,7 @@ def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
 
 
 def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
-    """Delete a run, and with the last run of a chain that chain, too."""
+    """Delete a run, and also the chain ``last_of`` if this is the last run that the chain has."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     delete_human_tasks(run, alias=storage.alias)

@@ -107,7 +107,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
     ) -> ClaimedRuns:
-        """Claim due runs and runs with fresh messages, and lock them.
+        """Claim due runs and runs with unread messages, and lock them.
 
         The runs of ``first`` come first, if no other process has them locked. With ``chains`` exactly these are
         claimed, under the same condition. A run whose code ended a process is claimed by name only in workers.
@@ -121,13 +121,13 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """Do ``claim`` in two halves, as ``Dialect.submit``. Call the second one after ``pipeline()``.
+        """Send the statements of ``claim`` and return a function that completes it; call that after ``pipeline()``.
 
         ``due`` limits the runs of a queue that are claimed for their due time alone.
 
-        The first queue is asked at once, and the others for the capacity that it leaves. The second half takes those of
-        ``first`` that count; the others are locked and not returned. The inboxes of all of ``first`` are read after
-        their locks.
+        The first queue is asked at once, and the others for the capacity that it leaves. The function takes the chains
+        of ``first`` that the caller still wants; the others are locked, but not returned. The inboxes of all chains of
+        ``first`` are read after their locks.
         """
         order = self.queue_order(queues, "runs")
         if not order:
@@ -243,9 +243,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def _lock_fresh_chains(
         self, queue: str, scan: _QueueScan, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
     ) -> tuple[list[RunState], bool]:
-        """Lock the chains of ``rows``, which have fresh messages, except those in ``claimed``.
+        """Lock the chains of ``rows``, which have unread messages, except those in ``claimed``.
 
-        Returns their states, and True if it had to wait.
+        Chains that another transaction has locked are skipped. Returns the states of the locked ones, and True if it
+        had to ask the database again, so that a time that was read before is too old.
         """
         chain_ids = [row[0] for row in rows]
         # The scan reached the end of the index: continue at its beginning.
@@ -263,9 +264,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return [locked[c] for c in free_ids if c in locked], True
 
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
-        """Submit a query for distinct chains with fresh messages, by a loose scan of the index.
+        """Submit a query for the chains that have unread messages, each once.
 
-        It needs one probe for each chain, however many messages the chain has.
+        It probes the index once for each chain, however many messages the chain has.
         """
         after = "" if cursor is None else " and chain_id > %s"
         return self.sql.submit(
@@ -297,8 +298,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
         """Wait for a chain, then for the rows that its atomic activities lock, ``timeout`` seconds each.
 
-        The limit holds until the transaction ends. A lock of its own announces the wait to callers that have such a row
-        and wait for the chain themselves: see ``lock_chain``.
+        The limit holds until the transaction ends. An advisory lock announces the wait, so that a caller who holds such
+        a row and waits for the chain gives way (see ``lock_chain``).
         """
         self.sql.announce_wait(_lock_number(chain))
         self.lock_chain(chain, wait=timeout)
@@ -472,8 +473,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Return the seconds until a run or an activity of these queues is due.
 
-        0.0 means now, also for fresh messages. None means that nothing will be due. ``activity_queues`` are the queues
-        of the activities, if they are not the same.
+        0.0 means now, also if there are unread messages. None means that nothing will be due. ``activity_queues`` are
+        the queues of the activities, if they differ from ``queues``.
         """
         now, parameters = self.sql.now_expression(self.clock)
         deferred, excluded = self._deferred_filter("id")

@@ -46,7 +46,7 @@ _MESSAGE_KINDS = ("signal", "update", REQUEST)
 
 
 class ActivationStep:
-    """Builds the ``RunWrite`` of one run."""
+    """One activation of a run in a turn: it takes the inbox and collects in a ``RunWrite`` what the turn stores."""
 
     def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
@@ -539,7 +539,7 @@ class ActivationStep:
             changes["started_at"] = self.now
 
     def _has_row_content(self, row: CurrentRow | None, name: _RowField) -> bool:
-        """Return True if the row may have something there; that of a new run has nothing, and needs no write."""
+        """Return True if the column may hold something in the row of the run; in that of a new run it is empty."""
         return _is_nonempty(row[name]) if row is not None else self.run.activations != 1
 
     def _has_changed(self, previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField) -> bool:

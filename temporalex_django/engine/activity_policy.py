@@ -35,9 +35,9 @@ def activity_context(
     send_heartbeat: Callable[[Any], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ActivityContext:
-    """Return the context of an attempt.
+    """Return the context in which an attempt of the activity runs.
 
-    Without ``send_heartbeat`` its heartbeats are dropped, for one that is over before they could be sent.
+    Leave out ``send_heartbeat`` for an attempt that ends before a heartbeat could be sent: its heartbeats are dropped.
     """
     return ActivityContext(
         attempt=task.attempt,

@@ -30,7 +30,10 @@ _SLOW = 1.0
 
 
 class AtomicPhase:
-    """Phase 2 of an engine; ``perform(task)`` runs an atomic activity and returns its result."""
+    """The second phase of an engine's turn, which runs the due atomic activities of one run at a time.
+
+    ``perform(task)`` runs an atomic activity and returns its result.
+    """
 
     def __init__(self, engine: WorkflowEngine, perform: Callable[[TaskState], TaskResult]) -> None:
         self._engine = engine

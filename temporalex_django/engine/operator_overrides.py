@@ -77,7 +77,10 @@ def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender
 
 
 def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, datetime]:
-    """Return when the running timers are due, by number, from kinds and attributes of events in order."""
+    """Return the due times of the timers that still run, by the number of their command.
+
+    ``events`` are the kinds and attributes of a run's events, in the order of its history.
+    """
     due_times: dict[int, datetime] = {}
     for kind, attributes in events:
         if kind == "TimerStarted":

@@ -91,7 +91,7 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
     """
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None
-        state = "was accepted but is not done yet" if accepted else "has not been processed yet"
+        state = "was accepted but has not finished yet" if accepted else "has not been processed yet"
         raise errors.UpdateTimeout(
             f"{label} {state}; ask again with the same id", update_id=update_id, accepted=accepted
         )

@@ -242,7 +242,7 @@ class _ReplayTimeout(Exception):
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return how many activations of a prefix the code goes through, and the last error.
+    """Return the number of activations of a prefix that the code can replay, and the last error.
 
     Events behind the prefix are left out, since they may include marks of patches.
     """

@@ -16,7 +16,7 @@ class TurnReport:
 
     ``run_count`` is the number of runs that it processed, and ``atomic_chains`` names those that are due for phase 2.
     ``claimed_chains`` are the chains that it claimed, and ``unstarted_count`` the number of them for which time ran
-    out. ``suspect_chains`` were due too, but are to be claimed one by one, since their code ended a process.
+    out. ``suspect_chains`` were due, too, but must be claimed one by one, because their code ended a process.
     ``claimed_tasks`` returns, after the commit, the activities that were stored as claimed. ``unexpected_errors`` holds
     those errors of ``block_errors`` that escaped ``run`` and that nobody raised on purpose (see decision 48).
     """

@@ -40,7 +40,10 @@ class NewestAndOldest:
         self._credit: defaultdict[str, int] = defaultdict(int)
 
     def newest_count(self, limit: int, lane: str = "") -> int:
-        """Return how many of the next ``limit`` claimed rows are to be the newest; each lane is counted by itself."""
+        """Return how many of the next ``limit`` rows to claim should be the newest ones.
+
+        Claims with different ``lane`` are counted separately.
+        """
         if not self._has_backlog:
             return 0
         # The remainder is carried over, so that many claims of one or two rows add up to a quarter, too.

@@ -40,7 +40,7 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
 
 
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
-    """Return the message to the parent of a chain that closed, if it has one."""
+    """Return the message that tells the parent of a chain its end, or an empty list if the chain has no parent."""
     if record.parent_chain is None or record.parent_seq is None:
         return []
     kind, attributes = child_result(status, closing)

@@ -367,11 +367,11 @@ class RunStorage(Protocol):
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
     ) -> ClaimedRuns:
-        """Lock about ``limit`` runs of these queues that are due or have fresh messages; ``first`` ones due or not.
+        """Lock about ``limit`` runs of these queues that are due or have unread messages.
 
-        It skips locked and deferred ones. With ``chains`` it locks exactly these, whatever their queue, due or not. A
-        run with ``crashes`` is to be claimed alone, by its name, and by workers only: other callers that name it get
-        nothing.
+        The runs of ``first`` need not be due. Locked and deferred runs are skipped. With ``chains`` it locks exactly
+        these, whatever their queue, due or not. A run with ``crashes`` is claimed only by a worker that names it alone
+        in ``chains``; other callers that name it get nothing.
         """
 
     def inbox(
@@ -379,8 +379,8 @@ class RunStorage(Protocol):
     ) -> dict[UUID, Inbox]:
         """Return the unsettled messages of locked runs in order.
 
-        For runs in ``waiting``, which are only to be parked, fresh ones do. Of a long inbox it returns as much as a
-        turn should read: about ``page`` of the oldest signals and updates, and all other messages.
+        For runs in ``waiting`` the unread ones are enough, because their messages are only parked. Of a long inbox it
+        returns as much as a turn should read: about ``page`` of the oldest signals and updates, and all other messages.
         """
 
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]: ...
@@ -440,12 +440,15 @@ class RunStorage(Protocol):
         """Return the statuses of messages of a chain by id: "unread", or that of the outcome; skip unknown ids."""
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy those of these messages that are failed messages to a locked chain that never had them."""
+        """Copy the failed messages among ``ids`` from one chain to another.
+
+        The target chain must be locked and must never have had them.
+        """
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Store messages that the history of the run has in a locked chain that never had them, with their outcomes.
+        """Store messages from the history of a run, with their outcomes, in a locked chain that never had them.
 
-        A message that is sent again is then not taken twice. No turn reads these rows.
+        So a message that is sent again does not count twice. No turn reads these rows.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> None:
@@ -550,19 +553,24 @@ class TaskStorage(Protocol):
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False
     ) -> list[TaskState]:
-        """Claim due, unowned external activities, oldest due first; this counts the attempt, which has not started yet.
+        """Claim external activities that are due and have no owner, the longest due first.
 
-        ``atomic`` claims atomic ones as well (environments run them like any other).
+        The claim counts the attempt, although nothing has started yet. With ``atomic`` it also claims atomic
+        activities, which test environments run like any other.
         """
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store the ends of attempts, final ones as messages of their chains; return the ids that were still valid."""
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
-        """Do what ``finish_tasks`` does inside a transaction, but return the messages for chains unsent."""
+        """Store the ends of attempts as ``finish_tasks`` does, but send nothing to the chains.
+
+        Call it inside a transaction. Returns the ids that were still valid, and the messages for the chains, which
+        ``deliver`` sends.
+        """
 
     def deliver(self, activities: Sequence[FinishedActivity]) -> None:
-        """Store the messages for these activities that ``finish_undelivered`` left out."""
+        """Send the messages that ``finish_undelivered`` returned to their chains."""
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
         """Return activities that have exceeded one of their timeouts (``expires_at``)."""
@@ -577,9 +585,10 @@ class TaskStorage(Protocol):
         """Return the activities of a run that have no result yet, as they are, in order of ``seq``. A plain read."""
 
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
-        """Return the activity of that command, owned or not, or None when it is over. Nothing is claimed or locked.
+        """Return the activity that command ``seq`` of the run scheduled, or None if it has ended.
 
-        ``attempt`` of an atomic one without an owner counts the one to come, as in ``atomic_tasks``.
+        It may have an owner. Nothing is claimed or locked. For an atomic activity without an owner, ``attempt`` already
+        counts the next attempt, as in ``atomic_tasks``.
         """
 
     def tasks_of_run(self, run_id: UUID) -> list[TaskState]:

@@ -26,7 +26,7 @@ class EagerClaim:
     is_refused: Callable[[NewTask], bool] | None = None
 
     def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """Return the activities to claim, and consume their capacity; atomic ones belong to the turn."""
+        """Return the activities to claim, and consume their capacity. Atomic ones are left to the turn."""
         candidates = [task for task in tasks if not task.atomic and task.activity in activity.registry]
         if self.is_refused is not None:
             candidates = [task for task in candidates if not self.is_refused(task)]

@@ -417,9 +417,9 @@ class WorkflowEngine(Executors):
         return inbox
 
     def _page_size(self, runs: Sequence[RunState]) -> int | None:
-        """Return how many messages of a run to read, or None for any number.
+        """Return the number of messages to read for each run, or None if there is no limit.
 
-        Where handlers are slow, a turn should not read many times what it can process.
+        If handlers are slow, a turn should not read many times more than it can process.
         """
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
         return 2 * max(message_counts) if message_counts else None
@@ -458,10 +458,10 @@ class WorkflowEngine(Executors):
         return True
 
     def defer_for_key(self, chain_id: UUID) -> bool:
-        """Leave a run that needs a key which this process lacks to others for a moment, and return True.
+        """Defer a run that needs a key which this process lacks, so that another worker can take it, and return True.
 
-        Returns False if it was left before and is still there, so nobody took it. It is to be blocked then, and is left
-        alone for longer.
+        Returns False if the run was deferred before and no worker has taken it. Then the caller blocks the run, and it
+        is deferred for longer.
         """
         now = time.monotonic()
         self._deferred_at = {chain: at for chain, at in self._deferred_at.items() if at > now - _DEFER_MEMORY_SECONDS}
@@ -491,9 +491,9 @@ class WorkflowEngine(Executors):
         )
 
     def _with_location(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
-        """Return a nondeterminism error with the file and the line, from another replay of a short history.
+        """Return a nondeterminism error that names the file and the line of the code, if another replay can find them.
 
-        All other errors are returned as they are.
+        Long histories are not replayed again. All other errors are returned as they are.
         """
         record = report.records.get(run.run_id)
         if type(error) is not NondeterminismError or error.place is not None or record is None or run.length > LONG:

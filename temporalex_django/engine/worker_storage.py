@@ -34,8 +34,8 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Return the seconds until a run or an activity of these queues is due. Locks nothing.
 
-        0.0 means now, or that there are fresh messages; None means that nothing is ever due. ``activity_queues`` are
-        the queues of activities where they differ.
+        0.0 means now, or that there are unread messages; None means that nothing will be due. ``activity_queues`` are
+        the queues of the activities, if they differ from ``queues``.
         """
 
     def is_deferred(self, chain: UUID) -> bool:

@@ -39,7 +39,7 @@ class TokenForm(forms.Form):
         super().__init__(*args, **kwargs)
 
     def renew(self) -> None:
-        """Give a bound form a new token, so that the next post counts as another one."""
+        """Give a bound form a new token, so that the next post counts as a new submission and not as a repetition."""
         # Form data may be an immutable QueryDict: copy it.
         self.data = {**{name: self.data[name] for name in self.data}, self.add_prefix("token"): new_token()}
 

@@ -50,9 +50,10 @@ def dump(instance: Instance) -> dict[str, Any]:
 
 
 def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender | None = None) -> dict[str, Any] | None:
-    """Return the data that a new run starts with besides its input; ``started_by`` is the person who starts it.
+    """Return the data that a new run starts with besides its input, or None if there is none.
 
-    Raises ``PayloadError`` for telemetry that is not a mapping, or of a workflow that is not a graph.
+    ``started_by`` is the person who starts the run. ``telemetry`` is the metadata that a graph merges into its Django
+    signals. Raises ``PayloadError`` if it is not a mapping, or if it is given for a workflow that is not a graph.
     """
     is_graph = isinstance(getattr(workflow, "_graph", None), Graph)
     starter = (

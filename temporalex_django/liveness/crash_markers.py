@@ -49,7 +49,7 @@ class MarkedWork(NamedTuple):
     """Work that a marker names, by kind and key.
 
     The kinds are ``chain`` (code of a chain), ``run`` (a query of a run), ``task`` (an activity, by the id of its row)
-    and ``trial`` (that activity is on trial).
+    and ``trial`` (an activity that the quarantine tries alone, also by the id of its row).
     """
 
     kind: Kind
@@ -341,9 +341,10 @@ def clear_marker(path: str) -> None:
 
 
 def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
-    """Return the path of the marker of a process and the number of heartbeats of its watchdog.
+    """Return the path of the crash marker of a process and the number of heartbeats that its watchdog has sent.
 
-    0 means that the process is not watched (yet, or any more).
+    ``domain`` identifies the database of the process (``DjangoStorage.domain``). The number is 0 if the process is not
+    watched (yet, or any more), and the path is empty if it has no marker.
     """
     identity = identity_of(pid)
     with suppress(OSError, struct.error):

@@ -113,7 +113,8 @@ class WorkerRow:
         """Commit to this row the work that is about to run; an empty list clears it.
 
         Recovery reads the announcement if this worker dies and its crash marker cannot be read. Returns False if the
-        row of another worker names the same work: that worker runs it, or died of it and is not declared dead yet.
+        row of another worker names the same work: that worker runs it, or it ended that worker, which is not declared
+        dead yet.
         Returns False, too, if this worker was declared dead itself.
         """
         if not suspects:

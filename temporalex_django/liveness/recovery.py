@@ -151,7 +151,7 @@ def judge_abandoned_markers(storage: DjangoStorage) -> int:
 
 
 def report_deaths(storage: DjangoStorage) -> None:
-    """Write what workers of this machine died of, as their markers say.
+    """Record the work that may have ended workers of this machine, as their crash markers name it.
 
     Guardians call this when their worker has just died, since the marker may go with the container. A failure is
     logged: other workers find the death later.
@@ -184,14 +184,14 @@ def release_orphans(storage: DjangoStorage) -> None:
 def _declare_dead(
     storage: DjangoStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
-    """Declare a worker dead.
+    """Declare a worker dead and release its work.
 
-    The process whose DELETE (or UPDATE) matches the row also releases its work in the same transaction, so this happens
-    exactly once.
+    Several processes may try this. The one whose DELETE (or UPDATE) matches the row releases the work in the same
+    transaction, so it happens exactly once.
 
-    ``left`` is what the worker was running when it ended. None means that it has not ended as far as is known. With
-    ``unknown`` nothing can be known about it; then its row gives what it had announced. Without an announcement the row
-    stays as a death without an explanation.
+    ``left`` is what the worker was running when it ended, or None if its process may still live. ``unknown`` is True if
+    its marker cannot be read. Then the work that it announced in its row takes the place of ``left``. If it announced
+    none, the row stays, as a death without an explanation.
     """
     condition, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):

@@ -15,7 +15,7 @@ _YES_ANSWERS = {"y", "yes"}
 def add_yes_argument(parser: CommandParser) -> None:
     """Add the option ``--yes``, which answers the question in advance."""
     parser.add_argument(
-        "--yes", action="store_true", help="Skip the confirmation prompt. Without a terminal there is none."
+        "--yes", action="store_true", help="Skip the confirmation prompt. Without a terminal, there is no prompt."
     )
 
 

@@ -42,7 +42,9 @@ output = RunsMoved
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
-    parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION", help="Present version.")
+    parser.add_argument(
+        "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
+    )
     parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
     parser.add_argument(
         "--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="A renamed step (can be repeated)."

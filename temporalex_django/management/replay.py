@@ -1,6 +1,6 @@
-"""Replay recorded histories with the present code: the check before a deploy.
+"""Replay recorded histories with the current code, as a check before a deploy.
 
-Reads only. Exit status 1 if a history does not match the code.
+Nothing is written. The exit status is 1 if a history does not match the code.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def handle(
 ) -> None:
     """Replay the histories and print the findings.
 
-    From the command line the histories are replayed in processes with another hash seed than this one. Raises
-    ``CommandError`` (exit status 1) if a history does not fit, or cannot be used.
+    On the command line, other processes replay the histories, with a hash seed that differs from the one of this
+    process. Raises ``CommandError`` (exit status 1) if the code does not fit a history, or a history is unusable.
     """
     if sample is not None and sample < 1:
         raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")

@@ -1,6 +1,6 @@
 """List, show, claim, release, delegate and decide human tasks.
 
-`tasks list` prints the earliest due ones first; with --as-user, those that this user may decide now.
+`tasks list` orders the tasks by due date; with --as-user, it prints only those that this user may decide now.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "waits_for",
-                    models.TextField(help_text="What the last worker lacked when it deferred it.", null=True),
+                    models.TextField(help_text="What was missing on the last worker that deferred it.", null=True),
                 ),
                 ("owner", models.BigIntegerField(help_text="Epoch of the worker that claimed it.", null=True)),
                 (
@@ -105,7 +105,9 @@ class Migration(migrations.Migration):
                 ("activations", models.IntegerField(db_default=0)),
                 (
                     "activated_at",
-                    models.DateTimeField(help_text="When the last activation ran: time never goes back.", null=True),
+                    models.DateTimeField(
+                        help_text="When the last activation ran. This time never goes back.", null=True
+                    ),
                 ),
                 (
                     "failed_tries",
@@ -187,7 +189,7 @@ class Migration(migrations.Migration):
                 (
                     "process_identity",
                     models.TextField(
-                        db_default="", help_text="Boot id, process namespace, pid and start time, for people."
+                        db_default="", help_text="Boot id, process namespace, pid and start time, for people to read."
                     ),
                 ),
                 ("queues", models.JSONField(help_text="Queues that it polls for runs and activities.")),
@@ -236,9 +238,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "drained_at",
-                    models.DateTimeField(
-                        help_text="Since when it starts nothing new: it only finishes what it is running.", null=True
-                    ),
+                    models.DateTimeField(help_text="When it was drained: since then it takes no new work.", null=True),
                 ),
                 ("started_at", models.DateTimeField()),
                 ("beat_at", models.DateTimeField()),
@@ -304,7 +304,8 @@ class Migration(migrations.Migration):
                 (
                     "by_code",
                     models.BooleanField(
-                        default=False, help_text="No person started it: code did, which has every permission."
+                        default=False,
+                        help_text="It was not started by a person but by code, which has every permission.",
                     ),
                 ),
                 ("source", models.CharField(max_length=40)),
@@ -325,7 +326,7 @@ class Migration(migrations.Migration):
                 (
                     "held_until",
                     models.DateTimeField(
-                        help_text="Until then a worker replays the code of a run, and no other worker continues the job.",
+                        help_text="Until then, a worker is replaying the code of a run, and no other worker continues the job.",
                         null=True,
                     ),
                 ),
@@ -423,7 +424,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         choices=[("chain", "The chain"), ("run", "The run")],
                         default="",
-                        help_text="Where the decision must come from a different person: in the whole chain, or in this run.",
+                        help_text="Scope in which a different person must decide: the chain, or this run.",
                         max_length=10,
                     ),
                 ),
@@ -443,7 +444,7 @@ class Migration(migrations.Migration):
                 (
                     "delegated",
                     models.JSONField(
-                        default=list, help_text="Its delegations, each with the keys to, by, at and reason."
+                        default=list, help_text="Its delegations, each with the keys “to”, “by”, “at” and “reason”."
                     ),
                 ),
                 ("closed_at", models.DateTimeField(null=True)),
@@ -469,7 +470,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="The person whom they stood in for, by name.",
+                        help_text="Name of the person for whom they stood in.",
                         max_length=200,
                     ),
                 ),
@@ -552,7 +553,10 @@ class Migration(migrations.Migration):
                 ),
                 ("paused", models.JSONField(help_text="Who paused it, when and why: since, reason, by.", null=True)),
                 ("waiting_for", models.JSONField(null=True)),
-                ("waits", models.JSONField(help_text="The same for programs, without activities.", null=True)),
+                (
+                    "waits",
+                    models.JSONField(help_text="What it waits for, without activities, for programs.", null=True),
+                ),
                 ("accepts", models.JSONField(help_text="Messages that the open phase accepts.", null=True)),
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),
@@ -565,7 +569,7 @@ class Migration(migrations.Migration):
                 (
                     "snapshot",
                     models.BinaryField(
-                        help_text="Where a graph continues that was moved from another version.", null=True
+                        help_text="The point at which a graph continues after a move from another version.", null=True
                     ),
                 ),
                 ("published", models.BinaryField(null=True)),
@@ -883,7 +887,7 @@ class Migration(migrations.Migration):
                 (
                     "source",
                     models.CharField(
-                        help_text="The interface: admin, rest, pages, command or code; turn for a signal that was refused.",
+                        help_text="The interface: admin, rest, pages, command or code. If a signal was refused, it is turn.",
                         max_length=40,
                     ),
                 ),
@@ -907,7 +911,8 @@ class Migration(migrations.Migration):
                 (
                     "automatic",
                     models.BooleanField(
-                        default=False, help_text="No person did it: code did, or a program sent an ordinary message."
+                        default=False,
+                        help_text="It was not done by a person but by code, or by a program that sent an ordinary message.",
                     ),
                 ),
                 ("details", models.JSONField(default=dict)),

@@ -65,7 +65,7 @@ class ActivityTask(models.Model):
     tags = models.JSONField(null=True, help_text=_("Tags of the workflow class, for filters."))
     metadata = models.JSONField(null=True)
     priority = models.SmallIntegerField(db_default=0, help_text=_("For a background task: a higher number runs first."))
-    waits_for = models.TextField(null=True, help_text=_("What the last worker lacked when it deferred it."))  # noqa: DJ001 - NULL: it lacked nothing
+    waits_for = models.TextField(null=True, help_text=_("What was missing on the last worker that deferred it."))  # noqa: DJ001 - NULL: it lacked nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that claimed it."))
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
     cause = models.TextField(  # noqa: DJ001 - most never failed

@@ -35,7 +35,7 @@ class OperatorAction(models.Model):
     reason = models.TextField(blank=True)
     source = models.CharField(
         max_length=40,
-        help_text=_("The interface: admin, rest, pages, command or code; turn for a signal that was refused."),
+        help_text=_("The interface: admin, rest, pages, command or code. If a signal was refused, it is turn."),
     )
     address = models.GenericIPAddressField(null=True)
     request_id = models.CharField(
@@ -44,7 +44,8 @@ class OperatorAction(models.Model):
     denied = models.BooleanField(default=False, help_text=_("The user lacked the permission, and nothing was done."))
     forced = models.BooleanField(default=False)
     automatic = models.BooleanField(
-        default=False, help_text=_("No person did it: code did, or a program sent an ordinary message.")
+        default=False,
+        help_text=_("It was not done by a person but by code, or by a program that sent an ordinary message."),
     )
     details = models.JSONField(default=dict)
 

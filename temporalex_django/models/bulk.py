@@ -42,7 +42,7 @@ class BulkJob(models.Model):
     )
     actor_name = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
     by_code = models.BooleanField(
-        default=False, help_text=_("No person started it: code did, which has every permission.")
+        default=False, help_text=_("It was not started by a person but by code, which has every permission.")
     )
     source = models.CharField(max_length=40)
     address = models.GenericIPAddressField(null=True)
@@ -54,7 +54,8 @@ class BulkJob(models.Model):
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     held_until = models.DateTimeField(
-        null=True, help_text=_("Until then a worker replays the code of a run, and no other worker continues the job.")
+        null=True,
+        help_text=_("Until then, a worker is replaying the code of a run, and no other worker continues the job."),
     )
 
     class Meta:

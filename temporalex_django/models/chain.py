@@ -28,7 +28,9 @@ class Chain(models.Model):
     head_token = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
     length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
     activations = models.IntegerField(db_default=0)
-    activated_at = models.DateTimeField(null=True, help_text=_("When the last activation ran: time never goes back."))
+    activated_at = models.DateTimeField(
+        null=True, help_text=_("When the last activation ran. This time never goes back.")
+    )
     failed_tries = models.IntegerField(db_default=0, help_text=_("Failed attempts in a row of the present activation."))
     crashes = models.SmallIntegerField(
         db_default=0, help_text=_("Processes in a row that died while they ran its code.")

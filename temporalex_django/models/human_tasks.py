@@ -72,7 +72,7 @@ class HumanTask(models.Model):
         choices=FourEyesScope.choices,
         blank=True,
         default="",
-        help_text=_("Where the decision must come from a different person: in the whole chain, or in this run."),
+        help_text=_("Scope in which a different person must decide: the chain, or this run."),
     )
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))
     requested_by_name = models.CharField(max_length=200, blank=True, default="")
@@ -88,7 +88,7 @@ class HumanTask(models.Model):
     claimed_by_name = models.CharField(max_length=200, blank=True, default="")
     claimed_until = models.DateTimeField(null=True)
     delegated = models.JSONField(
-        default=list, help_text=_("Its delegations, each with the keys to, by, at and reason.")
+        default=list, help_text=_("Its delegations, each with the keys “to”, “by”, “at” and “reason”.")
     )
 
     closed_at = models.DateTimeField(null=True)
@@ -97,7 +97,7 @@ class HumanTask(models.Model):
     decided_by_key = models.CharField(max_length=200, blank=True, default="")
     decided_by_name = models.CharField(max_length=200, blank=True, default="")
     decided_for = models.CharField(
-        max_length=200, blank=True, default="", help_text=_("The person whom they stood in for, by name.")
+        max_length=200, blank=True, default="", help_text=_("Name of the person for whom they stood in.")
     )
     comment = models.TextField(blank=True, default="")
 

@@ -84,7 +84,7 @@ class Instance(models.Model):
     blocked = models.JSONField(null=True, help_text=_("Why it cannot continue: code, error, since, attempt."))
     paused = models.JSONField(null=True, help_text=_("Who paused it, when and why: since, reason, by."))
     waiting_for = models.JSONField(null=True)
-    waits = models.JSONField(null=True, help_text=_("The same for programs, without activities."))
+    waits = models.JSONField(null=True, help_text=_("What it waits for, without activities, for programs."))
     accepts = models.JSONField(null=True, help_text=_("Messages that the open phase accepts."))
 
     args = models.BinaryField()
@@ -93,7 +93,7 @@ class Instance(models.Model):
         null=True, help_text=_("Signals and a cancel request that the previous run passed to this one.")
     )
     snapshot = models.BinaryField(
-        null=True, help_text=_("Where a graph continues that was moved from another version.")
+        null=True, help_text=_("The point at which a graph continues after a move from another version.")
     )
     published = models.BinaryField(null=True)
     stored = models.JSONField(null=True, help_text=_("Fields of the published state that its class stores for SQL."))

@@ -1,4 +1,4 @@
-"""Messages: the inbox of a chain. Workers find the chain by its fresh messages (see decision 6)."""
+"""Messages: the inbox of a chain. Workers find the chain by its unread messages (see decision 6)."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Worker(models.Model):
-    """A worker process. Its ``epoch`` is the lease of everything that it has claimed.
+    """A worker process. Everything that it has claimed carries its ``epoch``.
 
-    A heartbeat is one UPDATE. A worker that sends no heartbeat, or whose process has ended, is dead (see
-    ``liveness.recovery`` and decision 23).
+    A heartbeat updates the row with one statement. A worker that sends no heartbeat, or whose process has ended, is
+    dead (see ``liveness.recovery`` and decision 23).
     """
 
     id = models.UUIDField(primary_key=True)
@@ -19,7 +19,7 @@ class Worker(models.Model):
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
     process_identity = models.TextField(
-        db_default="", help_text=_("Boot id, process namespace, pid and start time, for people.")
+        db_default="", help_text=_("Boot id, process namespace, pid and start time, for people to read.")
     )
     queues = models.JSONField(help_text=_("Queues that it polls for runs and activities."))
     workflows = models.JSONField(help_text=_("Workflow classes that it has: names with their lists of versions."))
@@ -42,9 +42,7 @@ class Worker(models.Model):
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
-    drained_at = models.DateTimeField(
-        null=True, help_text=_("Since when it starts nothing new: it only finishes what it is running.")
-    )
+    drained_at = models.DateTimeField(null=True, help_text=_("When it was drained: since then it takes no new work."))
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     # Pages go by this column. Recovery does not: it measures silence by the judge's own monotonic clock.

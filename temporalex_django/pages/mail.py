@@ -28,7 +28,7 @@ from temporalex_django.pages.links import make_token
 
 logger = logging.getLogger("temporalex_django.pages")
 
-#: Signals about which a mail can be sent.
+#: Signals about which an email can be sent.
 EVENTS = ("human_task_opened", "human_task_reminded", "human_task_escalated")
 #: Largest number of recipients of one event; everybody else finds the task in their inbox.
 MAX_RECIPIENTS = 50
@@ -61,7 +61,7 @@ class TaskMail:
             signals.ALL[name].disconnect(self.receive, dispatch_uid=("temporalex_mail", id(self)))
 
     def receive(self, *, task: str, **_facts: Any) -> None:
-        """Handle one of the events: send a mail to each recipient who may decide the open task."""
+        """Handle one of the events: send an email to each recipient who may decide the open task."""
         try:
             human_task = find_task(task, None)
         # Signals come after the commit: by then the run may be deleted, or the task decided.
@@ -73,7 +73,9 @@ class TaskMail:
         people = [user for user in self.recipients(human_task) if user.email and _can_decide(human_task, user)]
         if len(people) > MAX_RECIPIENTS:
             logger.warning(
-                "human task %s asks more than %d people: only the first ones get a mail", human_task.pk, MAX_RECIPIENTS
+                "human task %s asks more than %d people: only the first ones get an email",
+                human_task.pk,
+                MAX_RECIPIENTS,
             )
         for user in people[:MAX_RECIPIENTS]:
             self.send(human_task, user)

@@ -42,8 +42,8 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
         return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]
     words = {"count": runs, "replayed": replayed}
     text = ngettext(
-        "This code fits the %(count)d open run; %(replayed)d histories were replayed.",
-        "This code fits the %(count)d open runs; %(replayed)d histories were replayed.",
+        "This code matches the %(count)d open run; %(replayed)d histories were replayed.",
+        "This code matches the %(count)d open runs; %(replayed)d histories were replayed.",
         runs,
     )
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
@@ -104,7 +104,7 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
             "OLD=NEW"
         )
     elif mismatch.kind == "replay":
-        text = _("The history of %(name)s %(run)s does not fit this code: %(why)s")
+        text = _("The history of %(name)s %(run)s does not match this code: %(why)s")
         next_step = _(
             "Guard the change with api.patched, or give the class a new version; see: temporalex replay --open"
         )

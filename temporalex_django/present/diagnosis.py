@@ -278,7 +278,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             }
             next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
         due_count = sum(due_group.count for due_group in project.due_runs)
-        count_text = ngettext("%(count)d run waits for a turn", "%(count)d runs wait for a turn", due_count) % {
+        count_text = ngettext("%(count)d run waits for a worker", "%(count)d runs wait for a worker", due_count) % {
             "count": due_count
         }
         # Without open runs, nobody is harmed yet.
@@ -388,8 +388,7 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
             "since": format_time(group.since, now),
         }
         next_step = _(
-            "Give the role that it asks for to a user who took no part in the run: manage.py temporalex tasks show "
-            "%(task)s"
+            "Give the required role to a user who took no part in the run: manage.py temporalex tasks show %(task)s"
         )
         yield Diagnosis(
             severity="error",
@@ -425,9 +424,9 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             continue
         text = ngettext(
-            "%(count)d run of %(workflow)s is paused safely (%(code)s). Nothing is lost, but it cannot "
+            "%(count)d run of %(workflow)s is blocked (%(code)s). Nothing is lost, but it cannot "
             "continue until you fix the cause.",
-            "%(count)d runs of %(workflow)s are paused safely (%(code)s). Nothing is lost, but they cannot "
+            "%(count)d runs of %(workflow)s are blocked (%(code)s). Nothing is lost, but they cannot "
             "continue until you fix the cause.",
             group.count,
         )
@@ -519,10 +518,14 @@ def _clock_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
         # Due times are written by one clock and compared with another, so both directions do harm.
         if skew > 0:
             text = (
-                _("The clock of %(name)s is %(skew)s ahead of the database's: timers and leases end too early.") % words
+                _("The clock of %(name)s is %(skew)s ahead of the database's: timers fire and leases expire too early.")
+                % words
             )
         else:
-            text = _("The clock of %(name)s is %(skew)s behind the database's: timers and leases end too late.") % words
+            text = (
+                _("The clock of %(name)s is %(skew)s behind the database's: timers fire and leases expire too late.")
+                % words
+            )
         next_step = _("Synchronize the clocks of all machines with NTP.")
         yield Diagnosis(severity="warning", code="clock", text=text, next_step=next_step, evidence=[f"{skew:+.1f} s"])
 
@@ -545,7 +548,7 @@ def _healthy_diagnosis(project: ProjectView) -> Diagnosis:
 _NEXT_STEPS = {
     "nondeterminism": gettext_noop("Fix the code, or: manage.py temporalex reset {run}"),
     "crash": gettext_noop(
-        "Fix the code, then: manage.py temporalex try-again {run} (on one worker, alone); or terminate it"
+        "Fix the code, then: manage.py temporalex try-again {run} (one worker runs it, alone); or terminate it"
     ),
     "key_missing": gettext_noop("Start a worker that has the key"),
     "blocked": gettext_noop(
@@ -554,14 +557,14 @@ _NEXT_STEPS = {
     ),
     "failing": gettext_noop("Fix the cause, then: manage.py temporalex retry {run} SEQ (or complete, or fail)"),
     "several": gettext_noop("See which: manage.py temporalex describe {run}"),
-    "silent": gettext_noop("Check the machine of its worker"),
+    "silent": gettext_noop("Check the machine on which its worker runs"),
     "no_worker": gettext_noop("Start a worker that polls its queue and has its code: manage.py temporalex worker"),
     "late": gettext_noop(
         "Check the load and the log of the workers, or start another one: manage.py temporalex worker"
     ),
     "not_taken_up": gettext_noop("Start a worker that has its class: manage.py temporalex worker"),
     "paused": gettext_noop("manage.py temporalex unpause {run}"),
-    "off": gettext_noop("See what is off: manage.py temporalex switches show"),
+    "off": gettext_noop("See what is switched off: manage.py temporalex switches show"),
     "failed": gettext_noop(
         "See why: manage.py temporalex history {run}; go back to an earlier point: manage.py temporalex reset {run}"
     ),

@@ -12,12 +12,15 @@ from itertools import pairwise
 
 #: Largest number of steps that are drawn. ``Picture.left_out`` counts the others.
 MAX_STEPS = 300
-WIDTH, HEIGHT = 176, 46
+WIDTH, HEIGHT = 208, 46
 _GAP_X, _GAP_Y = 28, 74
 _BEND_WIDTH = 20  # the width that an arrow takes where it passes a layer
 _MARGIN = 12
 #: Position of a label on the first curve of its arrow: past the middle, where the arrows of one step have separated.
+#: If more arrows meet at the end of the curve than begin with it, the label is as far before the middle.
 _LABEL_X, _LABEL_Y = 0.72, 0.62
+#: Largest average width of a letter of a label. The browser chooses the font, so no exact width is known here.
+_LETTER_WIDTH = 7
 _SWEEPS = 4
 _MAX_TITLE_LENGTH = 24
 
@@ -98,6 +101,10 @@ class _Node:
     def width(self) -> float:
         return WIDTH if self.step is not None else _BEND_WIDTH
 
+    @property
+    def center_x(self) -> float:
+        return self.x + self.width / 2
+
 
 def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping[int, str]) -> Picture:
     """Draw steps that are numbered in topological order.
@@ -113,7 +120,7 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
     for index, node in enumerate(nodes):
         rows[node.layer].append(index)
     _order_rows(rows, nodes)
-    width = _position_rows(rows, nodes)
+    width = _make_room_for_labels(visible_arrows, routes, nodes, _position_rows(rows, nodes))
     boxes = [
         Box(
             number=index_of_step,
@@ -195,12 +202,40 @@ def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> flo
     return widest + 2 * _MARGIN
 
 
+def _make_room_for_labels(
+    arrows: Sequence[Arrow], routes: Sequence[Sequence[int]], nodes: Sequence[_Node], width: float
+) -> float:
+    """Return the width of the drawing with its labels, which may be wider than the steps.
+
+    All nodes move to the right if a label would begin outside of the drawing.
+    """
+    middles = [_label_position(route, nodes)[0] for route in routes]
+    halves = [len(arrow.label) * _LETTER_WIDTH / 2 for arrow in arrows]
+    overhang = max((half - middle for middle, half in zip(middles, halves, strict=True)), default=0.0)
+    rightmost = max((middle + half for middle, half in zip(middles, halves, strict=True)), default=0.0)
+    moved = max(0.0, overhang)
+    for node in nodes:
+        node.x += moved
+    return max(width, rightmost) + moved
+
+
+def _label_position(route: Sequence[int], nodes: Sequence[_Node]) -> tuple[float, float]:
+    start, end = nodes[route[0]], nodes[route[1]]
+    is_late = len(start.below) >= len(end.above)
+    part_x, part_y = (_LABEL_X, _LABEL_Y) if is_late else (1 - _LABEL_X, 1 - _LABEL_Y)
+    return (
+        start.center_x + (end.center_x - start.center_x) * part_x,
+        _layer_y(start.layer) + HEIGHT + _GAP_Y * part_y,
+    )
+
+
 def _layer_y(layer: int) -> float:
     return _MARGIN + layer * (HEIGHT + _GAP_Y)
 
 
 def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], states: Mapping[int, str]) -> Line:
-    centers = [nodes[index].x + nodes[index].width / 2 for index in route]
+    centers = [nodes[index].center_x for index in route]
+    label_x, label_y = _label_position(route, nodes)
     y = _layer_y(nodes[route[0]].layer) + HEIGHT
     parts = [f"M{centers[0]:.0f} {y:.0f}"]
     for start_x, end_x, index in zip(centers, centers[1:], route[1:], strict=False):
@@ -215,8 +250,8 @@ def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], state
     return Line(
         path=" ".join(parts),
         label=arrow.label,
-        x=centers[0] + (centers[1] - centers[0]) * _LABEL_X,
-        y=_layer_y(nodes[route[0]].layer) + HEIGHT + _GAP_Y * _LABEL_Y,
+        x=label_x,
+        y=label_y,
         dynamic=arrow.dynamic,
         # An approximation from the states of both ends: the target may have begun through another arrow.
         is_taken=states.get(arrow.source) == "completed" and bool(states.get(arrow.target)),

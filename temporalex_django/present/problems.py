@@ -182,12 +182,14 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
         return sentences[0]
     # It is not retried by itself: its code ended several processes (see decision 22).
     if blocked.code == "crash":
-        sentences.append(_("Once you have fixed the code, try it again: it then runs once, alone, on one worker."))
+        sentences.append(_("Once you have fixed the code, try it again: one worker then runs it, alone."))
     elif blocked.waits_for is None:
         sentences.append(_("Nothing is lost. It continues by itself once the code is fixed."))
     if blocked.tries and blocked.next_try is not None:
         tries_text = ngettext(
-            "Tried %(count)d time, next %(next)s.", "Tried %(count)d times, next %(next)s.", blocked.tries
+            "Tried %(count)d time; next attempt %(next)s.",
+            "Tried %(count)d times; next attempt %(next)s.",
+            blocked.tries,
         )
         sentences.append(tries_text % {"count": blocked.tries, "next": format_at(blocked.next_try, now)})
     if blocked.others:
@@ -206,8 +208,8 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == _SWITCHED_OFF:
         return (
             _(
-                "Paused since %(since)s, when its workflow class was switched off. The class is on again, and the run "
-                "continues soon."
+                "Waiting since %(since)s, when its workflow class was switched off. The class is switched on again, so "
+                "the run continues soon."
             )
             % words
         )

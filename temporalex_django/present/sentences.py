@@ -228,7 +228,7 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
     if wait.until is None:
         return text
     until = format_time(wait.until, now)
-    return f"{text} {_('If nobody decides by %(until)s, it continues by itself.') % {'until': until}}"
+    return f"{text} {_('If nobody decides by %(until)s, the run continues by itself.') % {'until': until}}"
 
 
 def _phase_sentence(wait: WaitView, now: datetime) -> str:

@@ -106,7 +106,7 @@ def is_end_event(event: HistoryEvent) -> bool:
 
 
 def row_key(event: HistoryEvent) -> tuple[str, Any]:
-    """Return the key by which all events of one row are matched within a run."""
+    """Return a key that all events of one row of the timeline share, and no other event of the run has."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
     if event.kind in _START_KINDS or event.kind in _END_STATES:
         return "seq", attributes.get("seq")

@@ -77,7 +77,7 @@ class ActivityView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedView:
-    """The reason for which a run is blocked.
+    """The reason why a run is blocked.
 
     ``place`` is ``file:line`` of the code, ``event`` the number of the history event, and ``recorded`` and ``produced``
     are the commands that differ. ``others`` is the number of other runs that are blocked for the same reason, counted

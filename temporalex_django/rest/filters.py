@@ -175,13 +175,13 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     version = WholeNumberFilter(
         field_name="version", min_value=1, max_value=_MAX_INTEGER, help_text=_("Version of the workflow class.")
     )
-    queue = django_filters.CharFilter(field_name="queue")
+    queue = django_filters.CharFilter(field_name="queue", help_text=_("Name of the queue of the run."))
     id_prefix = PrefixFilter(strip=False, help_text=_("The beginning of the business id."))
     blocked = FlagFilter(help_text=_("Whether the run cannot continue until somebody corrects something."))
     paused = FlagFilter(help_text=_("Whether the run is paused."))
     stuck = FlagFilter(
         help_text=_(
-            "Whether the run is blocked, fails again and again, has a failed message, is due but no "
+            "Whether the run is blocked, keeps failing, has a failed message, is due but no "
             "worker has claimed it, or has an activity whose queue no live worker polls."
         )
     )

@@ -191,7 +191,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     def delegate(self, request: Request, task: str) -> Response:
         """Delegate a task to another person, who may then decide it as well.
 
-        A claim of the task ends.
+        If somebody has claimed the task, their claim ends.
         """
         return self._run_action(
             task, lambda human_task: Delegate(human_task, by=self._actor(), **self._delegate_arguments())

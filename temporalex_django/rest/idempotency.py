@@ -96,7 +96,7 @@ def translate_key_reuse(request: Request) -> Iterator[None]:
 
 
 def _request_bytes(request: Request) -> bytes:
-    """Return everything that the request says, in a form that does not depend on how its JSON is written."""
+    """Return the method, address and body of the request as bytes that do not depend on how its JSON is written."""
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
     except RecursionError:

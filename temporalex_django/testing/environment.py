@@ -235,7 +235,7 @@ class Environment(EnvironmentActivities):
             run, plan, code = self._plan(handle, by, in_trouble=False, **point)
             if plan.record.expires_at is not None and plan.record.expires_at <= self.clock:
                 raise ActionNotPossible(
-                    "the time for all its runs together (execution_timeout) is over: fork it instead"
+                    "the time for all its runs together (execution_timeout) has run out: fork it instead"
                 )
             if run.closed and not self._reopen(
                 handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))

@@ -215,7 +215,10 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        """Return the object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
+        """Return ``subject``, the object that a new run is about, after a check that the run can refer to it.
+
+        Raises ``PayloadError`` if the object is not saved, and ``NotConfigured`` if runs here have no subject.
+        """
 
     def _read_switches(self) -> None:
         """Read which queues, activities and workflows are switched off; in memory none is."""

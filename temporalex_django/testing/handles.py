@@ -108,7 +108,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def blocked(self) -> BaseException | None:
-        """The error for which the run cannot continue, or None."""
+        """The error that keeps the run from continuing, or None."""
         return self.env.errors.get(UUID(self.run_id))
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
@@ -241,7 +241,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """Return the answer of a query from the published state.
 
-        Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``.
+        ``fresh`` has no effect here: an environment leaves no message unread. Raises ``UnknownQuery``, ``QueryFailed``,
+        ``ActionNotPermitted``.
         """
         user = self._require_permitted(by, "query", name)
         del fresh  # no message is ever unread here, so there is nothing to deliver first

@@ -1,7 +1,8 @@
-"""The process in which activities of the lane ``process`` run.
+"""The process that runs activities with ``lane="process"`` for a worker.
 
-It reads lines of JSON from its standard input: a call, then perhaps its cancellation. It writes such lines, too:
-heartbeats, then the result. What an activity prints goes to the standard error. The process ends when its worker does.
+It reads lines of JSON from its standard input: a call, then perhaps its cancellation. It writes lines of JSON to its
+standard output: heartbeats, then the result. The prints of an activity go to the standard error. The process ends when
+its worker does.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Admission:
 
     @property
     def has_waiting(self) -> bool:
-        """True if something due is held back by a limit, or may have come since the last look."""
+        """True if a limit holds back due work, or if the last claim skipped a queue in which work may be due by now."""
         return bool(self._full_queues) or self._skipped_queue
 
     @property
@@ -101,8 +101,8 @@ class Admission:
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
         """Claim activities that are under limits, each queue in a transaction of its own.
 
-        Returns them, and how many were moved to another partition. With ``suspects`` it claims only what a worker died
-        of, even in queues that it has looked at a moment before.
+        Returns them and the number of activities that were moved to another partition. With ``suspects`` it claims only
+        activities that may have ended a worker, even in queues that it has looked at a moment before.
         """
         limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
         is_partitioned = self.switches.has_partitions or self._storage.partitioned

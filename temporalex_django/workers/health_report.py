@@ -27,9 +27,9 @@ def activity_threads() -> int:
 
 
 def handover_threads() -> int:
-    """Return the number of threads that run turns while an atomic activity takes long.
+    """Return the number of threads that may run turns in place of a thread that a long atomic activity occupies.
 
-    ``WORKER_CONNECTIONS`` limits it to what other connections leave.
+    Each of them needs a connection, so there are no more than the other connections leave of ``WORKER_CONNECTIONS``.
     """
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:

@@ -171,7 +171,10 @@ class WorkerLoop:
         )
 
     def _wake(self) -> None:
-        """Wake the loop since an activity has ended. A loop that is awake polls after it has cleared ``wake``."""
+        """Wake the loop, because an activity has ended.
+
+        A loop that is awake already clears ``wake`` and polls after that, so no end is missed.
+        """
         if not self.wake.is_set():
             self.wake.set()
 
@@ -274,7 +277,10 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
-        """Run atomic work for a moment, run after run, and return how many runs were advanced; the rest stays due."""
+        """Run the atomic activities of one run after the other, until a moment has passed.
+
+        Returns the number of runs that were advanced. The others stay due.
+        """
         if self.handover.is_last_helper:
             return 0
         deadline, advanced = time.monotonic() + _ATOMIC_SECONDS, 0
@@ -368,7 +374,8 @@ class WorkerLoop:
     def _turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
         """Run each chain alone, after announcing it on the row of this worker: its code may be what ended a process.
 
-        A run that another worker has announced is left alone for a while: that worker runs it, or died of it.
+        A run that another worker has announced is left alone for a while, because that worker runs it or the run has
+        ended that worker.
         """
         advanced = 0
         self._trying_suspects = True

@@ -131,7 +131,7 @@ def _exit_text(status: int) -> str:
 def _decode_result(message: dict[str, Any]) -> Any:
     """Return the value, or raise an exception with the names of the original class and its bases.
 
-    Its cause has the traceback of the process. Retry policies go by these names.
+    Retry policies compare these names. The cause of the exception has the traceback from the process.
     """
     if "result" in message:
         return message["result"]

@@ -312,7 +312,7 @@ def test_handlers_stay_usable(env: Any, vendored: Any, port: int) -> None:
         return Ok("well")
 
     h = env.start(flow(run))
-    with pytest.raises(errors.UpdateFailed, match="a network connection in workflow code|look-up"):
+    with pytest.raises(errors.UpdateFailed, match="a network connection in workflow code|a lookup of a network name"):
         h.update("fetch")
     h.signal("stop")
     assert h.result() == "well"

@@ -471,7 +471,7 @@ def test_malformed_line_gives_two_and_names_file_and_line(tmp_path: Path) -> Non
     code, report, said = play(tmp_path, file, "--speed", "2000")
 
     assert code == 2, said
-    assert f"{file}:{len(lines) + 1}: quantity 'many'" in said
+    assert f"{file}:{len(lines) + 1}: invalid quantity 'many'" in said
     assert report["completed"] == report["baskets"] == 4
     assert report["skipped"] == [lines[1].partition(",")[0]]
 

@@ -324,7 +324,7 @@ def test_a_run_in_no_trouble_is_reset_only_to_an_activation_that_is_named(env):
         with pytest.raises(errors.ActionNotPossible, match="no activation"):
             h.reset(wrong)
     env.complete(work)
-    with pytest.raises(errors.ActionNotPossible, match="the activation 2 closed it"):
+    with pytest.raises(errors.ActionNotPossible, match="activation 2 closed it"):
         h.reset(2)
     assert len(h.run_ids) == 1
 

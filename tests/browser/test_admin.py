@@ -380,7 +380,8 @@ def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
     operator.looks()
-    assert "is decided: Approve" in operator.reads
+    assert "You decided “" in operator.reads
+    assert "”: Approve." in operator.reads
     drain()
     assert InvoiceDesk.handle(id="invoice::4711").result(timeout=0)["comment"] == "as ordered"
 

@@ -117,12 +117,12 @@ def _uuid(number: int) -> Any:
 def test_no_more_than_so_many_are_counted(admin, monkeypatch):
     for number in range(5):
         Basket.start(id=f"b-{number}")
-    assert "the rest is not counted" not in admin.get(RUNS).content.decode()
+    assert "the others are not counted" not in admin.get(RUNS).content.decode()
     monkeypatch.setattr(instance, "_MAX_COUNT", 3)
 
     text = admin.get(RUNS).content.decode()
 
-    assert "3+ runs: the rest is not counted or shown" in text
+    assert "3+ runs: the others are not counted or shown" in text
     assert admin.get(f"{RUNS}?p=9").url == f"{RUNS}?e=1"  # there is no such page
     monkeypatch.setattr(CappedPaginator, "MAX_COUNT", 3)
     assert CappedPaginator(Instance.objects.order_by("-id"), 2).count == 4

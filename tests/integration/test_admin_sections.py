@@ -207,7 +207,7 @@ def test_a_graph_is_drawn_with_its_state_and_said_in_a_list(
     monkeypatch.undo()
     HistoryEvent.objects.filter(kind="ActivityScheduled").update(attributes=b"no json")
     text = page(admin, run.run_id)
-    assert "does not match the present graph" in text
+    assert "does not match the current graph" in text
     assert text.count("tx-step-none") == 4
     monkeypatch.setattr(picture, "MAX_STEPS", 3)
     assert "1 more step is not drawn" in page(admin, run.run_id)

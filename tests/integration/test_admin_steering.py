@@ -338,7 +338,7 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
     assert boss.get(f"{workers}run-due/").status_code == 405
     assert not sleeper.history()
     done = boss.post(f"{workers}run-due/", {"reason": "demo"}, follow=True).content.decode()
-    assert re.search(r"[1-9]\d* turns?: nothing is due now\.", done)
+    assert re.search(r"Ran [1-9]\d* turns?\. Nothing is due now\.", done)
     assert [event.kind for event in sleeper.history()][-1] == "TimerStarted"  # all that was due, and no more
 
     timer = sleeper.history()[-1].attributes["seq"]
@@ -358,7 +358,7 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
         side_effect=TimeoutError("after 20 s there is still work that is due"),
     ):
         said = boss.post(f"{workers}run-due/", {}, follow=True).content.decode()
-    assert "20 s there is still work that is due: run it again." in said
+    assert "20 s there is still work that is due. Run the due work again." in said
 
 
 def test_odd_addresses_and_methods(admin, run):

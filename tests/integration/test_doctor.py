@@ -183,7 +183,7 @@ BROKEN: dict[str, Broken] = {
         "1 run of test.Basket has been due for 3 s, although a live worker can run it.", lambda: (due(), worker()),
         severity="warning",
     ),
-    "code that no longer fits": Broken("1 run of test.Basket is paused safely (nondeterminism)", blocked),
+    "code that no longer fits": Broken("1 run of test.Basket is blocked (nondeterminism)", blocked),
     "a pause that was forgotten": Broken("1 run of test.Basket is paused.", paused, severity="warning"),
     "an activity without code": Broken("The activity matrix.refused has been waiting for a worker in 1 run since 14:02", untaken),
     "an activity that fails": Broken(

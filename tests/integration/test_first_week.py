@@ -207,7 +207,7 @@ def test_renamed_classes_and_activities_are_found_by_open_runs_and_told_before_a
     New = type("WeekNew", (Workflow,), {**made, "run": runs(charge_now), "aliases": ("WeekOld",)})
     out = io.StringIO()
     call_command("temporalex", "doctor", "--deploy", stdout=out)
-    assert "This code fits" in out.getvalue()
+    assert "This code matches" in out.getvalue()
     assert New.get(1).run_id == handle.run_id and [one.id for one in New.list()] == ["weekold::1"]
     handle.retry_activity(1)
     drain()

@@ -112,7 +112,8 @@ def test_in_the_admin(task: HumanTask) -> None:
     assert changed.status_code == 409
     assert "has changed since you opened it" in text(changed)
     done = browser(bob).post(f"{page}decide/", fill(), follow=True)
-    assert "is decided: Approve" in text(done)
+    assert "You decided “" in text(done)
+    assert "”: Approve." in text(done)
     assert done.redirect_chain[-1][0] == INBOX
     late = text(browser(ann).post(f"{page}decide/", fill(outcome="rejected"), follow=True))
     assert "bob decided" in late
@@ -209,7 +210,7 @@ def test_by_a_link_in_a_mail() -> None:
 
     task, client = HumanTask.objects.get(), Client(enforce_csrf_checks=True)
     shown = client.get(link)
-    assert "You decide as ann." in text(shown)
+    assert "You are deciding as ann." in text(shown)
     assert "no-store" in shown["Cache-Control"]
     assert client.post(link, fill()).status_code == 403  # without the token of the page
     token = client.cookies["csrftoken"].value

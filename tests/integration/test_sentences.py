@@ -196,7 +196,7 @@ def test_a_decision(env):
 
     assert found.text == (
         "Waiting since 00:00 for a decision by managers on “write off”: approved or rejected. "
-        "If nobody decides by Saturday 00:00, it continues by itself."
+        "If nobody decides by Saturday 00:00, the run continues by itself."
     )
     assert found.state == "decision"
     run = Instance.objects.get(pk=handle.run_id)
@@ -362,7 +362,9 @@ def test_blocked_where_code_and_history_part(monkeypatch):
         "ActivityScheduled, "
     )
     assert "integration/test_sentences.py:" in found.text
-    assert "Nothing is lost. It continues by itself once the code is fixed. Tried 1 time, next at " in found.text
+    assert (
+        "Nothing is lost. It continues by itself once the code is fixed. Tried 1 time; next attempt at " in found.text
+    )
 
 
 def test_blocked_by_what_its_code_raises(env):
@@ -384,7 +386,7 @@ def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
     found = said(env, handle)
 
     assert found.text.startswith("Paused safely since 00:00: RecursionError: too deep in ")
-    assert " Tried 9 times, next at 00:13. 2 other runs have the same problem." in found.text
+    assert " Tried 9 times; next attempt at 00:13. 2 other runs have the same problem." in found.text
     assert found.since == EPOCH
     others[0].terminate()
     assert said(env, handle).text.endswith(" 1 other run has the same problem.")
@@ -400,8 +402,8 @@ def test_blocked_because_it_kills_who_runs_it(env):
 
     assert found.text == (
         "Paused safely since 00:02: 3 processes in a row died while running the code of this run; look for a segmentation "
-        "fault, running out of memory or os._exit. Once you have fixed the code, try it again: it then runs once, alone, "
-        "on one worker."
+        "fault, running out of memory or os._exit. Once you have fixed the code, try it again: one worker then runs it, "
+        "alone."
     )
     assert said(env, handle, view=Redactor(may_see_payloads=False)).text == found.text
 

@@ -127,7 +127,10 @@ def test_one_that_was_accepted_before_and_is_not_done_does_not_wait_inside_a_tra
         desk.update("later", "ann", id="u1", timeout=0.1)
     began = time.monotonic()
 
-    with transaction.atomic(), pytest.raises(errors.UpdateTimeout, match="accepted before and is not done") as refused:
+    with (
+        transaction.atomic(),
+        pytest.raises(errors.UpdateTimeout, match="accepted before and has not finished") as refused,
+    ):
         desk.update("later", "ann", id="u1", timeout=30)
 
     assert refused.value.accepted and refused.value.update_id == "u1"

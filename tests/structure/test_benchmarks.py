@@ -93,7 +93,7 @@ def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
         done = run(option, given)
 
         assert done.returncode == 2
-        assert f"{given.rpartition(',')[2]} (there are" in done.stderr
+        assert f"{given.rpartition(',')[2]} (available: " in done.stderr
         assert known in done.stderr
 
 

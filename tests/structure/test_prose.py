@@ -12,7 +12,7 @@ LONG = " ".join(["word"] * (LONGEST + 1))
 @pytest.mark.parametrize(
     ("name", "source", "finding"),
     [
-        ("a.py", '"""What it does."""', "'What' first"),
+        ("a.py", '"""What it does."""', "begins with 'What'"),
         ("a.py", 'def f():\n    """Of a run."""', "a.py:2"),
         ("a.py", '"""Return it."""\n# he waits', "'he'"),
         ("a.py", f'"""Return it.\n\n{LONG}.\n"""', f"{LONGEST + 1} words"),

@@ -33,6 +33,18 @@ def test_arrows_of_a_ladder_do_not_cross() -> None:
     assert (at[0] < at[1]) == (at[3] < at[2]) == (at[4] < at[5])
 
 
+def test_labels_at_the_sides_have_room() -> None:
+    """A label of 17 letters is wider than the arrow that passes a step at the side."""
+    label = "rejected, overdue"
+    links = [(0, 1, "large"), (0, 2, "small"), (1, 2, "approved"), (1, 3, label), (2, 3, "paid")]
+    drawn = draw_picture(list("abcd"), [Arrow(source=s, target=t, label=text) for s, t, text in links], {})
+    for line in drawn.lines:
+        half = len(line.label) * 6.5 / 2  # a wide font
+        assert half <= line.x <= drawn.width - half
+    (alone,) = draw_picture(list("ab"), [Arrow(source=0, target=1, label="x" * 60)], {}).lines
+    assert alone.x > 60 * 6.5 / 2
+
+
 def test_a_large_one_is_cut_and_an_empty_one_drawn() -> None:
     many = MAX_STEPS + 20
     drawn = draw_picture([str(n) for n in range(many)], arrows(*((n, n + 1) for n in range(many - 1))), {})

@@ -150,7 +150,7 @@ def _refuse_caller(rule: Rule) -> None:
 
 
 def _guard_environment() -> None:
-    """Guard ``os.environ[...]``, which is no call: replace the methods behind it by ones that check the caller."""
+    """Guard ``os.environ[...]``, which is not a call: replace the methods behind it by ones that check the caller."""
     environment = type(vars(sys.modules["os"])["environ"])
     for name, expression in (
         ("__getitem__", "os.environ[...]"),

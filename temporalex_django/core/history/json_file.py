@@ -33,7 +33,7 @@ class StoredHistory:
 
 
 def dump(events: Sequence[HistoryEvent]) -> str:
-    """Return the events of one run, from its start, as text. Payloads are contained as they are."""
+    """Return all events of one run as text. Its payloads are neither redacted nor encrypted."""
     start_attributes = events[0].attributes
     rows, check = [], ""
     for event in events:

@@ -71,9 +71,10 @@ class Dialect(Protocol):
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
 
     def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
-        """Do ``select`` in two halves.
+        """Send a query and return a function that waits for its rows and returns them.
 
-        Inside ``pipeline()`` nothing waits until the answer is called.
+        Inside ``pipeline()`` only that function waits, so that several queries can be under way. Elsewhere the query
+        may run at once.
         """
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
@@ -95,7 +96,7 @@ class Dialect(Protocol):
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """Do ``write`` for a body that returns rows, and return them.
+        """Run a statement as ``write`` does, and return the rows that its body returns.
 
         ``columns`` may hold bytes only where there are ``chained_writes``.
         """
@@ -103,7 +104,7 @@ class Dialect(Protocol):
     def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        """Do ``write_returning`` in two halves, as ``submit`` does."""
+        """Send the statement of ``write_returning`` and return a function that waits for its rows; see ``submit``."""
 
     def pipeline(self) -> AbstractContextManager[None]:
         """Let the statements of a block go out without waiting for each other's answers.

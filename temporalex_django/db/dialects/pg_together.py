@@ -58,7 +58,7 @@ class PipelineStatement:
 
     @property
     def _query(self) -> PipelineStatement:
-        """This object, because Django's query log asks a psycopg cursor for it."""
+        """This statement, in place of the ``_query`` of a psycopg cursor, which Django's query log reads."""
         return self
 
     @property
@@ -161,10 +161,10 @@ class StatementPipeline:
                     self.connection.pgconn.flush()
 
     def send_with_next(self, statement: PipelineStatement) -> Callable[[], bool]:
-        """Send a statement at the end of the next exchange outside of a transaction, as one of its own.
+        """Send a statement in a transaction of its own, at the end of the next exchange outside of a transaction.
 
-        It is waited for, but its outcome is ignored. Returns a function that withdraws it, and which returns False if
-        it was sent already.
+        The exchange waits for the statement, but ignores its outcome. Returns a function that withdraws the statement,
+        and that returns False if it was sent already.
         """
         self._trailing.append(statement)
 

@@ -57,7 +57,7 @@ class MemoryMessage:
 
     @property
     def is_id_free(self) -> bool:
-        """True if its id is free: only accepted messages occupy their ids."""
+        """True if another message may use the id of this one, because this one was never accepted."""
         return self.outcome is not None and self.outcome.status in _FREE
 
     @property
@@ -175,7 +175,7 @@ class MemoryTables:
         sender: Sender | None = None,
         redelivered: bool = False,
     ) -> int:
-        """Put a fresh message into the inbox of a chain; return its number, or that of the one that has its id."""
+        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already."""
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             return existing_number
         number, payload = next(self._ids), deep_copy(payload)

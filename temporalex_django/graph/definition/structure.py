@@ -15,7 +15,7 @@ from temporalex_django.graph.steps import Done, StepRef, key_of
 
 
 class Edge(NamedTuple):
-    """One clause: the ``targets`` of ``event`` of ``source``; ``dynamic`` if code chooses among them."""
+    """A transition: the ``targets`` follow ``event`` of ``source``; if ``dynamic``, code chooses among them."""
 
     source: StepRef
     event: str

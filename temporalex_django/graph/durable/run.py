@@ -195,7 +195,11 @@ class GraphRun:
         return [self._waits[i] for i in islice(bits(waiting), _MAX_LISTED) if i in self._waits]
 
     def _remaining_seconds(self, key: str, seconds: float) -> float:
-        """Return the seconds to wait. For a timer that ran when the run was moved here, return the rest of its time."""
+        """Return the seconds that the timer ``key`` has to wait.
+
+        These are ``seconds``, unless the timer already ran when the run was moved to this version. Then they are the
+        seconds that are left of it.
+        """
         due = (self.runtime.run_context.snapshot or {}).get("due", {}).get(key)
         if due is None:
             return seconds

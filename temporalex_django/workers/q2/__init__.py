@@ -1,4 +1,7 @@
-"""django-q2 as the host of workers: ``broker_class = "temporalex_django.workers.q2.Broker"``."""
+"""A broker for django-q2 that lets its cluster run workers beside the project's own tasks.
+
+Set ``"broker_class": "temporalex_django.workers.q2.Broker"`` in ``Q_CLUSTER``.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ _LONGEST_PAUSE = 5.0
 
 
 class WorkerProcesses:
-    """A number of workers, watched in a thread of this process from ``start`` to ``stop``."""
+    """The ``number`` worker processes of a django-q2 cluster.
+
+    From ``start`` to ``stop`` a thread of this process watches them, and starts those again that have ended.
+    """
 
     def __init__(self, number: int) -> None:
         self.workers = [_SupervisedWorker() for _ in range(number)]

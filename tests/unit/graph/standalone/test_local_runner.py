@@ -361,7 +361,7 @@ def test_who_decides_needs_the_role_and_is_noted() -> None:
         handle = line(decision).start("1")
         parked(handle)
         for by in (None, "ann", Somebody("bob", groups=()), Somebody("cy", groups=("deciders",), is_active=False)):
-            with pytest.raises(errors.ActionNotPermitted, match=r"may not decide .* it takes the role 'deciders'"):
+            with pytest.raises(errors.ActionNotPermitted, match=r"may not decide .* this requires the role 'deciders'"):
                 handle.resume("approved", by=by)
         with pytest.raises(errors.ActionNotPermitted, match="membership in 'deciders' cannot be checked"):
             handle.resume("approved", by=Somebody("dan", "shop.decide"))
@@ -737,7 +737,7 @@ def test_an_approval_asks_who_may_and_keeps_no_human_task() -> None:
     with running():
         handle = Flow.start("1")
         parked(handle)
-        with pytest.raises(errors.ActionNotPermitted, match="takes the name 'bob' or the role 'chiefs'"):
+        with pytest.raises(errors.ActionNotPermitted, match="requires the name 'bob' or the role 'chiefs'"):
             handle.resume("approved", data={"n": 1}, by=Somebody("cleo", groups=()))
         with pytest.raises(errors.PayloadError, match="does not fit"):
             handle.resume("approved", data={"n": "one"}, by=ann)

@@ -277,7 +277,7 @@ def main() -> None:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         stack.callback(browser.close)
-        wide = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        wide = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light").new_page()
         narrow = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme="dark")
         take_pictures(Photographer(demo, wide, narrow))
 

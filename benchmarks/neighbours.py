@@ -93,9 +93,9 @@ def chain(runs: int) -> dict[str, Any]:
 def switched(times: int) -> dict[str, Any]:
     """Measure seconds from the commit of a switch until a worker stops taking an activity, and until it resumes."""
     from benchmarks.app.workflows import Drip
-    from temporalex_django.actions.switch_off import SwitchOff
-    from temporalex_django.actions.switch_on import SwitchOn
     from temporalex_django.models import HistoryEvent
+    from temporalex_django.operations.fleet.switch_on import SwitchOn
+    from temporalex_django.operations.fleet.switches import SwitchOff
 
     name = "benchmarks.app.workflows.drop"
     begun = HistoryEvent.objects.filter(kind="ActivityCompleted")

@@ -165,10 +165,10 @@ def _questions() -> Iterator[tuple[str, Any]]:
     from django.contrib.auth import get_user_model
 
     from benchmarks.app.workflows import Parked
-    from temporalex_django.actions.narrowing import apply_filters, current_runs
     from temporalex_django.authoring.searching import parse_conditions
     from temporalex_django.models import Instance
     from temporalex_django.models.states import WorkflowStateQuerySet
+    from temporalex_django.operations.read.run_filters import apply_filters, current_runs
 
     people: WorkflowStateQuerySet[Any] = WorkflowStateQuerySet(get_user_model())
     joined = people.with_workflow_state("phase", "total")
@@ -198,10 +198,10 @@ def _questions() -> Iterator[tuple[str, Any]]:
 def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
     """Yield queries for as many ids of a list as the admin counts: by columns that turns rewrite, by tags, in order."""
     from temporalex_django.access import runs_for
-    from temporalex_django.actions.narrowing import FILTERS
-    from temporalex_django.actions.ordering import limit_to_range, order_runs
     from temporalex_django.authoring.listing import NEWEST_FIRST
     from temporalex_django.models import Instance
+    from temporalex_django.operations.read.run_filters import FILTERS
+    from temporalex_django.operations.read.run_ordering import limit_to_range, order_runs
 
     everybody, his = Instance.objects.all(), runs_for(tenant, alias="default")
     assert his is not None
@@ -225,7 +225,7 @@ def _inboxes() -> Iterator[tuple[str, Any]]:
     from django.contrib.auth.models import Group
     from django.test import override_settings
 
-    from temporalex_django.actions.inbox import inbox
+    from temporalex_django.operations.human_tasks.inbox import inbox
 
     users = get_user_model().objects
     clerk, nobody = (users.get(username=f"customer-{number}") for number in (1002, 1003))

@@ -104,7 +104,7 @@ def places_page() -> str:
 
 
 def commands_page() -> str:
-    from temporalex_django.management import exit_codes  # noqa: PLC0415 - Django is set up by now
+    from temporalex_django.management.cli import exit_codes  # noqa: PLC0415 - Django is set up by now
     from temporalex_django.management.commands.temporalex import Command  # noqa: PLC0415 - as above
 
     lines = [
@@ -321,7 +321,7 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "The reason why a button is disabled or an operation on a run is refused: the text of `ActionNotPossible`, or of a form. Nothing was done. "
             "*Next step*: look at the run again, because another person or the run itself was faster."
         ),
-        ("actions/",),
+        ("operations/",),
     ),
     "faces": (
         "Pages and REST",

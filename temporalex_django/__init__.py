@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow, query
-    from temporalex_django.core.approvals import Decision
+    from temporalex_django.core.people.approvals import Decision
     from temporalex_django.core.results import (
         Async,
         ContinueAsNew,
@@ -51,7 +51,7 @@ _HOME = {
     "event": "temporalex_django.graph.events",
     "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
-    "Decision": "temporalex_django.core.approvals",
+    "Decision": "temporalex_django.core.people.approvals",
     "Escalation": "temporalex_django.authoring.approvals",
     "query": "temporalex_django.authoring.workflow",
     "WorkflowHandle": "temporalex_django.authoring.handle",

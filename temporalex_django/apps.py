@@ -21,9 +21,9 @@ from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, BackgroundHo
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.actions.forgetting import CleanupJob
     from temporalex_django.authoring.backend import BoundBackend
     from temporalex_django.authoring.django_tasks import TaskHost
+    from temporalex_django.operations.fleet.cleanup import CleanupJob
 
 logger = logging.getLogger("temporalex_django")
 
@@ -49,7 +49,7 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.db import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
+        from temporalex_django.db.guards import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
         _register_refusals()
         backend.bind(_get_backend)
@@ -129,22 +129,22 @@ def _run_burst(seconds: float) -> int:
 
 
 def _has_bulk_jobs(alias: str) -> bool:
-    from temporalex_django.actions.bulk_jobs import has_running_jobs  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.bulk.worker import has_running_jobs  # noqa: PLC0415 - it needs the models
 
     return has_running_jobs(alias)
 
 
 def _run_bulk_jobs(alias: str) -> bool:
-    from temporalex_django.actions.bulk_jobs import run_jobs  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.bulk.worker import run_jobs  # noqa: PLC0415 - it needs the models
 
     return run_jobs(alias)
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:
     def cleanup_job() -> CleanupJob:
-        from temporalex_django.actions import forgetting  # noqa: PLC0415 - it needs the models
+        from temporalex_django.operations.fleet import cleanup  # noqa: PLC0415 - it needs the models
 
-        job: CleanupJob = getattr(forgetting, kind)
+        job: CleanupJob = getattr(cleanup, kind)
         return job
 
     return BackgroundHook(

@@ -22,7 +22,7 @@ from django.urls.resolvers import RoutePattern
 from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
-from temporalex_django.authoring.lint import Finding, lint
+from temporalex_django.authoring.lint.checks import Finding, lint
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import WorkflowDefinitionError

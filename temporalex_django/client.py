@@ -12,23 +12,6 @@ from typing import Any, cast
 from asgiref.sync import sync_to_async
 
 from temporalex_django import access
-from temporalex_django.actions import describe as reading
-from temporalex_django.actions import inbox
-from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow, storage
-from temporalex_django.actions.cancel import Cancel
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.fork import Fork
-from temporalex_django.actions.query import Query
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.reset import Reset
-from temporalex_django.actions.resume import Resume
-from temporalex_django.actions.seeing import redact_tasks
-from temporalex_django.actions.signal import SendSignal
-from temporalex_django.actions.signal_with_start import SignalWithStart
-from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import RunTarget, find_by_version, find_chain, find_run, list_runs
-from temporalex_django.actions.terminate import Terminate
-from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring.authorization import Person, check_person, split_decider
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
@@ -39,6 +22,23 @@ from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.authoring.workflow import Workflow, decode_result
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.graph.steps import StepRef
+from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow, storage
+from temporalex_django.operations.human_tasks import inbox
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.read import describe as reading
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.run_lookup import RunTarget, find_by_version, find_chain, find_run, list_runs
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.fork import Fork
+from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.reset import Reset
+from temporalex_django.operations.runs.resume import Resume
+from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.signal_with_start import SignalWithStart
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.runs.update import SendUpdate
 
 
 class DatabaseHandle(WorkflowHandle[Result_co]):

@@ -24,7 +24,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
 
 if TYPE_CHECKING:
-    from temporalex_django.core.payloads import PayloadCodec
+    from temporalex_django.core.payloads.codec import PayloadCodec
 
 SETTING = "TEMPORALEX"
 _JSON_CODEC = "temporalex_django.core.payloads.JsonCodec"

@@ -94,8 +94,8 @@ def subprocess_env(transactional_db: None) -> dict[str, str]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
-    from temporalex_django.actions import update
     from temporalex_django.engine import executors, turn
+    from temporalex_django.operations.runs import update
     from temporalex_django.workers import loop, turn_runner
 
     for limit in ("_BUDGET", "SHARE", "_LATE"):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from temporalex_django.admin.audit import OperatorActionAdmin
 from temporalex_django.admin.background_tasks import EndedTaskAdmin, EnqueuedTaskAdmin
 from temporalex_django.admin.human_tasks import HumanTaskAdmin
-from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
+from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.switches import SwitchedOffAdmin
 from temporalex_django.admin.workers import WorkerAdmin
 

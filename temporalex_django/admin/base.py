@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from temporalex_django.access import is_unfiltered, runs_for
-from temporalex_django.actions.base import storage
 from temporalex_django.admin.request_user import user_of
 from temporalex_django.models import Instance
+from temporalex_django.operations.base import storage
 
 M = TypeVar("M", bound=models.Model)
 

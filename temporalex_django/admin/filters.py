@@ -17,15 +17,15 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import is_unfiltered
-from temporalex_django.actions import narrowing, ordering
-from temporalex_django.actions.audit import READ
-from temporalex_django.actions.failure_groups import failure_groups
-from temporalex_django.actions.lone_tasks import named_queues
-from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import ORDERS, WAIT_KINDS
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import BulkJob, EndedTask, Status
+from temporalex_django.operations.audit import READ
+from temporalex_django.operations.background_tasks import named_queues
+from temporalex_django.operations.read import run_filters, run_ordering
+from temporalex_django.operations.read.failure_groups import failure_groups
+from temporalex_django.operations.registry import ACTIONS
 
 _MAX_DIGITS = 9
 
@@ -134,7 +134,7 @@ class TroubleFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         match self.value():
             case "stuck":
-                return narrowing.stuck_runs(queryset)
+                return run_filters.stuck_runs(queryset)
             case "blocked":
                 return queryset.filter(blocked__isnull=False)
             case "paused":
@@ -173,7 +173,7 @@ class CauseFilter(ChoicesFilter):
         if value is None:
             return queryset
         # The cause of an open run is that of a failing activity, so this filters by more than the column.
-        return narrowing.with_cause(queryset, value) if value.isprintable() else queryset.none()
+        return run_filters.with_cause(queryset, value) if value.isprintable() else queryset.none()
 
 
 class VersionFilter(ChoicesFilter):
@@ -193,7 +193,7 @@ class VersionFilter(ChoicesFilter):
             return queryset
         # More digits would overflow the integer column, and int() accepts digits that are not ASCII.
         digits = value.isascii() and value.isdigit() and len(value) < _MAX_DIGITS
-        return narrowing.with_version(queryset, int(value)) if digits else queryset.none()
+        return run_filters.with_version(queryset, int(value)) if digits else queryset.none()
 
 
 class StartedFilter(admin.SimpleListFilter):
@@ -236,7 +236,7 @@ class WaitingForFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         kind = self.value()
-        return narrowing.waiting_for(queryset, kind) if kind in WAIT_KINDS else queryset
+        return run_filters.waiting_for(queryset, kind) if kind in WAIT_KINDS else queryset
 
 
 class RunStatusFilter(admin.SimpleListFilter):
@@ -253,11 +253,14 @@ class RunStatusFilter(admin.SimpleListFilter):
         status = self.value()
         if status is None:
             return queryset
-        return narrowing.with_status(queryset, [status]) if status in Status else queryset.none()
+        return run_filters.with_status(queryset, [status]) if status in Status else queryset.none()
 
 
 class OrderFilter(admin.SimpleListFilter):
-    """The order of the list, as a filter; runs without the time in question are left out (see ``actions.ordering``)."""
+    """The order of the list, as a filter. Runs without the time in question are left out.
+
+    See ``operations.read.run_ordering``.
+    """
 
     title = _("order")
     parameter_name = "order"
@@ -278,7 +281,7 @@ class OrderFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         order = self.value()
-        return ordering.order_runs(queryset, order) if order in ORDERS else queryset
+        return run_ordering.order_runs(queryset, order) if order in ORDERS else queryset
 
 
 class TagFilter(ChoicesFilter):
@@ -292,7 +295,7 @@ class TagFilter(ChoicesFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         tag = self.value()
-        return queryset if tag is None else narrowing.with_tag(queryset, tag)
+        return queryset if tag is None else run_filters.with_tag(queryset, tag)
 
 
 class ActionFilter(ChoicesFilter):

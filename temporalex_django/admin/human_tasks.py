@@ -20,13 +20,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
-from temporalex_django.actions import deciding
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.human_task import HumanTaskAction
-from temporalex_django.actions.inbox import candidates_of, find_task, inbox
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
 from temporalex_django.admin.formatting import badge, format_payload, format_time, shorten
@@ -35,6 +28,13 @@ from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.base import HumanTaskAction
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.human_tasks.release import Release
 from temporalex_django.present.human_tasks import candidate_names, step_name
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}

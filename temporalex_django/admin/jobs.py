@@ -20,19 +20,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, policy
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.bulk_items import redact_items
-from temporalex_django.actions.bulk_jobs import count_text, jobs_for
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.resume_bulk import ResumeBulk
-from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, visible_runs
-from temporalex_django.admin.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.formatting import badge, format_time, shorten
 from temporalex_django.admin.request_user import actor_of, refuse, user_of
+from temporalex_django.admin.run.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.bulk.items import redact_items
+from temporalex_django.operations.bulk.resume import ResumeBulk
+from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.bulk.worker import count_text, jobs_for
+from temporalex_django.operations.registry import STEERING
 
 _RUNS_PER_PAGE = 100
 _STATE_BADGES = {"running": "running", "stopped": "terminated", "done": "completed"}

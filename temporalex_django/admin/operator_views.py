@@ -1,6 +1,6 @@
 """Operator actions on a run: buttons on its page, and a page for each that shows the effect and asks for a reason.
 
-The actions come from ``actions.registry.STEERING``; a new action needs no code here.
+The actions come from ``operations.registry.STEERING``; a new action needs no code here.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.access import redactor_for
-from temporalex_django.actions import timeline
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.failed_message import FailedMessageAction
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.steering import Input, OperatorRunAction
-from temporalex_django.actions.taking_up import ReplayFromAction
-from temporalex_django.actions.targets import RunTarget
 from temporalex_django.admin.request_user import actor_of, user_of
-from temporalex_django.admin.run_action_views import Confirmation, RunActionView, superseded_error
+from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Chain, Instance
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.read import timeline
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.run_lookup import RunTarget
+from temporalex_django.operations.runs.failed_message import FailedMessageAction
+from temporalex_django.operations.runs.history_action import ReplayFromAction
+from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 _INPUT_PREFIX = "input_"
 _MAX_REASON_LENGTH = 2000

@@ -9,13 +9,13 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import VIEW
-from temporalex_django.actions import audit
-from temporalex_django.actions.addresses import client_address, request_id
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.once import DuplicateRequest, IdempotentRequest
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import Instance
+from temporalex_django.operations import audit
+from temporalex_django.operations.addresses import client_address, request_id
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
 
 
 def user_of(request: HttpRequest) -> Person:

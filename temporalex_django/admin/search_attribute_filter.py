@@ -13,11 +13,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.searching import condition_keys, parse_conditions
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.models import Instance
+from temporalex_django.operations.read import run_filters
 
 _ALL_PARAM, _NAME_PARAM, _VALUE_PARAM = "attributes", "attribute", "attribute_value"
 #: Parameters of an address that a link of this filter drops: its own, the page, and the error flag of Django.
@@ -70,7 +70,7 @@ class SearchAttributeFilter(admin.ListFilter):
         except (TypeError, ValueError) as exc:
             messages.error(request, str(exc))
             return queryset.none()
-        return narrowing.with_attributes(queryset, parsed_conditions)
+        return run_filters.with_attributes(queryset, parsed_conditions)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield each condition with the address of the list without it."""

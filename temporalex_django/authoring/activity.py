@@ -10,15 +10,16 @@ from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import aliases, current, payloads
-from temporalex_django.core.copying import deep_copy
+from temporalex_django.core import aliases, current
 from temporalex_django.core.durations import to_seconds
-from temporalex_django.core.handing_over import is_unchanged, require_lossless
 from temporalex_django.core.history.inputs import InputReading, to_reading
-from temporalex_django.core.ivar import Call
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, check_label, is_name, quoted
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.round_trip import is_unchanged, require_lossless
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.units.ivar import Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
@@ -225,7 +226,7 @@ class Activity(Generic[P, R]):
         return plain_arg
 
     def _decode_argument(self, key: int | str, plain: Any) -> Any:
-        return payloads.convert(plain, self._parameter_type(key))
+        return codec.convert(plain, self._parameter_type(key))
 
     def _parameter_type(self, key: int | str) -> Any:
         """Return the annotation of the parameter that takes an argument, by its position or name."""
@@ -269,7 +270,7 @@ class Activity(Generic[P, R]):
     @property
     def _annotations(self) -> dict[str, Any]:
         if self._hints is None:
-            self._hints = payloads.resolve_hints(self.__wrapped__)
+            self._hints = codec.resolve_hints(self.__wrapped__)
         return self._hints
 
     def _accepts_count(self, count: int) -> bool:
@@ -308,7 +309,7 @@ class Activity(Generic[P, R]):
 
     def read_result(self, result: Any) -> Any:
         """Return a result (plain data) as workflow code gets it. Raises ``PayloadError``."""
-        return payloads.convert(result, self.result_type, label=f"the result of {self.name}")
+        return codec.convert(result, self.result_type, label=f"the result of {self.name}")
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the value that the history records for a result that a person gave as plain data.
@@ -317,7 +318,7 @@ class Activity(Generic[P, R]):
         """
         del args, source
         # Converted only to check it, on a copy: the history keeps plain data, which `read_result` converts again.
-        payloads.convert(deep_copy(result), self.result_type, label=f"the result of {self.name}")
+        codec.convert(deep_copy(result), self.result_type, label=f"the result of {self.name}")
         return result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -349,9 +350,7 @@ class Activity(Generic[P, R]):
                         expected_type = tuple[expected_type, ...]
                     case inspect.Parameter.VAR_KEYWORD:
                         expected_type = dict[str, expected_type]
-                bound.arguments[name] = payloads.convert(
-                    value, expected_type, label=f"argument {name!r} of {self.name}"
-                )
+                bound.arguments[name] = codec.convert(value, expected_type, label=f"argument {name!r} of {self.name}")
         return bound.args, bound.kwargs
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import OutsideWorkflow
 
 
@@ -34,7 +34,7 @@ class ActivityContext:
 
         Cheap: call it often.
         """
-        self._heartbeat(payloads.to_plain(details, label="heartbeat details"))
+        self._heartbeat(codec.to_plain(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
         """True if the result is no longer wanted: the wait was cancelled, or the lease was lost."""

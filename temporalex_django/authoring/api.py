@@ -20,17 +20,18 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
-from temporalex_django.core import current, external_runs, names, payloads, primitives
-from temporalex_django.core.approvals import Decision
-from temporalex_django.core.branches import Parallel, Race
+from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
-from temporalex_django.core.handing_over import warn_lossy_value
-from temporalex_django.core.ivar import Call
-from temporalex_django.core.phase import Phase
+from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.people.approvals import Decision
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
-from temporalex_django.core.scopes import Saga, Shield
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.units.branches import Parallel, Race
+from temporalex_django.core.units.ivar import Call
+from temporalex_django.core.units.scopes import Saga, Shield
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 T = TypeVar("T")
@@ -316,7 +317,7 @@ def child(
     input_label = f"the input of {workflow_class.name}"
     plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
     # Converted only to fail here, at the call, and not in the child, where nobody could correct it.
-    payloads.convert(plain, workflow_class.definition.args_type, label=input_label)
+    codec.convert(plain, workflow_class.definition.args_type, label=input_label)
     # A warning, not an error: the child's annotation decides what becomes of the input (see decision 15).
     if not port.run_context.replaying:
         warn_lossy_value(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.errors import ActionNotPermitted
 
 _MAX_LENGTH = 200

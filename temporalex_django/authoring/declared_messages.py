@@ -21,9 +21,9 @@ from typing import Any, Literal, cast
 
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.handing_over import is_unchanged, warn_lossy_value
-from temporalex_django.core.payloads import resolve_hints
-from temporalex_django.core.phase import Handler, first_annotation
+from temporalex_django.core.messages.phase import Handler, first_annotation
+from temporalex_django.core.payloads.codec import resolve_hints
+from temporalex_django.core.payloads.round_trip import is_unchanged, warn_lossy_value
 
 MessageKind = Literal["signal", "update"]
 _POSITIONS: tuple[tuple[int, MessageKind], ...] = ((1, "signal"), (2, "update"))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.start_api import START_API
 from temporalex_django.authoring.unique import Unique
-from temporalex_django.core import attributes, names
+from temporalex_django.core import names
 from temporalex_django.core.durations import to_seconds
-from temporalex_django.core.payloads import check_text
-from temporalex_django.core.phase import accepts_arguments
-from temporalex_django.core.stored import FIELD_TYPES
+from temporalex_django.core.messages.phase import accepts_arguments
+from temporalex_django.core.payloads import search_attributes
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.payloads.stored_fields import FIELD_TYPES
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ def merge_tags(cls: type[Workflow], extra_tags: Sequence[str]) -> list[str]:
     """
     if (
         not isinstance(extra_tags, (list, tuple))
-        or len(extra_tags) > attributes.MAX_TEXTS
+        or len(extra_tags) > search_attributes.MAX_TEXTS
         or not all(map(names.is_name, extra_tags))
     ):
         raise PayloadError(
-            f"start of {cls.name}: tags must be a list of at most {attributes.MAX_TEXTS} names "
+            f"start of {cls.name}: tags must be a list of at most {search_attributes.MAX_TEXTS} names "
             f"of 1 to {names.MAX_LENGTH} printable characters, not {names.quoted(extra_tags)}"
         )
     return list(dict.fromkeys([*cls.tags, *extra_tags]))
@@ -125,7 +126,9 @@ def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
     yield from _path_problems(cls.redacted)
     stored = ", ".join(kind.__name__ for kind in FIELD_TYPES)
     yield from _typed_name_problems(cls, "stored", FIELD_TYPES, stored)
-    yield from _typed_name_problems(cls, "search_attributes", attributes.ATTRIBUTE_TYPES, attributes.TYPE_NAMES)
+    yield from _typed_name_problems(
+        cls, "search_attributes", search_attributes.ATTRIBUTE_TYPES, search_attributes.TYPE_NAMES
+    )
 
 
 def _signal_problems(cls: type[Workflow]) -> Iterator[str]:

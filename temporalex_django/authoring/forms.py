@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 
 
@@ -32,4 +32,4 @@ def clean_data(path: str, data: Any, *, label: str) -> Any:
     if not form.is_valid():
         error_text = "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
         raise PayloadError(f"{label} are not valid: {error_text}")
-    return payloads.to_plain(dict(form.cleaned_data), label=label)
+    return codec.to_plain(dict(form.cleaned_data), label=label)

@@ -95,7 +95,7 @@ class WorkflowHandle(Generic[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        """Send an update and return its answer; see ``actions.update`` for where it runs and what it locks.
+        """Send an update and return its answer; see ``operations.runs.update`` for where it runs and what it locks.
 
         With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds.
         ``mode`` "worker" leaves the turn to a worker. If the connection to the database breaks while the update is
@@ -226,7 +226,7 @@ class WorkflowHandle(Generic[Result_co]):
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def pause(self, reason: str = "", *, by: Person | None = None) -> None:
-        """Pause the run: none of its code runs until ``unpause``; see ``actions.pause``.
+        """Pause the run: none of its code runs until ``unpause``; see ``operations.runs.pause``.
 
         Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from temporalex_django.core import names
-from temporalex_django.core.phase import Handler, first_annotation
+from temporalex_django.core.messages.phase import Handler, first_annotation
 from temporalex_django.errors import WorkflowDefinitionError
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.authoring import forms
-from temporalex_django.core.human_tasks import HumanTaskState
+from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, PayloadError
 
 

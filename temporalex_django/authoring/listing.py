@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.searching import parse_conditions
-from temporalex_django.core.attributes import to_utc
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import is_name, quoted
+from temporalex_django.core.payloads.search_attributes import to_utc
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.start_api import Startable

@@ -8,9 +8,9 @@ from decimal import Decimal
 from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from temporalex_django.core import attributes
-from temporalex_django.core.attributes import ATTRIBUTE_TYPES, AttributeType
 from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads import search_attributes
+from temporalex_django.core.payloads.search_attributes import ATTRIBUTE_TYPES, AttributeType
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SearchCondition(NamedTuple):
     def matches(self, run_attributes: Mapping[str, Any]) -> bool:
         """True if the search attributes of a run, as they are stored, fit the condition."""
         own_attributes = {self.name: run_attributes[self.name]} if self.name in run_attributes else {}
-        values = (getattr(row, self.column) for row in attributes.search_rows(own_attributes))
+        values = (getattr(row, self.column) for row in search_attributes.search_rows(own_attributes))
         test, expected = OPERATORS[self.operator], _as_number(self.value, self.column)
         return any(value is not None and test(_as_number(value, self.column), expected) for value in values)
 
@@ -95,9 +95,9 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
     kind = ATTRIBUTE_TYPES[attribute_type]
     try:
         if texts:
-            value = attributes.parse(value, attribute_type)
+            value = search_attributes.parse(value, attribute_type)
         scalar_type: Any = str if attribute_type == list[str] else attribute_type
-        stored_value = attributes.encode(name, value, {name: scalar_type}, label=key)
+        stored_value = search_attributes.encode(name, value, {name: scalar_type}, label=key)
     except PayloadError as exc:
         raise ValueError(exc.message) from None
     except ValueError as exc:
@@ -106,7 +106,9 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
         raise ValueError(f"{key} must be compared with a value, not {quoted(value)}")
     # Only a prefix can fit two texts of one run, so only then must the query remove duplicates.
     several = attribute_type == list[str] and operator == "prefix"
-    return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(stored_value), several)
+    return SearchCondition(
+        cls.name, name, operator, kind.column, search_attributes.to_comparable(stored_value), several
+    )
 
 
 def _operators_of(kind: AttributeType) -> tuple[str, ...]:

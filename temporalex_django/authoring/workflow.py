@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 from temporalex_django.authoring import backend, definition
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
-from temporalex_django.core import aliases, attributes, current, payloads
-from temporalex_django.core.copying import deep_copy
+from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.durations import to_seconds
 from temporalex_django.core.failures import exception_message
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.inputs import InputReading, to_reading
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads import search_attributes as attributes
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
     QueryFailed,
@@ -221,7 +223,7 @@ class Workflow(Startable):
         if not overrides_queries and fn is None:
             query_names = ", ".join(sorted(cls._queries)) or "none"
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {query_names})")
-        args, state = payloads.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
+        args, state = codec.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
         guard.watch(cls)
         try:
             with current.outside_workflow("query"):
@@ -235,7 +237,7 @@ class Workflow(Startable):
             raise QueryFailed(
                 f"query {name!r} of {cls.name} raised {type(exc).__name__}: {exception_message(exc)}"
             ) from exc
-        return payloads.to_plain(value, label=f"the answer to query {name!r}")
+        return codec.to_plain(value, label=f"the answer to query {name!r}")
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
@@ -503,7 +505,7 @@ def start_options(
 
 def decode_result(cls: type[Workflow], result: Any) -> Any:
     """Return a result (plain data) as the annotation of ``run`` describes it. Raises ``PayloadError``."""
-    return payloads.convert(result, cls.definition.result_type, label=f"the result of {cls.name}")
+    return codec.convert(result, cls.definition.result_type, label=f"the result of {cls.name}")
 
 
 def input_or_default(cls: type[Workflow], args: Any) -> Any:
@@ -515,7 +517,7 @@ def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReadi
     """Return the input of a child (plain data) as ``run`` of its class reads it. Raises ``PayloadError``."""
     label, args_type = f"the input of {cls.name}", cls.definition.args_type
     return to_reading(
-        {"args": payloads.convert(deep_copy(attributes["args"]), args_type, label=label)}, {"args": args_type}
+        {"args": codec.convert(deep_copy(attributes["args"]), args_type, label=label)}, {"args": args_type}
     )
 
 
@@ -560,7 +562,7 @@ def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
 
 def _args_type(cls: type[Workflow]) -> Any:
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
-    return payloads.resolve_hints(cls.run).get(parameters[0], Any) if parameters else Any
+    return codec.resolve_hints(cls.run).get(parameters[0], Any) if parameters else Any
 
 
 def _args_default(cls: type[Workflow]) -> Any:
@@ -571,7 +573,7 @@ def _args_default(cls: type[Workflow]) -> Any:
 
 def _result_type(cls: type[Workflow]) -> Any:
     """Return ``T`` of ``run(...) -> Ok[T] | …``; Any if the annotation has none."""
-    annotation = payloads.resolve_hints(cls.run).get("return", Any)
+    annotation = codec.resolve_hints(cls.run).get("return", Any)
     for part in typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,):
         if typing.get_origin(part) is Ok:
             (result_type,) = typing.get_args(part)

@@ -18,7 +18,7 @@ from temporalex_django.errors import NestingError, OutsideWorkflow
 
 if TYPE_CHECKING:
     from temporalex_django.core.runtime_protocol import WorkflowRuntime
-    from temporalex_django.core.scheduler import Unit
+    from temporalex_django.core.units.scheduler import Unit
 
 UNIT_KINDS: Final = ("run", "sync handler", "async handler", "branch")
 FORBIDDEN: Final = {

@@ -16,29 +16,34 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from temporalex_django.core import attributes, current, eviction, four_eyes, payloads, senders
-from temporalex_django.core.approvals import Approvals
-from temporalex_django.core.arrivals import order_deliveries
-from temporalex_django.core.cancellation import Cancellation
+from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
-from temporalex_django.core.conditions import Conditions
-from temporalex_django.core.copying import deep_copy
-from temporalex_django.core.dispatcher import Dispatcher
 from temporalex_django.core.history import matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.split_activations import RecordedActivation, split_activations
-from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.journal import Journal
-from temporalex_django.core.mailbox import Signal, Update
+from temporalex_django.core.messages import sender
+from temporalex_django.core.messages.arrivals import order_deliveries
+from temporalex_django.core.messages.dispatcher import Dispatcher
+from temporalex_django.core.messages.mailbox import Signal, Update
+from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.patches import Patches
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads import search_attributes as attributes
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.pending_commands import PendingCommands
+from temporalex_django.core.people import four_eyes
+from temporalex_django.core.people.approvals import Approvals
+from temporalex_django.core.people.human_tasks import HumanTasks
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.run_context import RunContext
-from temporalex_django.core.scheduler import Scheduler, Unit
-from temporalex_django.core.senders import Judge
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
+from temporalex_django.core.units import eviction
+from temporalex_django.core.units.cancellation import Cancellation
+from temporalex_django.core.units.conditions import Conditions
+from temporalex_django.core.units.scheduler import Scheduler, Unit
 from temporalex_django.errors import EngineChanged
 
 #: Number of events from which on a run should continue as new, because a longer history slows every rebuild.
@@ -64,7 +69,7 @@ class Executor:
         definition: Definition,
         info: RunInfo,
         *,
-        payload_limit: int = payloads.MAX_BYTES,
+        payload_limit: int = codec.MAX_BYTES,
         on_wait: Callable[[], None] | None = None,
         journal: Journal | None = None,
         unexpected_error: str = "fail",
@@ -275,7 +280,7 @@ class Executor:
 
     async def _main(self, args: Any) -> Any:
         label = f"the input of {self.run_context.info.workflow}"
-        return await self.definition.entry(payloads.convert(deep_copy(args), self.definition.args_type, label=label))
+        return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
         """Return the number of signals before an update. After a continue-as-new, only the carried signals count."""
@@ -318,7 +323,7 @@ class Executor:
         return self.run_context.encode_lossless(
             value,
             "the result of run",
-            read=lambda plain: payloads.convert(plain, self.definition.result_type),
+            read=lambda plain: codec.convert(plain, self.definition.result_type),
             annotate="annotate run with -> Ok[...]",
         )
 
@@ -464,4 +469,4 @@ class Executor:
 def _signal_attributes(signal: Signal) -> dict[str, Any]:
     """Return the attributes of ``SignalReceived`` for a signal that is carried to the next run."""
     own_id = {} if signal.message_id is None else {"id": signal.message_id}
-    return {"name": signal.name, "payload": signal.payload, **own_id, **senders.sender_attributes(signal.sender)}
+    return {"name": signal.name, "payload": signal.payload, **own_id, **sender.sender_attributes(signal.sender)}

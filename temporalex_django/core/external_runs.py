@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import child_failure, external_failure
 from temporalex_django.core.history.events import DELIVERED, Job
 from temporalex_django.core.history.inputs import Reader
-from temporalex_django.core.ivar import IVar
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError
 
 _MAX_ID_LENGTH = 200

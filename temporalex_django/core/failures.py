@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import (
     ActivityFailure,
     AmbiguousId,
@@ -101,7 +101,7 @@ def describe(exc: BaseException) -> dict[str, Any]:
 def _plain_or_text(details: Any) -> Any:
     """Return details as plain data, or their ``repr`` as text: a wrong detail must not hide the failure itself."""
     try:
-        return payloads.to_plain(details, label="the details of an ApplicationError")
+        return codec.to_plain(details, label="the details of an ApplicationError")
     except PayloadError:
         return to_storable(repr(details))
 

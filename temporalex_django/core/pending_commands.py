@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from temporalex_django.core import payloads
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import activity_failure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.inputs import Reader
-from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError, TemporalexError
 
 
@@ -104,7 +104,7 @@ class PendingCommands:
                 return
             try:
                 result = job.attributes.get("result")
-                ivar.put(payloads.convert(deep_copy(result), result_type, label=f"the result of {name}"))
+                ivar.put(codec.convert(deep_copy(result), result_type, label=f"the result of {name}"))
             except PayloadError as exc:
                 ivar.fail(exc)
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from temporalex_django.core.conditions import Condition, takes_state
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.ivar import IVar
-from temporalex_django.core.phase import Phase
+from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo
+from temporalex_django.core.units.conditions import Condition, takes_state
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import Cancelled, NestingError
 
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.core import payloads
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.handing_over import encode_lossless
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import encode_lossless
 
 logger = logging.getLogger("temporalex_django.workflow")
 
@@ -89,7 +89,7 @@ class RunContext:
 
     def to_plain(self, value: Any, label: str) -> Any:
         """Return ``value`` as JSON data. Raises ``PayloadError``."""
-        return payloads.to_plain(value, label=label, limit=self.payload_limit)
+        return codec.to_plain(value, label=label, limit=self.payload_limit)
 
     def encode_lossless(
         self, value: Any, label: str, *, read: Callable[[Any], Any] | None = None, annotate: str = ""

@@ -37,10 +37,10 @@ from temporalex_django.db.sql_columns import (
 )
 from temporalex_django.db.turn_writes import earliest_moment
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
 from temporalex_django.engine.in_hand import FinishedActivity
-from temporalex_django.engine.rotation import NewestAndOldest
-from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
 

@@ -16,9 +16,9 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.sql_columns import LIMITS
-from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.room import LimitUsage, activity_limit_name, queue_limit_name
-from temporalex_django.engine.storage import TaskState
+from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.limit_usage import LimitUsage, activity_limit_name, queue_limit_name
 
 if TYPE_CHECKING:
     from temporalex_django.db.dialects.base import Dialect

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.attributes import search_rows
+from temporalex_django.core.payloads.search_attributes import search_rows
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.sql_columns import RUNS, SEARCH_ATTRIBUTES
 

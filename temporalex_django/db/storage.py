@@ -1,4 +1,4 @@
-"""Storage on Django's database: the contract of ``engine.storage``, in SQL.
+"""Storage on Django's database: the contract of ``engine.contracts.run_storage``, in SQL.
 
 Locks: a turn locks only the rows of ``temporalex_chain`` that it claimed (``FOR NO KEY UPDATE``, which lets inserts
 refer to them) and its own activity rows. Messages to another run are inserts into that run's inbox. On SQLite the one
@@ -24,17 +24,17 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.limits import interleave
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.dialects.base import Answer
-from temporalex_django.db.inbox import InboxStatements, report_unreadable
-from temporalex_django.db.inbox_insert import InboxInserts
+from temporalex_django.db.messages.inbox import InboxStatements, report_unreadable
+from temporalex_django.db.messages.inbox_insert import InboxInserts
 from temporalex_django.db.sql_columns import CHAINS, EVENTS, RUNS
 from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
+from temporalex_django.engine.contracts.run_storage import Inbox, RunRecord, RunState
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.contracts.worker_storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.rotation import NewestAndOldest, QueueRotation
-from temporalex_django.engine.storage import Inbox, RunRecord, RunState
+from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns
-from temporalex_django.engine.typed_dicts import BlockMark
-from temporalex_django.engine.worker_storage import WorkerStorage
 
 #: Rows that became due longer ago than this are looked for once a second only. Under an old snapshot the index still
 #: holds dead entries of earlier rows, and every claim would crawl over them (60 ms against 0.3).

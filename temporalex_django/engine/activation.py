@@ -13,19 +13,14 @@ from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Job
-from temporalex_django.core.human_tasks import HumanTasks
+from temporalex_django.core.messages.sender import Judge, sender_attributes
+from temporalex_django.core.payloads.stored_fields import stored_fields
+from temporalex_django.core.people.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
-from temporalex_django.core.senders import Judge, sender_attributes
-from temporalex_django.core.stored import stored_fields
 from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
-from temporalex_django.engine.external_messages import NewChild, NewMessage
-from temporalex_django.engine.in_hand import FinishedActivity
-from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
-from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
-from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out
-from temporalex_django.engine.storage import (
+from temporalex_django.engine.contracts.run_storage import (
     HumanTaskWrite,
     Inbox,
     InboxMessage,
@@ -37,7 +32,12 @@ from temporalex_django.engine.storage import (
     RunState,
     RunWrite,
 )
-from temporalex_django.engine.typed_dicts import CurrentRow, RowChanges
+from temporalex_django.engine.contracts.typed_dicts import CurrentRow, RowChanges
+from temporalex_django.engine.external_messages import NewChild, NewMessage
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out
 from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
 
 _RowField = Literal["waiting_for", "waits", "accepts"]

@@ -9,10 +9,10 @@ from typing import Any
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.retry import next_delay
-from temporalex_django.core import payloads
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt_failure, describe, failure_types
-from temporalex_django.core.handing_over import encode_lossless
-from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.engine.contracts.run_storage import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
@@ -84,7 +84,7 @@ def completed_result(
     task: TaskState,
     value: Any,
     *,
-    limit: int = payloads.MAX_BYTES,
+    limit: int = codec.MAX_BYTES,
     attempts: int | None = None,
     activity: Activity[Any, Any] | None = None,
 ) -> TaskResult:
@@ -96,7 +96,7 @@ def completed_result(
     """
     label = f"the result of {task.activity}"
     if activity is None:
-        result = payloads.to_plain(value, label=label, limit=limit)
+        result = codec.to_plain(value, label=label, limit=limit)
     else:
         result = encode_lossless(
             value, label=label, limit=limit, read=activity.read_result, annotate=activity.annotate_result

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.engine.storage import RunRecord
-from temporalex_django.engine.typed_dicts import CurrentRow
+from temporalex_django.engine.contracts.run_storage import RunRecord
+from temporalex_django.engine.contracts.typed_dicts import CurrentRow
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
 #: objects. They were measured on CPython 3.13 and are good enough for a limit.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from temporalex_django.core import payloads
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import quoted
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import MessageIdTaken
 
 
@@ -31,7 +31,7 @@ class MessageFingerprint(NamedTuple):
             difference = "this is a different message"
         elif (self.sender and self.sender.key) != (other.sender and other.sender.key):
             difference = "this one has a different sender"
-        elif exact and payloads.encode(self.payload) != payloads.encode(other.payload):  # bytes: 1 is not True
+        elif exact and codec.encode(self.payload) != codec.encode(other.payload):  # bytes: 1 is not True
             difference = "this one has a different payload"
         else:
             return

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.signal_failures import HandlerFixed
+from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring import workflow
     from temporalex_django.core.history.events import HistoryEvent
-    from temporalex_django.engine.storage import RunRecord, RunState, RunStorage
+    from temporalex_django.engine.contracts.run_storage import RunRecord, RunState, RunStorage
 
 logger = logging.getLogger("temporalex_django.engine")
 

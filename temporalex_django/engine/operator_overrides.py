@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from temporalex_django.core import payloads
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.contracts.run_storage import RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.external_messages import NewMessage
-from temporalex_django.engine.storage import RunState, RunWrite, TaskResult, TaskState
 
 #: Kinds of the events that say which timers are running.
 TIMERS: Final = ("TimerStarted", "TimerFired", "TimerCancelled")
@@ -28,8 +28,8 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of an activity's old input (``old_args``, ``old_kwargs``) and of its new one (``call``)."""
-    old_digest = payloads.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
-    return {"old": old_digest, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
+    old_digest = codec.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
+    return {"old": old_digest, "new": codec.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 
 
 def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
@@ -61,7 +61,7 @@ def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
 
 
 def operator_completion(
-    task: TaskState, value: Any, *, sender: Sender | None, limit: int = payloads.MAX_BYTES
+    task: TaskState, value: Any, *, sender: Sender | None, limit: int = codec.MAX_BYTES
 ) -> TaskResult:
     """Return the result that a person gave in place of the worker.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.blocked import CRASH
-from temporalex_django.engine.storage import RunState, RunWrite
-from temporalex_django.engine.typed_dicts import BlockMark, PauseMark
+from temporalex_django.engine.contracts.run_storage import RunState, RunWrite
+from temporalex_django.engine.contracts.typed_dicts import BlockMark, PauseMark
 
 
 def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:

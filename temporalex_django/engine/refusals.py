@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from temporalex_django.core.senders import Judge
-from temporalex_django.engine.storage import RunRecord, RunWrite, TaskState
+from temporalex_django.core.messages.sender import Judge
+from temporalex_django.engine.contracts.run_storage import RunRecord, RunWrite, TaskState
 
 
 @dataclass(slots=True)

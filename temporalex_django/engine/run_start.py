@@ -17,7 +17,7 @@ class RunStart:
 
     ``scope`` names the open runs among which the id is unique: global, workflow, version or none. ``execution_timeout``
     (seconds) limits the whole chain, ``run_timeout`` each run of it. ``search_attributes`` have the form of
-    ``core.attributes``. ``snapshot`` is data that the run starts with beside ``args``.
+    ``core.payloads.search_attributes``. ``snapshot`` is data that the run starts with beside ``args``.
     """
 
     workflow_id: str

@@ -17,19 +17,15 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import workflow
-from temporalex_django.core import payloads
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.senders import Judge
+from temporalex_django.core.messages.sender import Judge
+from temporalex_django.core.payloads import codec
 from temporalex_django.engine.activation import ActivationStep
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, CachedRun
-from temporalex_django.engine.executors import LONG, Executors
-from temporalex_django.engine.fates import DEFER_SECONDS, SHARE, TurnDecision, decide, is_due, is_parked
-from temporalex_django.engine.in_hand import FinishedActivity
-from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import (
+from temporalex_django.engine.contracts.run_storage import (
     Inbox,
     RunState,
     RunStorage,
@@ -38,7 +34,11 @@ from temporalex_django.engine.storage import (
     TaskState,
     TaskStorage,
 )
-from temporalex_django.engine.taker import EagerClaim
+from temporalex_django.engine.executors import LONG, Executors
+from temporalex_django.engine.fates import DEFER_SECONDS, SHARE, TurnDecision, decide, is_due, is_parked
+from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import (
@@ -91,7 +91,7 @@ class WorkflowEngine(Executors):
         *,
         cache_size: int = 1000,
         cache_bytes: int | None = None,
-        payload_limit: int = payloads.MAX_BYTES,
+        payload_limit: int = codec.MAX_BYTES,
         deadlock_timeout: float | None = None,
         inline_atomic: bool = True,
         perform: Callable[[TaskState], TaskResult] | None = None,

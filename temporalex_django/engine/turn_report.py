@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
-from temporalex_django.engine.storage import Inbox, RunState
+from temporalex_django.engine.contracts.run_storage import Inbox, RunState
 
 
 class ClaimedRuns(list[RunState]):

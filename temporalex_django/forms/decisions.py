@@ -9,9 +9,6 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.deciding import find_user
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -22,6 +19,9 @@ from temporalex_django.errors import (
 from temporalex_django.forms.human_task_form import HumanTaskFormSpec, form_spec_of
 from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.deciding import find_user
 from temporalex_django.present.formatting import capitalize, humanize_name
 
 #: Prefix of the fields of the task's own form.

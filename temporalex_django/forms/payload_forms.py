@@ -11,10 +11,10 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 from msgspec import inspect as types
 
-from temporalex_django.actions.base import to_plain_payload
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 from temporalex_django.forms.fields import NOTHING, Structure, field_for, inspect_type
+from temporalex_django.operations.base import to_plain_payload
 
 #: Name of the field of a payload that is not a structure.
 PAYLOAD_FIELD = "payload"
@@ -79,7 +79,7 @@ class PayloadForm(TokenForm):
         label = str(_("This value"))
         try:
             self.payload = to_plain_payload(self._build_payload(data), label=label)
-            payloads.convert(self.payload, self.annotation, label=label)
+            codec.convert(self.payload, self.annotation, label=label)
         except PayloadError as exc:
             # Show the error at the field it is about, if the message has the path of one.
             match = _PATH.search(str(exc))

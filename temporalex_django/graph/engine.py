@@ -19,7 +19,7 @@ from contextvars import Context
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError, ResumeRefused, TemporalexError, WorkflowDefinitionError
 from temporalex_django.graph.context import ExecutionEntry
 from temporalex_django.graph.definition.structure import bits
@@ -66,7 +66,7 @@ def complete_step(
     *,
     now: datetime | None = None,
     metadata: Mapping[str, Any] | None = None,
-    limit: int = payloads.MAX_BYTES,
+    limit: int = codec.MAX_BYTES,
 ) -> Instance:
     """Record that a step has emitted ``event``, with its data in the context and an entry in the execution history.
 
@@ -83,7 +83,7 @@ def complete_step(
         )
     event = require_declared(instance, step, event)
     label = f"{instance.id}: the data of step {name_of(step)}"
-    plain_data, data_size = ({}, 2) if data is None else payloads.to_plain_with_size(data, label=label, limit=limit)
+    plain_data, data_size = ({}, 2) if data is None else codec.to_plain_with_size(data, label=label, limit=limit)
     size = instance.size + data_size
     if size > limit:
         raise PayloadError(
@@ -278,7 +278,7 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
     if len(targets) > 1 and instance.graph.can_miss_join([target.step for target in targets]):
         raise TemporalexError(f"{location} fans out to branches that do not all meet before Done")
     label = f"{location}: the config of"
-    return tuple(Target(t.step, payloads.to_plain(t.config, label=f"{label} {name_of(t.step)}")) for t in targets)
+    return tuple(Target(t.step, codec.to_plain(t.config, label=f"{label} {name_of(t.step)}")) for t in targets)
 
 
 def _update_status(instance: Instance) -> Instance:

@@ -9,11 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core import names, payloads
-from temporalex_django.core.copying import deep_copy
+from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import refusal_reason
-from temporalex_django.core.phase import accepts_arguments
+from temporalex_django.core.messages.phase import accepts_arguments
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import Err, Ok
 from temporalex_django.errors import PayloadError, UpdateRejected, WorkflowDefinitionError
 
@@ -70,7 +71,7 @@ def find_declared_event(step: StepRef, name: str) -> DeclaredEvent | None:
 
 def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) -> None:
     """Check the data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
-    typed_data = payloads.convert(
+    typed_data = codec.convert(
         deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
     )
     if declared.validator is None:
@@ -102,6 +103,6 @@ def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) ->
 
 def _plain_reason(reason: Any) -> Any:
     try:
-        return payloads.to_plain(reason, label="the reason of a validator")
+        return codec.to_plain(reason, label="the reason of a validator")
     except PayloadError:
         return repr(reason)

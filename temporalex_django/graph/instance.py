@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import InvalidId, PayloadError, UnknownVersion, UnknownWorkflow
 from temporalex_django.graph.context import Context, ExecutionEntry, Log
 from temporalex_django.graph.definition.structure import Graph, bits
@@ -169,4 +169,4 @@ _CACHED_NAMES = ("active_steps", "waiting_steps", "requested_steps", "completed_
 def _frozen_mapping(value: Any, label: str) -> Data:
     if value is not None and not isinstance(value, Mapping):
         raise PayloadError(f"{label} must be a mapping, not {value!r}")
-    return freeze(payloads.to_plain(dict(value or {}), label=label))  # type: ignore[no-any-return] # a mapping stays one
+    return freeze(codec.to_plain(dict(value or {}), label=label))  # type: ignore[no-any-return] # a mapping stays one

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.core import payloads
 from temporalex_django.core.failures import ReturnedErr, describe, failure_types
+from temporalex_django.core.payloads import codec
 from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph import engine
@@ -46,7 +46,7 @@ class Progress:
     """
 
     def __init__(
-        self, instance: Instance, *, limit: int = payloads.MAX_BYTES, listener: ProgressListener | None = None
+        self, instance: Instance, *, limit: int = codec.MAX_BYTES, listener: ProgressListener | None = None
     ) -> None:
         self.instance = instance
         self.listener = listener
@@ -234,7 +234,7 @@ def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
         types += failure_types(reason)
         reason = f"{type(reason).__name__}: {reason}"
     try:
-        plain_reason = payloads.to_plain(reason, label=f"the reason of step {step}")
+        plain_reason = codec.to_plain(reason, label=f"the reason of step {step}")
     except PayloadError as exc:
         return {"wrong": exc.message}
     raise ReturnedErr(plain_reason, types)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.context import ExecutionEntry, Log
 from temporalex_django.graph.definition.structure import Graph, bits

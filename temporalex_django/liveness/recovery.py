@@ -33,7 +33,7 @@ from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKE
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import block_mark_of, next_retry_at
-from temporalex_django.engine.typed_dicts import BlockMark
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes
 from temporalex_django.liveness.crash_markers import (

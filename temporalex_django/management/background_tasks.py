@@ -13,13 +13,13 @@ from itertools import islice
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.lone_tasks import STATUSES
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
-from temporalex_django.management import as_user as people
-from temporalex_django.management import exit_codes, printing
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import EndedTask, EnqueuedTask
+from temporalex_django.operations.background_tasks import STATUSES
+from temporalex_django.operations.base import storage
 
 _DEFAULT_LIMIT = 50
 _PAGE_SIZE = 500

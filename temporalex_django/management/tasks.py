@@ -14,19 +14,19 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
 
-from temporalex_django.actions import deciding
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.inbox import find_task, inbox
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import redact_tasks
-from temporalex_django.management import as_user as people
-from temporalex_django.management import printing
-from temporalex_django.management.command_arguments import parse_json
-from temporalex_django.management.exit_codes import usage_error
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import printing
+from temporalex_django.management.cli.command_arguments import parse_json
+from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.human_tasks.release import Release
 
 _DEFAULT_LIMIT = 50
 _TASK_COMMANDS: tuple[tuple[str, str], ...] = (

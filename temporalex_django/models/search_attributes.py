@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.core.attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
+from temporalex_django.core.payloads.search_attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
 from temporalex_django.models.fields import unconstrained_key
 
 

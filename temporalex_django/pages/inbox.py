@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from django.urls import NoReverseMatch, reverse
 
-from temporalex_django.actions import deciding
-from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.inbox import inbox
 
 #: URL names of the pages that decide a human task; the first one that the project includes is used.
 _PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")

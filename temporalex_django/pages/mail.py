@@ -20,10 +20,10 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django import signals
-from temporalex_django.actions import deciding
-from temporalex_django.actions.inbox import find_task, may_view
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token
 
 logger = logging.getLogger("temporalex_django.pages")

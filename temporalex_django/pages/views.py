@@ -14,19 +14,20 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from temporalex_django.actions import audit, deciding
-from temporalex_django.actions.addresses import client_address, request_id
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.inbox import candidates_of, find_task
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
+from temporalex_django.operations import audit
+from temporalex_django.operations.addresses import client_address, request_id
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.human_tasks.release import Release
 from temporalex_django.pages.inbox import asked_of
 from temporalex_django.pages.links import read_token
 from temporalex_django.present.human_tasks import candidate_names

@@ -1,6 +1,6 @@
 """Diagnoses of a project and its runs, likeliest first, each with the next step.
 
-``doctor`` prints them. This module is pure: ``management/diagnostics.py`` reads the state.
+``doctor`` prints them. This module is pure: ``management/fleet/diagnostics.py`` reads the state.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
 def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
     """Build the rows of these events, in the order of their first events.
 
-    A row whose first event is not among them has no name. ``actions.timeline`` reads all events of a row.
+    A row whose first event is not among them has no name. ``operations.read.timeline`` reads all events of a row.
     """
     rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:

@@ -1,6 +1,6 @@
 """View models: the facts about a run that its sentence needs.
 
-Titles are for people, see ``formatting.display_title``. ``actions/summary.py`` fills these models.
+Titles are for people, see ``formatting.display_title``. ``operations/read/run_summary.py`` fills these models.
 """
 
 from __future__ import annotations

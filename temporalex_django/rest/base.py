@@ -21,18 +21,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
 
-from temporalex_django.actions.addresses import client_address, request_id
-from temporalex_django.actions.base import Actor
 from temporalex_django.authoring.authorization import Person, sender_key
 from temporalex_django.models import Instance
+from temporalex_django.operations.addresses import client_address, request_id
+from temporalex_django.operations.base import Actor
 from temporalex_django.rest import serializers
-from temporalex_django.rest.auditing import AuditedViewMixin
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown
-from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
-from temporalex_django.rest.parsing import BoundedJSONParser
-from temporalex_django.rest.permissions import InstancePermission
-from temporalex_django.rest.problems import problem_handler
-from temporalex_django.rest.throttling import ScopeThrottle
+from temporalex_django.rest.http.auditing import AuditedViewMixin
+from temporalex_django.rest.http.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
+from temporalex_django.rest.http.parsing import BoundedJSONParser
+from temporalex_django.rest.http.permissions import InstancePermission
+from temporalex_django.rest.http.problems import problem_handler
+from temporalex_django.rest.http.throttling import ScopeThrottle
 
 try:
     from temporalex_django.rest.openapi import ContractSchema

@@ -16,22 +16,22 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.bulk_items import redact_items
-from temporalex_django.actions.bulk_jobs import jobs_for
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.resume_bulk import ResumeBulk
-from temporalex_django.actions.signal import SendSignal
-from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.bulk.items import redact_items
+from temporalex_django.operations.bulk.resume import ResumeBulk
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.bulk.worker import jobs_for
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
-from temporalex_django.rest.filtering import filter_runs
-from temporalex_django.rest.idempotency import IdempotentViewSet, with_idempotency_key
+from temporalex_django.rest.http.filtering import filter_runs
+from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.views import InstanceViewSet
 
 _ACTION_NAMES = (SendSignal.name, *STEERING)

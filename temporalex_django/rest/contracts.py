@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import MAX_WAIT_SECONDS
 from temporalex_django.rest.contract import Contract, Parameter, Scope, SerializerType
+from temporalex_django.rest.http.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 from temporalex_django.rest.operations import body_class_of
-from temporalex_django.rest.pagination import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 
 #: Parameter of every address of one run.
 WORKFLOW = Parameter(

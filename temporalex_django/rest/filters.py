@@ -13,13 +13,13 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import WAIT_KINDS
 from temporalex_django.authoring.searching import parse_conditions
-from temporalex_django.core.attributes import to_utc
+from temporalex_django.core.payloads.search_attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
+from temporalex_django.operations.read import run_filters
 
 _MAX_INTEGER = 2**31 - 1
 
@@ -54,7 +54,7 @@ class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):  #
     """Filter for one status, or several separated by commas."""
 
     def filter(self, runs: QuerySet[Instance], value: list[str] | None) -> QuerySet[Instance]:
-        return narrowing.with_status(runs, value) if value else runs
+        return run_filters.with_status(runs, value) if value else runs
 
 
 class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
@@ -76,10 +76,10 @@ class TrueFalseField(forms.Field):
 
 
 class FunctionFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """Filter that calls a function of ``actions.narrowing.FILTERS``."""
+    """Filter that calls a function of ``operations.read.run_filters.FILTERS``."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
-        return runs if value in (None, "") else narrowing.FILTERS[self.field_name](runs, value)
+        return runs if value in (None, "") else run_filters.FILTERS[self.field_name](runs, value)
 
 
 class FlagFilter(FunctionFilter):

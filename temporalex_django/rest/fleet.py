@@ -13,19 +13,19 @@ from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.drain_worker import DrainWorker
-from temporalex_django.actions.queue_figures import queue_figures
-from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import Worker
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.drain import DrainWorker
+from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.undrain import UndrainWorker
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
-from temporalex_django.rest.idempotency import IdempotentViewSet, with_idempotency_key
+from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.types import type_rows_of
 
 

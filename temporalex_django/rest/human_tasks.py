@@ -14,25 +14,25 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django.access import VIEW, policy
-from temporalex_django.actions import deciding
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.human_task import HumanTaskAction
-from temporalex_django.actions.inbox import candidates_of, find_task, inbox
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.seeing import redact_tasks
 from temporalex_django.authoring import authorization
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.human_task_form import form_spec_of
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks.base import HumanTaskAction
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.human_tasks.release import Release
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import PAGES
-from temporalex_django.rest.idempotency import IdempotentViewSet, translate_key_reuse, with_idempotency_key
-from temporalex_django.rest.pagination import DueFirstPages, NewestFirstPagination
+from temporalex_django.rest.http.idempotency import IdempotentViewSet, translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.http.pagination import DueFirstPages, NewestFirstPagination
 from temporalex_django.rest.views import InstanceViewSet
 
 _MAX_COMMENT_LENGTH = 2000

@@ -16,7 +16,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers as fields
 
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, SerializerType
-from temporalex_django.rest.problems import MEDIA_TYPE
+from temporalex_django.rest.http.problems import MEDIA_TYPE
 from temporalex_django.rest.serializers import Base, ProblemOut, RunOut
 
 _SETTINGS = {"OAS_VERSION": "3.1.1", "TITLE": "Runs", "VERSION": "1", "POSTPROCESSING_HOOKS": []}

@@ -6,9 +6,9 @@ from typing import Any
 
 from rest_framework import serializers as fields
 
-from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import Instance
+from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 from temporalex_django.rest.serializers import ReasonBody
 
 _FIELD_CLASSES: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {

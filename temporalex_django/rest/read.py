@@ -15,26 +15,26 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.actions import timeline
-from temporalex_django.actions.accepting import available_messages
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import ResultWaiter, describe
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import HistoryEvent
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.read import timeline
+from temporalex_django.operations.read.available_messages import available_messages
+from temporalex_django.operations.read.describe import ResultWaiter, describe
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
-from temporalex_django.rest.filtering import filter_runs
 from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.http.filtering import filter_runs
+from temporalex_django.rest.http.pagination import count_fitting
+from temporalex_django.rest.http.problems import RETRY_AFTER
+from temporalex_django.rest.http.wait_limit import wait_slot
 from temporalex_django.rest.operations import describe_operation
-from temporalex_django.rest.pagination import count_fitting
-from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.runs import RunViewSet
 from temporalex_django.rest.types import schema_of
-from temporalex_django.rest.wait_limit import wait_slot
 
 
 class RunReadViewSet(RunViewSet):

@@ -14,23 +14,28 @@ from rest_framework.response import Response
 
 from temporalex_django import errors
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import build_description, describe
-from temporalex_django.actions.inbox import awaited_tasks
-from temporalex_django.actions.ordering import IndexOrderedQuerySet, order_runs
-from temporalex_django.actions.seeing import redact_tasks as seen_by
-from temporalex_django.actions.summary import RunStateLoader, annotate_ends, annotate_messages, annotate_switches
-from temporalex_django.actions.targets import RunTarget, find_run
-from temporalex_django.actions.unchanged import RunVersion, version_of
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
-from temporalex_django.core.attributes import to_readable
+from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.human_tasks.inbox import awaited_tasks
+from temporalex_django.operations.human_tasks.redaction import redact_tasks as seen_by
+from temporalex_django.operations.optimistic_lock import RunVersion, version_of
+from temporalex_django.operations.read.describe import build_description, describe
+from temporalex_django.operations.read.run_ordering import IndexOrderedQuerySet, order_runs
+from temporalex_django.operations.read.run_summary import (
+    RunStateLoader,
+    annotate_ends,
+    annotate_messages,
+    annotate_switches,
+)
+from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
-from temporalex_django.rest.etags import etag_of, parse_if_match
-from temporalex_django.rest.idempotency import IdempotentViewSet
-from temporalex_django.rest.pagination import NewestFirstPagination
+from temporalex_django.rest.http.etags import etag_of, parse_if_match
+from temporalex_django.rest.http.idempotency import IdempotentViewSet
+from temporalex_django.rest.http.pagination import NewestFirstPagination
 
 _DEFERRED_COLUMNS = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
 _MAX_TASKS = 50

@@ -10,10 +10,10 @@ from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.models import SwitchedOff
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract

@@ -13,7 +13,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.payloads import resolve_hints
+from temporalex_django.core.payloads.codec import resolve_hints
 from temporalex_django.graph.workflow import GraphWorkflow
 
 

@@ -12,9 +12,9 @@ from django.db import transaction
 from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.steering import OperatorRunAction
 from temporalex_django.conf import read
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.fleet import QueueViewSet, TypeViewSet, WorkerViewSet

@@ -15,18 +15,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.query import Query
-from temporalex_django.actions.resume import Resume
-from temporalex_django.actions.signal import SendSignal
-from temporalex_django.actions.start import Start
-from temporalex_django.actions.steering import OperatorRunAction
-from temporalex_django.actions.targets import RunTarget, find_chain
-from temporalex_django.actions.unchanged import require_unchanged
-from temporalex_django.actions.update import SendUpdate, read_outcome
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
-from temporalex_django.core.attributes import parse_all
+from temporalex_django.core.payloads.search_attributes import parse_all
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.optimistic_lock import require_unchanged
+from temporalex_django.operations.run_lookup import RunTarget, find_chain
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.resume import Resume
+from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.update import SendUpdate, read_outcome
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, with_contract
 from temporalex_django.rest.contracts import (
@@ -37,10 +37,10 @@ from temporalex_django.rest.contracts import (
     operator_contract,
     read_contract,
 )
-from temporalex_django.rest.idempotency import translate_key_reuse, with_idempotency_key
-from temporalex_django.rest.problems import RETRY_AFTER
+from temporalex_django.rest.http.idempotency import translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.http.problems import RETRY_AFTER
+from temporalex_django.rest.http.wait_limit import wait_slot
 from temporalex_django.rest.read import RunReadViewSet
-from temporalex_django.rest.wait_limit import wait_slot
 
 DEFAULT_WAIT = 5.0
 _RUN_RESPONSE = {200: serializers.RunOut}
@@ -56,7 +56,7 @@ class InstanceViewSet(RunReadViewSet):
     A request is checked in this order: the caller, the run, the body.
     """
 
-    #: The operator action of an address that is made from ``actions.registry.STEERING``.
+    #: The operator action of an address that is made from ``operations.registry.STEERING``.
     steering: type[OperatorRunAction[Any]] | None = None
 
     @with_contract(

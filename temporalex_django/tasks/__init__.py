@@ -122,7 +122,7 @@ class DurableBackend(BaseTaskBackend):
         Raises ``InvalidTask``, and ``TypeError`` for arguments that are not JSON. Raises ``NestingError`` inside
         workflow code: use ``await api.task(t, ...)`` there.
         """
-        from temporalex_django.actions.lone_tasks import enqueue  # noqa: PLC0415 - tasks may be defined before models are loaded
+        from temporalex_django.operations.background_tasks import enqueue  # noqa: PLC0415 - tasks may be defined before models are loaded
         from temporalex_django.tasks.results import new_result  # noqa: PLC0415 - as above
 
         self.validate_task(task)
@@ -155,7 +155,7 @@ class DurableBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
         """Return the stored result. Raises ``TaskResultDoesNotExist``, also after the retention has passed."""
-        from temporalex_django.actions.lone_tasks import find_background_task  # noqa: PLC0415 - as above
+        from temporalex_django.operations.background_tasks import find_background_task  # noqa: PLC0415 - as above
         from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
 
         background_task = find_background_task(result_id)

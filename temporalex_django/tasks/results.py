@@ -13,9 +13,9 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from temporalex_django.actions.lone_tasks import find_background_task, finished_task, started_task
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.django_tasks import is_task
+from temporalex_django.operations.background_tasks import find_background_task, finished_task, started_task
 from temporalex_django.tasks.compat import (
     InvalidTask,
     Task,

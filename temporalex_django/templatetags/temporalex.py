@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from temporalex_django.actions import deciding
+from temporalex_django.operations.human_tasks import deciding
 from temporalex_django.pages.inbox import asked_of
 
 register = template.Library()

@@ -17,13 +17,13 @@ from unittest.mock import patch
 from django.db.models import Q
 from django.utils import timezone
 
-from temporalex_django.actions import inline, waiting
-from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import TemporalexError
+from temporalex_django.operations import inline_turn, polling
+from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.testing.commit_hooks import call_robustly, commit_point, has_open_transaction
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _BETWEEN_IDS = 1_000
 _entered_environments: list[DjangoEnvironment] = []
 
 
-class EnvironmentWaitStrategy(waiting.WaitStrategy):
+class EnvironmentWaitStrategy(polling.WaitStrategy):
     """A wait strategy that lets the environment work instead of waiting for other processes."""
 
     def __init__(self, env: DjangoEnvironment) -> None:
@@ -71,7 +71,7 @@ def _patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
         *_storage_patches(env),
         *_clock_patches(env),
         *_turn_patches(env),
-        (waiting, "wait_strategy", EnvironmentWaitStrategy(env)),
+        (polling, "wait_strategy", EnvironmentWaitStrategy(env)),
         # The environment runs whatever is due, so the application must not report that no live worker can.
         (LiveWorkers, "missing_worker", lambda _self, **_options: None),
         (LiveWorkers, "can_run_activity", lambda _self, _activity, **_options: True),
@@ -142,7 +142,7 @@ def _clock_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
 
 def _turn_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
     """Return the patches that make turns inside requests use the environment's engine, with its cache."""
-    original_engine, original_follow_up = inline.engine, inline._follow_up  # noqa: SLF001 - the patch calls it
+    original_engine, original_follow_up = inline_turn.engine, inline_turn._follow_up  # noqa: SLF001 - the patch calls it
 
     def environment_engine(alias: str) -> WorkflowEngine:
         return env.engine if alias == env.storage.alias else original_engine(alias)
@@ -151,4 +151,4 @@ def _turn_patches(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
         env.note(report)
         original_follow_up(report, storage=storage)
 
-    return [(inline, "engine", environment_engine), (inline, "_follow_up", note_follow_up)]
+    return [(inline_turn, "engine", environment_engine), (inline_turn, "_follow_up", note_follow_up)]

@@ -16,13 +16,6 @@ from django.db import DatabaseError
 from django.db.models import F, Min
 
 from temporalex_django import access
-from temporalex_django.actions import describe, inbox, narrowing
-from temporalex_django.actions.base import Actor, registry
-from temporalex_django.actions.human_task import admit_decider, require_claims_respected
-from temporalex_django.actions.ordering import order_runs
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.actions.start import require_saved_subject, require_start_access
-from temporalex_django.actions.targets import find_chain, find_run
 from temporalex_django.authoring import activity, django_tasks, workflow
 from temporalex_django.authoring.authorization import APP, Person, check_person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
@@ -33,7 +26,7 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.senders import Judge, Sender
+from temporalex_django.core.messages.sender import Judge, Sender
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
 from temporalex_django.db.inserts import (
@@ -45,18 +38,26 @@ from temporalex_django.db.inserts import (
     reopen_chain,
     update_outcome,
 )
-from temporalex_django.db.notify import send_turn_signals
-from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.messages.notify import send_turn_signals
+from temporalex_django.db.people.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches, read_switches
 from temporalex_django.engine import run_closing
+from temporalex_django.engine.contracts.run_storage import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.storage import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.operations.base import Actor, registry
+from temporalex_django.operations.human_tasks import inbox
+from temporalex_django.operations.human_tasks.base import admit_decider, require_claims_respected
+from temporalex_django.operations.read import describe, run_filters
+from temporalex_django.operations.read.run_ordering import order_runs
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.run_lookup import find_chain, find_run
+from temporalex_django.operations.runs.start import require_saved_subject, require_start_access
 from temporalex_django.testing.application_patch import is_entered, patch_application
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.environment import Environment
@@ -294,7 +295,7 @@ class DjangoEnvironment(Environment):
         visible_runs = access.runs_for(by, alias=self.storage.alias)
         all_runs = Instance.objects.using(self.storage.alias) if visible_runs is None else visible_runs
         runs = all_runs.filter(workflow=workflow, chain__run_id=F("id"), **times)
-        ordered_runs = order_runs(narrowing.apply_filters(runs, other_filters), filters.get("order", NEWEST_FIRST))
+        ordered_runs = order_runs(run_filters.apply_filters(runs, other_filters), filters.get("order", NEWEST_FIRST))
         return iter([*ordered_runs.values_list("workflow_id", "chain_id")])
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:

@@ -22,20 +22,20 @@ from temporalex_django.authoring.workflow import (
     require_signal,
     start_options,
 )
-from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.four_eyes import fork_snapshot
-from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import check_name, key_text
-from temporalex_django.engine import anew
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.people.four_eyes import fork_snapshot
+from temporalex_django.engine.contracts.run_storage import RunState
 from temporalex_django.engine.lookup import parse_run_id
-from temporalex_django.engine.points import ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.reset import apply
+from temporalex_django.engine.reset.plan import ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.workflow import GraphWorkflow
@@ -116,7 +116,7 @@ class Environment(EnvironmentActivities):
         elif value is None and workflow.unique is not None:
             workflow.unique.check(id)
         workflow_id = check_id(id)
-        plain = payloads.to_plain(input_or_default(workflow, args), label=f"the input of {workflow.name}")
+        plain = codec.to_plain(input_or_default(workflow, args), label=f"the input of {workflow.name}")
         warn_lossy_value(
             args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", emit_warning=False
         )
@@ -153,7 +153,7 @@ class Environment(EnvironmentActivities):
         """
         by = check_person(by)
         require_signal(workflow, signal)
-        plain = payloads.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
+        plain = codec.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
         chain_id = self._chain_of(check_id(id), workflow.name)
         if chain_id is not None:
             row = self.row(self.run_ids(chain_id)[-1])
@@ -209,7 +209,7 @@ class Environment(EnvironmentActivities):
         by: Person | None = None,
     ) -> int:
         """Put a message into an inbox and drive. Return the id of the message."""
-        plain = payloads.to_plain(body, label=f"the payload of {kind} {name!r}")
+        plain = codec.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
             record = self.row(self.run_ids(chain_id)[-1]).facts
             code = self.class_of(chain_id, record.workflow, record.version)
@@ -242,7 +242,7 @@ class Environment(EnvironmentActivities):
             ):
                 raise ActionNotPossible("another open run has its id now")
             old_run_id, new_run_id = run.run_id, self.engine.storage.new_run_id()
-            anew.reset(self.engine.storage, run, plan, run_id=new_run_id)
+            apply.reset(self.engine.storage, run, plan, run_id=new_run_id)
         self._evict_run(old_run_id)
         return new_run_id
 
@@ -266,7 +266,7 @@ class Environment(EnvironmentActivities):
             self._copy_subject(chain_id, plan.record.run_id)
             # The row is written again below, with the history that the fork starts from: claim it as a turn would.
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            anew.fork(self.engine.storage, run, plan, source_chain=handle.chain_id, id=workflow_id, snapshot=snapshot)
+            apply.fork(self.engine.storage, run, plan, source_chain=handle.chain_id, id=workflow_id, snapshot=snapshot)
         self._classes[chain_id] = code, last_definition_number()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)

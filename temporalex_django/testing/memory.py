@@ -25,13 +25,13 @@ from temporalex_django.authoring.redaction import VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine import run_closing
+from temporalex_django.engine.contracts.run_storage import HumanTaskWrite, Outcome, TaskResult, TaskState
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.storage import HumanTaskWrite, Outcome, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NotConfigured
 from temporalex_django.testing.environment import Environment

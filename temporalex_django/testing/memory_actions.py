@@ -7,11 +7,11 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.authorization import Person, require_permission, sender_of
-from temporalex_django.core.payloads import check_text, to_plain
+from temporalex_django.core.payloads.codec import check_text, to_plain
 from temporalex_django.engine import operator_overrides, pausing
 from temporalex_django.engine.blocked import retry_immediately
+from temporalex_django.engine.contracts.run_storage import RunState, TaskResult, TaskState
 from temporalex_django.engine.fates import is_due
-from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
 

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from temporalex_django.authoring.listing import NEWEST_FIRST, WAIT_PREFIXES
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.engine.contracts.run_storage import RunState
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
-from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import NotConfigured
 from temporalex_django.present.view_models import LATE_PERIOD
 

@@ -105,7 +105,7 @@ def _encode_result(act: Any, value: Any) -> dict[str, Any]:
 
     Only this process can compare both, since it has the value itself.
     """
-    from temporalex_django.core.handing_over import encode_lossless  # noqa: PLC0415 - as above
+    from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 
     try:

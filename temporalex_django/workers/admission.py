@@ -17,9 +17,9 @@ from temporalex_django.core.limits import NO_LIMITS
 from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches
-from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.room import RETRY_SECONDS
-from temporalex_django.engine.storage import NewTask, TaskState
+from temporalex_django.engine.contracts.run_storage import NewTask, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS
 from temporalex_django.errors import WorkflowSwitchedOff
 
 

@@ -19,18 +19,18 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.payloads import error_reason
+from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db import background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.limited_claims import release_unstarted
-from temporalex_django.db.notify import notify_payloads, send_notifications, send_turn_signals
-from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
+from temporalex_django.db.people.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError

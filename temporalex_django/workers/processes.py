@@ -15,7 +15,7 @@ from typing import Any
 
 from django.conf import settings
 
-from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult

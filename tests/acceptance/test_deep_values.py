@@ -7,9 +7,9 @@ import math
 import pytest
 
 from temporalex_django import ContinueAsNew, Ok, Reply, Stop, Workflow, activity, activity_context, api, errors
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 
-DEEPEST = payloads.MAX_DEPTH
+DEEPEST = codec.MAX_DEPTH
 
 
 def nested(levels, bottom=None, *, lists=True):
@@ -62,10 +62,10 @@ def test_values_of_the_greatest_depth(env, bottom, lists):
 def test_null_is_no_nan_at_any_depth(depth, lists):
     value = nested(depth, lists=lists)
 
-    assert payloads.to_plain(value) == value
+    assert codec.to_plain(value) == value
     for number in (math.nan, math.inf, -math.inf):
         with pytest.raises(errors.PayloadError, match="NaN and infinity are not JSON"):
-            payloads.to_plain(nested(depth, [None, number], lists=lists))
+            codec.to_plain(nested(depth, [None, number], lists=lists))
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 1000, 200_000])
@@ -90,4 +90,4 @@ def test_an_endless_value_is_refused():
     circle.append(circle)
 
     with pytest.raises(errors.PayloadError, match="nested more than 200 levels deep"):
-        payloads.to_plain(circle)
+        codec.to_plain(circle)

@@ -9,12 +9,20 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django import activity
-from temporalex_django.core.senders import Sender
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.engine.contracts.run_storage import (
+    InboxMessage,
+    NewEvent,
+    NewTask,
+    Outcome,
+    RunState,
+    RunWrite,
+    TaskState,
+)
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.storage import InboxMessage, NewEvent, NewTask, Outcome, RunState, RunWrite, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUEUES = ("default",)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temporalex_django.engine.contracts.run_storage import Outcome, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
-from temporalex_django.engine.storage import Outcome, RunWrite
 from tests.contract.places import NOW
 from tests.contract.test_transactions import child
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temporalex_django.engine.contracts.run_storage import NewRun, Outcome, Retry, TaskResult
 from temporalex_django.engine.external_messages import NewChild, NewMessage
-from temporalex_django.engine.storage import NewRun, Outcome, Retry, TaskResult
 from tests.contract.places import NOW, event
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.management import exit_codes
+from temporalex_django.management.cli import exit_codes
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.processes import running, worker

@@ -11,8 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 
 from temporalex_django import errors
-from temporalex_django.actions import inline
 from temporalex_django.models import Message
+from temporalex_django.operations import inline_turn
 from tests.support.client_flows import Basket, drain
 from tests.support.proxy import Proxy, proxied, through
 
@@ -47,7 +47,7 @@ def test_a_connection_that_breaks_while_an_update_is_waited_for_gives_its_id(pro
     handle = Basket.start(id="b-1")
     drain()
 
-    monkeypatch.setattr("temporalex_django.actions.update.notify_on_commit", lambda **_: proxy.cut())
+    monkeypatch.setattr("temporalex_django.operations.runs.update.notify_on_commit", lambda **_: proxy.cut())
     with pytest.raises(errors.UpdateTimeout) as caught:
         handle.update("add", 5, mode="worker")
     monkeypatch.undo()
@@ -76,13 +76,13 @@ def test_so_does_an_async_one(proxy: Proxy) -> None:
 def test_inside_the_callers_transaction_it_is_his_error(proxy: Proxy, monkeypatch: Any) -> None:
     handle = Basket.start(id="b-1")
     drain()
-    advance = inline.advance
+    advance = inline_turn.advance
 
     def cut_off(*args: Any, **kwargs: Any) -> Any:
         proxy.cut()
         return advance(*args, **kwargs)
 
-    monkeypatch.setattr(inline, "advance", cut_off)
+    monkeypatch.setattr(inline_turn, "advance", cut_off)
     with pytest.raises(OperationalError), transaction.atomic():
         handle.update("add", 5)
     monkeypatch.undo()

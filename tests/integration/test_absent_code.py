@@ -13,13 +13,13 @@ from django.test.utils import override_settings
 from django.utils import timezone
 
 from temporalex_django import Err, Ok, Workflow, errors
-from temporalex_django.actions.describe import describe
-from temporalex_django.actions.targets import find_chain
 from temporalex_django.authoring import activity, workflow
-from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Worker
+from temporalex_django.operations.read.describe import describe
+from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.workers.loop import WorkerLoop

@@ -19,11 +19,11 @@ from rest_framework.test import APIClient
 
 from temporalex_django import Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.access import AccessPolicy
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.start import Start
 from temporalex_django.admin import InstanceAdmin
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
-from temporalex_django.rest.permissions import InstancePermission
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.rest.http.permissions import InstancePermission
 from temporalex_django.rest.urls import routes
 from temporalex_django.rest.views import InstanceViewSet
 from tests.support import tenants

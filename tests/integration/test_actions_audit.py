@@ -10,19 +10,19 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser, Permission
 
 from temporalex_django import errors
-from temporalex_django.actions.base import Action, Actor, storage
-from temporalex_django.actions.cancel import Cancel
-from temporalex_django.actions.move import Move
-from temporalex_django.actions.query import Query
-from temporalex_django.actions.registry import ACTIONS, STEERING
-from temporalex_django.actions.signal import SendSignal
-from temporalex_django.actions.signal_with_start import SignalWithStart
-from temporalex_django.actions.start import Start
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.targets import RunTarget, find_run
-from temporalex_django.actions.terminate import Terminate
-from temporalex_django.actions.update import SendUpdate
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
+from temporalex_django.operations.base import Action, Actor, storage
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.registry import ACTIONS, STEERING
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.move import Move
+from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.signal_with_start import SignalWithStart
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.signals import operator_acted
 from tests.support.client_flows import Basket, rolled_back
 
@@ -127,7 +127,7 @@ def test_a_person_needs_the_permission_and_nothing_is_written_without_it(name):
 def test_what_a_person_did_is_audited_and_told_without_payloads(name, django_capture_on_commit_callbacks, caplog):
     make, permission, details = OPERATIONS[name]
     user = person(permission, *(["signal"] if name == "signal_with_start" else []))
-    caplog.set_level(logging.DEBUG, logger="temporalex_django.actions")
+    caplog.set_level(logging.DEBUG, logger="temporalex_django.operations")
     heard = []
 
     def receiver(**arguments):
@@ -229,7 +229,7 @@ def test_nothing_happens_when_its_audit_row_cannot_be_written(name, monkeypatch)
 
 def test_the_log_says_of_which_run_it_was_where_it_was_of_one(django_capture_on_commit_callbacks, caplog):
     root = Actor(user=get_user_model().objects.create_superuser("root"), source="command")
-    caplog.set_level(logging.INFO, logger="temporalex_django.actions")
+    caplog.set_level(logging.INFO, logger="temporalex_django.operations")
     with django_capture_on_commit_callbacks(execute=True):
         SwitchOff("queue", "default", by=root).execute()
         Start(Basket, id="b-9", by=root).execute()

@@ -11,8 +11,8 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
-from temporalex_django.admin import instance
 from temporalex_django.admin.base import CappedPaginator
+from temporalex_django.admin.run import instance
 from temporalex_django.conf import codec
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted

@@ -12,8 +12,8 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
 
-from temporalex_django.actions.registry import ACTIONS as ACTIONS_THERE_ARE
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
+from temporalex_django.operations.registry import ACTIONS as ACTIONS_THERE_ARE
 from tests.support.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
 
 pytestmark = pytest.mark.django_db

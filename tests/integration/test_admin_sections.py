@@ -26,7 +26,7 @@ from temporalex_django import (
     activity,
     api,
 )
-from temporalex_django.admin import history
+from temporalex_django.admin.run import history
 from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Worker
 from temporalex_django.present import picture
 from tests.support.client_flows import Basket, Sleepy, drain

@@ -15,12 +15,12 @@ from django.db import connection
 from django.test import Client
 
 from temporalex_django import Ok, Workflow, activity, api
-from temporalex_django.actions import base, registry
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.steering import Input, OperatorRunAction
 from temporalex_django.admin import operator_views
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance, OperatorAction, Worker
+from temporalex_django.operations import base, registry
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 from tests.support.client_flows import Basket, drain
 
 pytestmark = pytest.mark.django_db
@@ -354,7 +354,7 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
     assert not Worker.objects.exists()  # it has left
 
     with patch(
-        "temporalex_django.actions.run_due.run_due",
+        "temporalex_django.operations.runs.run_due.run_due",
         side_effect=TimeoutError("after 20 s there is still work that is due"),
     ):
         said = boss.post(f"{workers}run-due/", {}, follow=True).content.decode()

@@ -15,11 +15,11 @@ from django.db import transaction
 from django.test import Client, override_settings
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, api, conf, errors
-from temporalex_django.actions.addresses import request_id
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.targets import find_run
-from temporalex_django.actions.terminate import Terminate
 from temporalex_django.models import Instance, KeptAnswer, Message, OperatorAction
+from temporalex_django.operations.addresses import request_id
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.terminate import Terminate
 from tests.support import tenants
 from tests.support.client_flows import Basket, Generations, drain
 from tests.support.people import stored
@@ -104,7 +104,7 @@ def test_what_a_face_rolls_back_is_noted_and_logged_once(face: str, caplog: pyte
     tag = ann.get("/api/instances/red-1/")["ETag"]
     start, key = {"workflow": "test.Basket", "id": "blue-9"}, {"Idempotency-Key": "k"}
     headers = {"plain": {}, "If-Match": {"If-Match": tag}, "both": {"If-Match": tag, **key}}.get(face, key)
-    with caplog.at_level(logging.WARNING, logger="temporalex_django.actions"):
+    with caplog.at_level(logging.WARNING, logger="temporalex_django.operations"):
         if face == "start in the admin":
             form = {"token": "t", "identity": "blue-9", "payload": "null"}
             answer = ann.post(f"{PAGES}start/?workflow=test.Basket", form)
@@ -120,7 +120,7 @@ def test_what_a_face_rolls_back_is_noted_and_logged_once(face: str, caplog: pyte
     assert not KeptAnswer.objects.exists()
     assert [row[:2] for row in rows()] == [("red-ann", "start" if "start" in face else "fork")]
     assert OperatorAction.objects.get().denied
-    assert len([one for one in caplog.records if one.name == "temporalex_django.actions"]) == 1
+    assert len([one for one in caplog.records if one.name == "temporalex_django.operations"]) == 1
 
 
 def test_the_same_attempt_is_one_row_a_minute(run: Any) -> None:
@@ -137,7 +137,7 @@ def test_the_same_attempt_is_one_row_a_minute(run: Any) -> None:
 
 
 def test_who_is_not_logged_in_is_only_logged(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="temporalex_django.actions"):
+    with caplog.at_level(logging.INFO, logger="temporalex_django.operations"):
         for _ in range(3):
             assert Client().post(f"{RUN}terminate/", {}, content_type="application/json").status_code in (401, 403)
     assert not OperatorAction.objects.exists()

@@ -17,16 +17,18 @@ from django.test import override_settings
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
-from temporalex_django.actions import bulk_jobs, forgetting, narrowing
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.bulk_items import redact_items
-from temporalex_django.actions.reset import Reset
-from temporalex_django.actions.resume_bulk import ResumeBulk
-from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction, Worker
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.bulk import worker
+from temporalex_django.operations.bulk.items import redact_items
+from temporalex_django.operations.bulk.resume import ResumeBulk
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.read import run_filters
+from temporalex_django.operations.runs.reset import Reset
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
@@ -206,7 +208,7 @@ def test_a_token_is_for_what_it_came_with() -> None:
     a, b = baskets("a", "b")
     some = Instance.objects.filter(workflow_id="a")
     late = StartBulk(
-        "signal", runs=narrowing.stuck_runs(Instance.objects.all()) | some, signal="note", payload=[1], token="q"
+        "signal", runs=run_filters.stuck_runs(Instance.objects.all()) | some, signal="note", payload=[1], token="q"
     )
     job = StartBulk("signal", runs=[b, a], signal="note", payload=1, reason="x", token="t").execute()
     for same in ([a, b], [a, b, a]):
@@ -221,10 +223,10 @@ def test_a_token_is_for_what_it_came_with() -> None:
     first = late.execute()
     for hours in (0, 5):
         moment = timezone.now() - timedelta(hours=hours)
-        runs = narrowing.created_before(some, moment + timedelta(days=1))
+        runs = run_filters.created_before(some, moment + timedelta(days=1))
         found = StartBulk("signal", runs=runs, signal="note", token="since").execute()
         assert found.total == 1
-    again = narrowing.stuck_runs(Instance.objects.all()) | some
+    again = run_filters.stuck_runs(Instance.objects.all()) | some
     assert StartBulk("signal", runs=again, signal="note", payload=[1], token="q").execute().pk == first.pk
     with pytest.raises(errors.IdempotencyKeyReused):
         StartBulk("signal", runs=Instance.objects.filter(workflow_id="b"), signal="note", token="since").execute()
@@ -286,14 +288,14 @@ def test_a_superuser_has_the_jobs_of_those_whose_runs_he_has() -> None:
     bob = person("blue-bob", "bulk_actions", "terminate_instance")
     root = get_user_model().objects.create_superuser("red-root")
     job = StartBulk("terminate", runs=runs[1:], by=Actor(user=bob)).execute()
-    assert [*bulk_jobs.jobs_for(root, alias="default")] == [job]
+    assert [*worker.jobs_for(root, alias="default")] == [job]
     with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
-        assert not bulk_jobs.jobs_for(root, alias="default").exists()
+        assert not worker.jobs_for(root, alias="default").exists()
         with pytest.raises(errors.WorkflowNotFound):
             StopBulk(job.pk, by=Actor(user=root)).execute()
         own = StartBulk("terminate", runs=runs[:1], by=Actor(user=root)).execute()
-        assert [*bulk_jobs.jobs_for(root, alias="default")] == [own]
-    assert bulk_jobs.jobs_for(None, alias="default").count() == 2
+        assert [*worker.jobs_for(root, alias="default")] == [own]
+    assert worker.jobs_for(None, alias="default").count() == 2
 
 
 def test_who_may() -> None:
@@ -330,8 +332,8 @@ def test_what_a_job_does_leads_back_to_it_and_to_its_request() -> None:
     by = Actor(user=ann, source="rest", address="10.0.0.7", request_id="req-7", program=True)
     signals = StartBulk("signal", runs=runs[:1], signal="note", by=by).execute()
     ends = StartBulk("terminate", runs=runs, by=by).execute()
-    assert bulk_jobs._run_next_item(signals.pk, DjangoStorage())
-    assert bulk_jobs._run_next_item(ends.pk, DjangoStorage())
+    assert worker._run_next_item(signals.pk, DjangoStorage())
+    assert worker._run_next_item(ends.pk, DjangoStorage())
     ann.user_permissions.clear()
     finished()
 
@@ -370,23 +372,23 @@ def test_jobs_that_are_done_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
         (stopped, "stopped", None),
         (running, "running", None),
     ):
-        at = None if by is None else DjangoStorage().now() - forgetting.JOB_RETENTION - by
+        at = None if by is None else DjangoStorage().now() - cleanup.JOB_RETENTION - by
         BulkJob.objects.filter(pk=job.pk).update(
             state=state, finished_at=at, created_at=F("created_at") - timedelta(days=99)
         )
-    monkeypatch.setattr(forgetting, "_BATCH_SIZE", 2)
-    forgetting.JOBS._checked_at.clear()
+    monkeypatch.setattr(cleanup, "_BATCH_SIZE", 2)
+    cleanup.JOBS._checked_at.clear()
 
-    assert forgetting.JOBS.has_rows("default")
-    assert not forgetting.JOBS.has_rows("default")  # it was asked a moment ago
-    assert forgetting.JOBS.delete_batch("default")
+    assert cleanup.JOBS.has_rows("default")
+    assert not cleanup.JOBS.has_rows("default")  # it was asked a moment ago
+    assert cleanup.JOBS.delete_batch("default")
     assert old.items.count() == 1
     finished()
 
     assert set(BulkJob.objects.values_list("pk", flat=True)) == {young.pk, stopped.pk, running.pk}
     assert set(BulkItem.objects.values_list("job_id", flat=True)) == {young.pk, stopped.pk, running.pk}
-    forgetting.JOBS._checked_at.clear()
-    assert not forgetting.JOBS.has_rows("default")
+    cleanup.JOBS._checked_at.clear()
+    assert not cleanup.JOBS.has_rows("default")
     assert StartBulk("terminate", runs=runs, token="0").execute().pk not in (old.pk, young.pk)
     assert OperatorAction.objects.filter(action="start_bulk").count() == 5
 
@@ -396,16 +398,16 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
     """Also when one run takes all the time that there is for jobs."""
     runs = baskets("a", "b", "c", "d", "e")
     jobs = [StartBulk("terminate", runs=chosen).execute().pk for chosen in (runs[:2], runs[2:4], runs[4:])]
-    made, clock, turns = bulk_jobs.build_action, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+    made, clock, turns = worker.build_action, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
 
     def noting(job: Any, item: int, target: Any, by: Any) -> Any:
         turns.append(jobs.index(job.pk))
         clock.now += slow
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "build_action", noting)
-    monkeypatch.setattr(bulk_jobs, "time", clock)
-    monkeypatch.setattr(bulk_jobs, "_last_job", {})
+    monkeypatch.setattr(worker, "build_action", noting)
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "_last_job", {})
     finished()
     assert turns == [0, 1, 2, 0, 1]
     assert set(BulkJob.objects.values_list("state", flat=True)) == {"done"}
@@ -413,7 +415,7 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
 
 def test_a_job_is_stopped_and_resumed() -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    assert bulk_jobs._run_next_item(job.pk, DjangoStorage())
+    assert worker._run_next_item(job.pk, DjangoStorage())
     assert StopBulk(job.pk).execute().state == "stopped"
     finished()
     job.refresh_from_db()
@@ -438,7 +440,7 @@ def test_a_worker_that_is_killed_leaves_nothing_half_done(monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(BulkItem, "save", _dies)
         with pytest.raises(SystemExit):
-            bulk_jobs.run_jobs("default")
+            worker.run_jobs("default")
     assert set(statuses().values()) == {"waiting"}
     assert OperatorAction.objects.count() == before
     finished()
@@ -454,14 +456,14 @@ def _dies(*args: Any, **options: Any) -> None:
 def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = baskets("a", "b")
     job = StartBulk("terminate", runs=runs).execute()
-    made = bulk_jobs.build_action
+    made = worker.build_action
 
     def broken(job: Any, item: int, target: Any, by: Any) -> Any:
         if target.workflow_id == "b":
             raise ZeroDivisionError("secret")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "build_action", broken)
+    monkeypatch.setattr(worker, "build_action", broken)
     finished()
     job.refresh_from_db()
     assert (job.done, job.failed, job.state) == (1, 1, "done")
@@ -471,7 +473,7 @@ def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    made, asked = bulk_jobs.build_action, []
+    made, asked = worker.build_action, []
 
     def busy(job: Any, item: int, target: Any, by: Any) -> Any:
         asked.append(target.workflow_id)
@@ -479,7 +481,7 @@ def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.Monke
             raise errors.UpdateTimeout("busy", code="busy")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(bulk_jobs, "build_action", busy)
+    monkeypatch.setattr(worker, "build_action", busy)
     finished()
     job.refresh_from_db()
     assert asked == ["b", "a", "b", "b", "b", "b"]
@@ -547,8 +549,8 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
     monkeypatch.setattr(Reset, "check_replay", deadly)
     for deaths in (1, 2, 3):
         with pytest.raises(SystemExit):
-            bulk_jobs.run_jobs("default")
-        assert not bulk_jobs.run_jobs("default")  # nobody knows yet that it died
+            worker.run_jobs("default")
+        assert not worker.run_jobs("default")  # nobody knows yet that it died
         assert [item.crashes for item in BulkItem.objects.order_by("pk")] == [deaths, 0]
         let_go()
     finished()
@@ -575,7 +577,7 @@ def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch
             StopBulk(job.pk).execute()
         else:
             let_go()
-            assert bulk_jobs._run_next_item(job.pk, DjangoStorage())
+            assert worker._run_next_item(job.pk, DjangoStorage())
 
     monkeypatch.setattr(Reset, "check_replay", late)
     finished()
@@ -596,7 +598,7 @@ def test_a_database_that_does_not_answer_is_no_death(monkeypatch: pytest.MonkeyP
         patched.setattr(Reset, "check_replay", _away)
         for _ in range(4):
             with pytest.raises(InterfaceError):
-                bulk_jobs.run_jobs("default")
+                worker.run_jobs("default")
             assert (BulkItem.objects.get().crashes, BulkJob.objects.get().held_until) == (0, None)
     finished()
     job.refresh_from_db()

@@ -9,12 +9,12 @@ import pytest
 from django.db import connection, connections, transaction
 
 from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
-from temporalex_django.actions import inline
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.targets import find_run
-from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.signals import message_received, update_completed
 from tests.support.client_flows import Basket, Generations, Inside, Orders, Sleepy, drain, rolled_back
 
@@ -211,7 +211,7 @@ def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     handle = Sleepy.start(id="s-1")
     drain()
     monkeypatch.setitem(workflows.registry, "test.Sleepy", Changed)
-    inline.engine("default").cache.clear()
+    inline_turn.engine("default").cache.clear()
     handle.signal("wake", 1)
     drain()
 

@@ -19,13 +19,13 @@ import pytest
 from django.db import OperationalError
 
 from temporalex_django import errors
-from temporalex_django.actions import bulk_jobs
-from temporalex_django.actions.live_workers import LiveWorkers
-from temporalex_django.management import exit_codes
+from temporalex_django.management.cli import exit_codes
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.operator_commands import COMMANDS
+from temporalex_django.management.runs.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
-from temporalex_django.rest import problems
+from temporalex_django.operations.bulk import worker
+from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.rest.http import problems
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import RUNS, Choice, Errand, Question
@@ -41,7 +41,7 @@ ODD = """it's "odd"; rm -rf $HOME"""
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("temporalex_django.management.as_user.os_account", lambda: "operator")
+    monkeypatch.setattr("temporalex_django.management.cli.as_user.os_account", lambda: "operator")
     with timeless():
         yield
 
@@ -183,11 +183,11 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def live_workers(*, alias: str) -> LiveWorkers:
         assert next(looks) >= 0, "the job does not end"
-        bulk_jobs.run_jobs(alias)
+        worker.run_jobs(alias)
         return LiveWorkers.from_rows([((), {}, ())])
 
-    monkeypatch.setattr("temporalex_django.management.bulk.live_workers", live_workers)
-    monkeypatch.setattr("temporalex_django.management.bulk._POLL_SECONDS", 0)
+    monkeypatch.setattr("temporalex_django.management.runs.bulk.live_workers", live_workers)
+    monkeypatch.setattr("temporalex_django.management.runs.bulk._POLL_SECONDS", 0)
     said += [transcript("bulk", "pause", "--workflow", "test.Basket", "--wait"), transcript("bulk", "show", job.pk)]
     said += [transcript("bulk", "show"), transcript("bulk", "show", "nothing")]
     golden("bulk.txt", *said)
@@ -390,7 +390,7 @@ def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
 def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(exc: BaseException) -> Ran:
         monkeypatch.setattr(
-            "temporalex_django.management.list_runs.apply_filters", lambda *_: (_ for _ in ()).throw(exc)
+            "temporalex_django.management.runs.list_runs.apply_filters", lambda *_: (_ for _ in ()).throw(exc)
         )
         return shell("list")
 
@@ -425,7 +425,7 @@ def test_a_list_of_many_is_read_in_pages(django_assert_max_num_queries: Any) -> 
         Basket.start(id=f"many-{number}")
 
     with pytest.MonkeyPatch.context() as patched, django_assert_max_num_queries(14) as asked:
-        patched.setattr("temporalex_django.management.list_runs._PAGE_SIZE", 2)
+        patched.setattr("temporalex_django.management.runs.list_runs._PAGE_SIZE", 2)
         found = fits("list", plain(shell("list", "--json", "--skip-checks")))
     assert [one["id"] for one in found] == [f"many-{number}" for number in reversed(range(7))]
     pages = [one["sql"] for one in asked if 'ORDER BY "temporalex_instance"."id" DESC' in one["sql"]]

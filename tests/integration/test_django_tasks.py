@@ -23,17 +23,13 @@ from django.utils import timezone
 
 from temporalex_django import Done, Event, GraphWorkflow, Ok, RetryPolicy, Step, Unique, Workflow, api, errors, transit
 from temporalex_django import activity as activity_of
-from temporalex_django.actions import forgetting
-from temporalex_django.actions.queue_figures import queue_figures
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
 from temporalex_django.db import readable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.crash_attribution import CrashVerdict, MarkedWork
 from temporalex_django.liveness.recovery import _attribute_to_activity, release_orphans
-from temporalex_django.management import exit_codes
+from temporalex_django.management.cli import exit_codes
 from temporalex_django.models import (
     ActivityTask,
     Chain,
@@ -44,6 +40,10 @@ from temporalex_django.models import (
     Message,
     OperatorAction,
 )
+from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from temporalex_django.workers.loop import run_until_idle
 from tests.settings_tasks import BACKEND, TASKS
@@ -59,7 +59,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
     t.RAN.clear()
-    forgetting.TASK_ENDS._checked_at["default"] = time.monotonic()  # ends that are not kept go when a test says so
+    cleanup.TASK_ENDS._checked_at["default"] = time.monotonic()  # ends that are not kept go when a test says so
     with override_settings(TASKS=TASKS):
         yield
 
@@ -251,10 +251,10 @@ def test_ends_go_when_they_were_kept_long_enough() -> None:
     run_until_idle()
     assert (status(short), status(long)) == ("SUCCESSFUL", "SUCCESSFUL")
 
-    forgetting.TASK_ENDS._checked_at.clear()
-    assert forgetting.TASK_ENDS.has_rows("default")
-    assert not forgetting.TASK_ENDS.delete_batch("default")
-    assert not forgetting.TASK_ENDS.has_rows("default")
+    cleanup.TASK_ENDS._checked_at.clear()
+    assert cleanup.TASK_ENDS.has_rows("default")
+    assert not cleanup.TASK_ENDS.delete_batch("default")
+    assert not cleanup.TASK_ENDS.has_rows("default")
 
     assert [str(one.pk) for one in EndedTask.objects.all()] == [long.id]
     kept = EndedTask.objects.get()

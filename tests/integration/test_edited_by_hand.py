@@ -10,9 +10,9 @@ from django.test import override_settings
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, activity, api, errors
 from temporalex_django.access import AccessPolicy, Operation
-from temporalex_django.actions.registry import STEERING
-from temporalex_django.core.payloads import digest
+from temporalex_django.core.payloads.codec import digest
 from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.testing import DjangoEnvironment
 from tests.integration.test_inbox_pages import browser, staff
 from tests.integration.test_inbox_rest import client

@@ -31,13 +31,13 @@ from temporalex_django import (
 )
 from temporalex_django import signals as told
 from temporalex_django.access import AccessPolicy
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HumanTask, Instance
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.human_tasks.claim import Claim
 from temporalex_django.testing import (
     DjangoEnvironment,
     WorkflowEnvironment,

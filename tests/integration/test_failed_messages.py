@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 
 from temporalex_django import errors
-from temporalex_django.core.payloads import digest
+from temporalex_django.core.payloads.codec import digest
 from temporalex_django.models import Message, OperatorAction
 from temporalex_django.signals import signal_failed
 from tests.support.matrix import Row

@@ -14,12 +14,12 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
-from temporalex_django.actions.failure_groups import failure_groups
-from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.core.failures import failure_cause
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, BulkItem, BulkJob, Instance, OperatorAction
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.testing import WorkflowEnvironment, drain
 from tests.support.commands import shell
 

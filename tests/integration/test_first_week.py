@@ -20,11 +20,11 @@ from django.test import override_settings
 from rest_framework.test import APIClient
 
 from temporalex_django import Err, Ok, Reply, RetryPolicy, Stop, Unique, Workflow, activity, api, checks, errors, update
-from temporalex_django.actions import inline
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.models import Instance, Message
+from temporalex_django.operations import inline_turn
 from temporalex_django.testing import drain
 from tests.support.people import stored
 
@@ -94,7 +94,7 @@ def test_refusals_have_codes_and_what_they_are_about_over_rest_and_in_commands(b
 
     BROKEN[0] = True
 
-    inline.engine("default").cache.clear()
+    inline_turn.engine("default").cache.clear()
     blocked = browser.post(f"{there}/updates/pay/", {"args": 1, "id": "p"}, format="json")
     assert (blocked.status_code, blocked.json()["code"]) == (409, "blocked")
     assert "NondeterminismError" in blocked.json()["reason"] and "week_note" in blocked.json()["reason"]
@@ -105,7 +105,7 @@ def test_refusals_have_codes_and_what_they_are_about_over_rest_and_in_commands(b
     assert Message.objects.get(request_id="w").outcome_status == "rejected"
     assert handle.describe().blocked["attempt"] == 2
     BROKEN[0] = False
-    inline.engine("default").cache.clear()
+    inline_turn.engine("default").cache.clear()
     assert handle.update("pay", 2, id="w") == 2  # its id is free
     handle.pause()
     with pytest.raises(errors.RunPaused):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, VersionedWorkflow, errors
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.move import Move
-from temporalex_django.actions.targets import find_run
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.move import Move
 from tests.support.client_flows import drain
 from tests.support.graphs import leads
 from tests.support.people import stored

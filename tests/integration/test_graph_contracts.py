@@ -26,11 +26,11 @@ from temporalex_django import (
     api,
     errors,
 )
-from temporalex_django.actions.graph_runner import DjangoRunner
-from temporalex_django.db.graph_storage import TableStorage
+from temporalex_django.db.graphs.graph_storage import TableStorage
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, engine
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Message
 from temporalex_django.models import Instance as Row
+from temporalex_django.operations.graph_runner import DjangoRunner
 from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,12 +16,7 @@ from django.urls import reverse
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
-from temporalex_django.actions import inline
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.resume import Resume
-from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import find_run
-from temporalex_django.db.graph_storage import TableStorage
+from temporalex_django.db.graphs.graph_storage import TableStorage
 from temporalex_django.graph import snapshot
 from temporalex_django.models import (
     ActivityTask,
@@ -33,6 +28,11 @@ from temporalex_django.models import (
     OperatorAction,
     SearchAttribute,
 )
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.resume import Resume
+from temporalex_django.operations.runs.start import Start
 from tests.support.client_flows import Basket, drain, rolled_back
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -278,8 +278,8 @@ def test_tags_and_metadata_reach_the_rows_of_activities():
     Delivery.start("1", {})
     with transaction.atomic():
         target = find_run("delivery::1", storage=storage())
-        inline.try_lock_run(target, storage=storage(), wait=1)
-        inline.advance(target, storage=storage())
+        inline_turn.try_lock_run(target, storage=storage(), wait=1)
+        inline_turn.advance(target, storage=storage())
     task = ActivityTask.objects.get()
     assert (task.tags, task.metadata) == (["fast"], {"team": "shop"})
 

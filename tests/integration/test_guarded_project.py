@@ -17,7 +17,7 @@ from temporalex_django import Ok, activity, api, checks, errors
 from temporalex_django.authoring import workflow as registry_of
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.scheduler import Scheduler
+from temporalex_django.core.units.scheduler import Scheduler
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from tests.support.runs import flow, once
 
@@ -101,7 +101,7 @@ def test_a_connection_that_is_opened_inside_of_another_wrapper_stays_guarded() -
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(other):
-        from temporalex_django.db import guarded_orm
+        from temporalex_django.db.guards import guarded_orm
 
         connection.execute_wrappers.remove(guarded_orm.refuse_query)
         guarded_orm.install()

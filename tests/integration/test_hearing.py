@@ -13,11 +13,11 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import Ok, Workflow
-from temporalex_django.actions import waiting
-from temporalex_django.actions.waiting import Deadline, wait_for
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.db.listen import WaitFunction, listen
+from temporalex_django.db.messages.listen import WaitFunction, listen
 from temporalex_django.errors import ResultTimeout
+from temporalex_django.operations import polling
+from temporalex_django.operations.polling import Deadline, wait_for
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.client_flows import drain
 
@@ -37,7 +37,7 @@ def listened_to() -> list[str]:
 
 def test_a_result_ends_the_pause_of_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST_PAUSE", "_FIRST_LISTENING_PAUSE", "_LONGEST_PAUSE", "_LISTENING_SECONDS"):
-        monkeypatch.setattr(waiting, name, 1000.0)  # no look would find it in time
+        monkeypatch.setattr(polling, name, 1000.0)  # no look would find it in time
     handle, looked, listens = Heard.start(7), list[list[str]](), threading.Event()
     assert handle.chain_id is not None
 
@@ -76,7 +76,7 @@ def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPat
         raise Listens(chain, alias)
 
     for module in ("describe", "update"):
-        monkeypatch.setattr(f"temporalex_django.actions.{module}.listen", hears)
+        monkeypatch.setattr(f"temporalex_django.operations.{module}.listen", hears)
     handle = Heard.start(7)
 
     with pytest.raises(Listens) as result:

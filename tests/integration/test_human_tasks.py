@@ -14,14 +14,14 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Escalation, Ok, Unique, Workflow, WorkflowHandle, api, errors, signals
 from temporalex_django.access import AccessPolicy
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.inbox import find_task, inbox
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.targets import RunTarget
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.release import Release
+from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.testing import drain
 from tests.integration.test_two_operators import at_once
 from tests.support.people import stored

@@ -6,9 +6,9 @@ import pytest
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
-from temporalex_django.actions.base import storage
 from temporalex_django.liveness import recovery
 from temporalex_django.models import ActivityTask
+from temporalex_django.operations.base import storage
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import drain
 from tests.support.people import stored

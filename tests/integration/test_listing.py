@@ -15,11 +15,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
-from temporalex_django.actions import narrowing
 from temporalex_django.authoring.listing import FILTERS, STATUSES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Chain, Instance, Status
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
+from temporalex_django.operations.read import run_filters
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.testing import drain
 from temporalex_django.testing.memory_filters import PREDICATES as IN_MEMORY
@@ -175,7 +175,7 @@ def test_the_async_twin_gives_a_list():
 
 
 def test_filters_are_the_same_everywhere():
-    assert set(narrowing.FILTERS) == {*FILTERS, "attributes"} == set(IN_MEMORY)
+    assert set(run_filters.FILTERS) == {*FILTERS, "attributes"} == set(IN_MEMORY)
     assert set(RunFilter.base_filters) == {*FILTERS, "attributes", "workflow"} - {"id"}
     assert set(Status.values) == STATUSES
     assert CLOSED_STATUSES - {"completed"} == UNSUCCESSFUL_STATUSES
@@ -189,8 +189,8 @@ def test_what_seldom_happens_is_found_by_an_index():
         cursor.execute("set local enable_seqscan = off")
         cursor.execute("set local enable_bitmapscan = off")
     for name, wanted in [
-        ("ended", narrowing.with_status(runs, ["failed"]).order_by()),
-        ("ended", narrowing.with_status(runs, ["terminated", "failed"]).order_by()),
+        ("ended", run_filters.with_status(runs, ["failed"]).order_by()),
+        ("ended", run_filters.with_status(runs, ["terminated", "failed"]).order_by()),
         ("blocked", runs.filter(blocked__isnull=False).order_by("workflow")),
         ("paused", runs.filter(paused__isnull=False).order_by("workflow")),
         ("queue", runs.filter(queue="mail")),
@@ -200,10 +200,10 @@ def test_what_seldom_happens_is_found_by_an_index():
     with connection.cursor() as cursor:
         cursor.execute("set local enable_bitmapscan = on")
         cursor.execute("set local enable_indexscan = off")
-    closed = narrowing.FILTERS["closed_after"](runs, timezone.now()).order_by()
+    closed = run_filters.FILTERS["closed_after"](runs, timezone.now()).order_by()
     summarizing = connection.pg_version >= 160_000
     assert ("temporalex_instance_closed" in closed.explain()) == summarizing
-    assert "temporalex_instance_tags" in narrowing.with_tag(runs, "mail order").order_by().explain()
+    assert "temporalex_instance_tags" in run_filters.with_tag(runs, "mail order").order_by().explain()
 
 
 @pytest.mark.postgres

@@ -13,8 +13,8 @@ import pytest
 from django.contrib.auth.models import Group
 
 from temporalex_django import Err, NoReply, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors
-from temporalex_django.core.payloads import JsonCodec
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.core.payloads.codec import JsonCodec
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.models import ActivityTask
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, Workflow, api, signals
 from temporalex_django.access import AccessPolicy
-from temporalex_django.actions import deciding
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.human_tasks import deciding
 from temporalex_django.testing import drain
 from tests.integration.test_inbox_pages import INBOX, browser, staff, text
 from tests.integration.test_inbox_rest import URL, client

@@ -1,9 +1,9 @@
 """The permission matrix: every operation, of every face, by everybody who could ask for it.
 
 Each table below has one row for each entry of a registry: the methods of handles and of the backend that take ``by=``,
-the operations of ``actions.registry``, the routes of REST, the pages of the admin, the subcommands with ``--as-user``.
-Who adds such an entry adds its row, one line; for what operators do (``registry.STEERING``) one in ``STEERED``,
-which is for all faces but code, and one for its method in ``CODE``::
+the operations of ``operations.registry``, the routes of REST, the pages of the admin, the subcommands with
+``--as-user``. Who adds such an entry adds its row, one line; for what operators do (``registry.STEERING``) one in
+``STEERED``, which is for all faces but code, and one for its method in ``CODE``::
 
     "pause": Row(("pause_instance",), dict),
     "pause": Row(("pause_instance",), lambda call, by: call("why", by=by)),
@@ -37,34 +37,34 @@ from django.test import RequestFactory, override_settings
 from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.claim import Claim
-from temporalex_django.actions.compare import CompareInputs
-from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.delegate import Delegate
-from temporalex_django.actions.drain_worker import DrainWorker
-from temporalex_django.actions.move import Move
-from temporalex_django.actions.query import Query
-from temporalex_django.actions.registry import ACTIONS, STEERING
-from temporalex_django.actions.release import Release
-from temporalex_django.actions.resume import Resume
-from temporalex_django.actions.resume_bulk import ResumeBulk
-from temporalex_django.actions.run_due import RunDue
-from temporalex_django.actions.signal import SendSignal
-from temporalex_django.actions.signal_with_start import SignalWithStart
-from temporalex_django.actions.start import Start
-from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
-from temporalex_django.actions.targets import find_run
-from temporalex_django.actions.undrain_worker import UndrainWorker
-from temporalex_django.actions.update import SendUpdate
-from temporalex_django.admin.bulk import _encode_ids
+from temporalex_django.admin.run.bulk import _encode_ids
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.operator_commands import COMMANDS as SHELL_STEERING
+from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING
 from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.bulk.resume import ResumeBulk
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.fleet.drain import DrainWorker
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.undrain import UndrainWorker
+from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.release import Release
+from temporalex_django.operations.registry import ACTIONS, STEERING
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.compare import CompareInputs
+from temporalex_django.operations.runs.move import Move
+from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.resume import Resume
+from temporalex_django.operations.runs.run_due import RunDue
+from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.signal_with_start import SignalWithStart
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
@@ -250,7 +250,7 @@ def claimed(by: Actor) -> Any:
 def run_due(by: Actor) -> Any:
     """Under DEBUG, with nothing that is due."""
     action = RunDue(by=by)
-    idle = patch("temporalex_django.actions.run_due.run_due", new=lambda seconds: 0)
+    idle = patch("temporalex_django.operations.runs.run_due.run_due", new=lambda seconds: 0)
     action.execute = idle(override_settings(DEBUG=True)(action.execute))  # type: ignore[method-assign]
     return action
 
@@ -622,7 +622,7 @@ ADMIN |= steered_pages()
 
 def under_debug(page: Any) -> Any:
     """With nothing that is due."""
-    with override_settings(DEBUG=True), patch("temporalex_django.actions.run_due.run_due", return_value=0):
+    with override_settings(DEBUG=True), patch("temporalex_django.operations.runs.run_due.run_due", return_value=0):
         return page(None, {"reason": "why"})
 
 

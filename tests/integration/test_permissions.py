@@ -14,12 +14,12 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
-from temporalex_django.actions import inline
 from temporalex_django.authoring.authorization import sender_of
 from temporalex_django.db.inserts import insert_message, message_outcome
-from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.people.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, HistoryEvent, Message, OperatorAction
+from temporalex_django.operations import inline_turn
 from temporalex_django.testing import drain
 from tests.support.people import stored
 
@@ -154,7 +154,7 @@ def test_a_database_that_is_busy_when_a_user_is_read_blocks_nobody(purse: Any, m
         patched.setattr(DatabaseJudge, "__call__", busy)
         patched.setattr(DjangoStorage, "is_transient", lambda _, exc: isinstance(exc, Busy))
         with pytest.raises(Busy):
-            inline.engine("default").turn(limit=1, queues=["default"])
+            inline_turn.engine("default").turn(limit=1, queues=["default"])
     assert purse.describe().blocked is None
 
     drain()
@@ -260,7 +260,7 @@ def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_ba
     )
     neighbour.signal("unknown")
     with override_settings(AUTHENTICATION_BACKENDS=[f"{__name__}.{backend}"]):
-        inline.engine("default").turn(limit=9, queues=["default"])
+        inline_turn.engine("default").turn(limit=9, queues=["default"])
     assert neighbour.describe().blocked is None
     blocked = purse.describe().blocked
     assert blocked["code"] == "judging_failed"
@@ -292,7 +292,7 @@ def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> No
                 **more,
             )
         with CaptureQueriesContext(connection) as queries:
-            inline.engine("default").turn(limit=1, queues=["default"])
+            inline_turn.engine("default").turn(limit=1, queues=["default"])
         return len([q for q in queries.captured_queries if q["sql"] and q["sql"].startswith("SAVEPOINT")])
 
     without = send("free", sender=sender_of(ann))

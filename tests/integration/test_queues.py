@@ -11,15 +11,15 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.storage import TaskState
+from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.models import ActivityTask, Instance, Limit
+from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle

@@ -15,13 +15,13 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, VersionedWorkflow, Workflow, WorkflowHandle, api, errors
-from temporalex_django.actions import audit
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.admin.audit import OperatorActionAdmin
-from temporalex_django.admin.bulk import _encode_ids
-from temporalex_django.admin.instance import InstanceAdmin
+from temporalex_django.admin.run.bulk import _encode_ids
+from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.bulk.start import StartBulk
 from tests.app.graphs import Order
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain
@@ -135,7 +135,7 @@ def test_attempts_at_other_things_are_other_rows_up_to_a_hundred(caplog: pytest.
 
     caplog.clear()
     by = Actor(user=person("bob"), source="rest")
-    with caplog.at_level("WARNING", logger="temporalex_django.actions"):
+    with caplog.at_level("WARNING", logger="temporalex_django.operations"):
         for number in range(audit._MAX_ROWS + 5):
             audit.record_denial(by, "update", "no", message=f"m{number}\x00", ref="x" * 5000)
     assert OperatorAction.objects.filter(actor=by.user).count() == audit._MAX_ROWS

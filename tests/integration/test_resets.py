@@ -12,14 +12,14 @@ from django.contrib.auth.models import Permission
 from django.test import override_settings
 
 from temporalex_django import Ok, Workflow, activity, activity_context, api, errors
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.fork import Fork
-from temporalex_django.actions.reset import Reset
-from temporalex_django.actions.targets import find_run
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.fork import Fork
+from temporalex_django.operations.runs.reset import Reset
 from temporalex_django.signals import instance_failed
 from temporalex_django.testing import drain
 from tests.support import tenants
@@ -99,9 +99,9 @@ def test_the_end_of_an_attempt_that_is_under_way_changes_nothing() -> None:
     h = Paying.start(5, id="p")
     worker = storage()
     with worker.transaction():
-        from temporalex_django.actions import inline
+        from temporalex_django.operations import inline_turn
 
-        inline.advance(find_run("p", storage=worker), storage=worker)
+        inline_turn.advance(find_run("p", storage=worker), storage=worker)
     (task,) = worker.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=7)
 
     new = h.reset(1)
@@ -178,7 +178,7 @@ def test_a_replay_has_a_lease_of_time_and_nothing_is_locked_meanwhile(monkeypatc
     drain()
     ticks = iter(range(0, 1_000_000, 20))
     held = DjangoStorage.lock_run
-    monkeypatch.setattr("temporalex_django.engine.points.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("temporalex_django.engine.reset.plan.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     monkeypatch.setattr(
         DjangoStorage, "lock_run", lambda *_, **__: pytest.fail("it was locked before its replay was over")
     )

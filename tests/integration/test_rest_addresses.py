@@ -16,8 +16,8 @@ from rest_framework.test import APIClient
 from rest_framework.throttling import BaseThrottle
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.actions.registry import STEERING
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction, Worker
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import serializers
 from temporalex_django.rest.urls import urlpatterns
 from tests.integration.test_rest_instances import URL, assert_problem, person

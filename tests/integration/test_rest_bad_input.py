@@ -17,8 +17,8 @@ from django.test import Client, override_settings
 from rest_framework import serializers
 from rest_framework.test import APIClient
 
-from temporalex_django.actions.registry import STEERING
 from temporalex_django.models import Instance
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import urls
 from temporalex_django.rest.contract import Contract
 from tests.integration.test_permission_matrix import REST, filled, routes

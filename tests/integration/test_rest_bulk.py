@@ -12,12 +12,12 @@ from django.test import override_settings
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.filters import RunFilter
-from temporalex_django.rest.permissions import InstancePermission
+from temporalex_django.rest.http.permissions import InstancePermission
 from temporalex_django.rest.urls import routes
 from temporalex_django.rest.views import InstanceViewSet
 from temporalex_django.testing import drain

@@ -15,11 +15,12 @@ from django.test import override_settings
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
-from temporalex_django.actions import waiting
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.rest import pagination, views
-from temporalex_django.rest.parsing import BodyTooLarge, BoundedJSONParser
-from temporalex_django.rest.wait_limit import wait_slot
+from temporalex_django.operations import polling
+from temporalex_django.rest import views
+from temporalex_django.rest.http import pagination
+from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser
+from temporalex_django.rest.http.wait_limit import wait_slot
 from tests.integration.test_ids import Waits, WaitsToo
 from tests.integration.test_rest_instances import PERMISSIONS, URL, assert_problem, person
 from tests.support.client_flows import Basket, Sleepy, drain
@@ -391,7 +392,7 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     Basket.start(id="b-1")
     # of that module alone: other threads sleep, too
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited"))
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(polling, "time", clock)
     monkeypatch.setattr(Basket, "version", 2)  # this process does not have the run's class: a worker is to do it
 
     with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), wait_slot("somebody") as granted:

@@ -9,9 +9,9 @@ from django.contrib.auth.models import Permission
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from temporalex_django.actions import timeline
 from temporalex_django.conf import codec
 from temporalex_django.models import HistoryEvent
+from temporalex_django.operations.read import timeline
 from tests.integration.test_rest_instances import URL, assert_problem, person
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Errand

@@ -27,7 +27,7 @@ from psycopg.pq import ConnStatus
 from psycopg.waiting import Ready
 
 from temporalex_django import Ok, Workflow, activity
-from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.db.dialects import pg_together
 from temporalex_django.db.dialects.base import Dialect, get_dialect
 from temporalex_django.db.storage import DjangoStorage

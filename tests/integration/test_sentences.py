@@ -31,13 +31,13 @@ from temporalex_django import (
     signal,
     update,
 )
-from temporalex_django.actions.summary import summarize_run, summarize_runs
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.core.results import ContinueAsNew, Reply, Stop
 from temporalex_django.liveness import recovery
 from temporalex_django.liveness.crash_markers import MarkedWork, MarkerContent
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Instance, Worker
+from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
 from temporalex_django.present.timeline import build_rows
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.testing.environment_base import EPOCH
@@ -543,7 +543,9 @@ def test_what_is_read_for_it(env, django_assert_max_num_queries):
 @pytest.fixture
 def asked_then(env, monkeypatch):
     """The sentences are asked for at the time of the environment."""
-    monkeypatch.setattr("temporalex_django.actions.summary.timezone", SimpleNamespace(now=lambda: env.clock))
+    monkeypatch.setattr(
+        "temporalex_django.operations.read.run_summary.timezone", SimpleNamespace(now=lambda: env.clock)
+    )
 
 
 @pytest.fixture

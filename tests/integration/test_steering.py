@@ -10,18 +10,18 @@ from django.utils import timezone
 from django.utils.functional import Promise
 
 from temporalex_django import errors
-from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.cancel import Cancel
-from temporalex_django.actions.complete_activity import CompleteActivity
-from temporalex_django.actions.move import Move
-from temporalex_django.actions.pause import Pause
-from temporalex_django.actions.registry import ACTIONS, STEERING
-from temporalex_django.actions.retry_activity import RetryActivity
-from temporalex_django.actions.steering import Input, OperatorRunAction
-from temporalex_django.actions.targets import RunTarget, find_run
-from temporalex_django.actions.terminate import Terminate
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.registry import ACTIONS, STEERING
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.complete_activity import CompleteActivity
+from temporalex_django.operations.runs.move import Move
+from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
+from temporalex_django.operations.runs.pause import Pause
+from temporalex_django.operations.runs.retry_activity import RetryActivity
+from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.signals import operator_acted
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Row

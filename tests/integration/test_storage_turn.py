@@ -24,11 +24,11 @@ from temporalex_django.db.inserts import (
     update_outcome,
 )
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.contracts.run_storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
-from temporalex_django.engine.taker import EagerClaim
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker

@@ -14,8 +14,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
-from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
+from temporalex_django.operations.fleet.queue_stats import queue_figures
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.commands import shell
 

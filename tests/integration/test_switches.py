@@ -12,16 +12,16 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from temporalex_django import WorkflowHandle, errors
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.summary import summarize_run
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.core import aliases
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.app.crowds import often, seldom
 from tests.support.client_flows import Basket, touch_own_run

@@ -13,14 +13,14 @@ from django.test.utils import override_settings
 from django.utils.timezone import now
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.actions import update
-from temporalex_django.db import inbox
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.messages import inbox
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import executors
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
+from temporalex_django.operations.runs import update
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins

@@ -10,8 +10,8 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
-from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.models import BulkJob, Instance
+from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.testing import drain
 from tests.integration.test_storage_concurrency import Elsewhere, held_open
 from tests.support.waiting import wait_for

@@ -24,12 +24,12 @@ from temporalex_django import (
     api,
     errors,
 )
-from temporalex_django.actions import inline
-from temporalex_django.actions.base import storage
-from temporalex_django.actions.move import Move
-from temporalex_django.actions.targets import find_by_version, find_run
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.run_lookup import find_by_version, find_run
+from temporalex_django.operations.runs.move import Move
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import drain
 
@@ -275,8 +275,8 @@ def test_a_step_in_progress_is_not_done_twice():
     Parcel.start("1", {}, version=1)
     with transaction.atomic():
         target = find_run("parcel::1", storage=storage())
-        inline.try_lock_run(target, storage=storage(), wait=1)
-        inline.advance(target, storage=storage())
+        inline_turn.try_lock_run(target, storage=storage(), wait=1)
+        inline_turn.advance(target, storage=storage())
     ActivityTask.objects.update(attempt=1)
     out = StringIO()
     with pytest.raises(CommandError):

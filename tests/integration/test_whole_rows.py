@@ -13,7 +13,7 @@ from django.utils import translation
 from rest_framework.test import APIClient
 
 from temporalex_django import NoReply, Ok, Stop, Workflow, activity, api
-from temporalex_django.admin import history
+from temporalex_django.admin.run import history
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import Sleepy, drain
 from tests.support.commands import shell

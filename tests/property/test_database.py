@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 from hypothesis import given
 
-from temporalex_django.core.attributes import search_rows
+from temporalex_django.core.payloads.search_attributes import search_rows
 from tests.property import grammar, legal
 from tests.property.examples import examples
 from tests.property.playing import Played, play, replay_everything

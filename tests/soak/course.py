@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import connection
 
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, BulkJob, Instance, Worker
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
 from tests.soak import points
 from tests.soak.arms import Arms
 from tests.soak.desk import Desk

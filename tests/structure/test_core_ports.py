@@ -10,8 +10,8 @@ import pytest
 
 from temporalex_django import Ok, Workflow, activity, errors
 from temporalex_django.core import current
-from temporalex_django.core.human_tasks import Permits
-from temporalex_django.core.ivar import IVar
+from temporalex_django.core.people.human_tasks import Permits
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.testing import WorkflowEnvironment
 from tests.structure.source import PACKAGE, modules, name
 
@@ -30,7 +30,7 @@ _OWNED = {
         "run_context.admits_updates", "run_context.closed", "run_context.is_continued", "run_context.history_length", "run_context.info", "run_context.now",
         "run_context.replaying", "run_context.snapshot",
     },
-    "core/dispatcher.py": {"_run_context.is_continued", "mailbox.received"},
+    "core/messages/dispatcher.py": {"_run_context.is_continued", "mailbox.received"},
 }  # fmt: skip
 
 

@@ -122,8 +122,8 @@ def test_the_check_lets_the_pure_forms_pass(source: str) -> None:
 #: its own caller, and says so in its annotation.
 GENERATORS = {"Iterator", "Iterable", "Generator"}
 MAY_SUSPEND = {
-    "temporalex_django/core/ivar.py",
-    "temporalex_django/core/eviction.py",  # probes the interpreter with a coroutine of its own
+    "temporalex_django/core/units/ivar.py",
+    "temporalex_django/core/units/eviction.py",  # probes the interpreter with a coroutine of its own
 }
 
 

@@ -44,7 +44,7 @@ def test_the_check_sees_a_name_that_stands_twice() -> None:
     nested, private = "class A:\n    class Scheduler: ...", "def f():\n    class _Page: ...\nclass _Page: ..."
 
     assert repeated([*of(PACKAGE), ("x.py", ast.parse(nested))]) == {
-        "Scheduler": ["temporalex_django/core/scheduler.py", "x.py"]
+        "Scheduler": ["temporalex_django/core/units/scheduler.py", "x.py"]
     }
     assert repeated([("x.py", ast.parse(private))]) == {"_Page": ["x.py", "x.py"]}
     assert "Instance" in repeated([*of(PACKAGE), ("x.py", ast.parse("class Instance: ..."))])

@@ -125,13 +125,13 @@ UNREAD: dict[str, list[str]] = {
         *("narrow:user", "startable:user", "stands_in_for:user", "may_delegate:task", "may_delegate:to"),
         *("mask:user", "mask:run"),
     ],
-    "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
-    "actions/taking_up.py": ["why_not:seq"],
-    "actions/delete.py": ["why_not:seq"],
-    "actions/failed_message.py": ["why_not:seq"],
-    "actions/on_activity.py": ["why_not_task:task"],
+    "operations/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
+    "operations/runs/history_action.py": ["why_not:seq"],
+    "operations/runs/delete.py": ["why_not:seq"],
+    "operations/runs/failed_message.py": ["why_not:seq"],
+    "operations/runs/activity_action.py": ["why_not_task:task"],
     # actions on activities and timers read them
-    "actions/steering.py": [
+    "operations/runs/operator_action.py": [
         "parts:selection",
         "parts:alias",
         "selector_options:runs",
@@ -139,7 +139,7 @@ UNREAD: dict[str, list[str]] = {
         "why_not:seq",
         "notice_of:run",
     ],
-    "actions/skip_timer.py": ["parts:selection"],  # timers have no selectors
+    "operations/runs/skip_timer.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them
         *(
             "decode_call:source",
@@ -163,9 +163,9 @@ UNREAD: dict[str, list[str]] = {
     "authoring/versions.py": ["version_for:versions", "version_for:options"],  # for users to override
     "core/pending_commands.py": ["resolve:_"],
     "core/executor.py": ["place_of:index"],
-    "core/scheduler.py": ["on_close:_"],
-    "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
-    "core/unawaited.py": ["_track_collector:_"],
+    "core/units/scheduler.py": ["on_close:_"],
+    "core/units/scopes.py": ["__aexit__:kind", "__aexit__:_"],
+    "core/units/unawaited.py": ["_track_collector:_"],
     "graph/durable/activities.py": ["decode_call:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed

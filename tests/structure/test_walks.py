@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "architecture.md"
 #: They stand around a walk and hand it on: who may, and for how long; how a statement is said to this database.
-AROUND = {"actions/base.py", "engine/watchdog.py", "db/guarded_orm.py"}
+AROUND = {"operations/base.py", "engine/watchdog.py", "db/guards/guarded_orm.py"}
 CORE = "core/executor.py"
 
 

@@ -16,13 +16,13 @@ from typing import Any
 from django.core.management import call_command
 from django.utils import timezone
 
-from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.switch_off import SwitchOff
-from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
 from temporalex_django.models import ActivityTask, Instance, Worker
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
 from tests.support.waiting import wait_for
 
 #: How a worker that was ended for want of its point is told from one that died there.

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from temporalex_django.engine.contracts.run_storage import RunState
 from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
-from temporalex_django.engine.storage import RunState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=1)

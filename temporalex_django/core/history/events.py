@@ -33,7 +33,7 @@ RESOLUTIONS: Final = frozenset(
 #: lists the numbers under ``delivered``, and these jobs come first when a history is read back.
 DELIVERED: Final = "ExternalDelivered"
 #: The handler of a signal failed. A replay takes this event as a fact and does not compare it; see
-#: ``core.signal_failures``.
+#: ``core.messages.signal_failures``.
 SIGNAL_FAILED: Final = "SignalFailed"
 INPUTS: Final = RESOLUTIONS | {
     "WorkflowStarted",

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
 
-from temporalex_django.core import payloads
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 
 DifferenceKind = Literal["input", "duration"]
@@ -56,7 +56,7 @@ def _fill_defaults(value: Any) -> Any:
         return [_fill_defaults(part) for part in value]
     if kind is dict and all(isinstance(key, str) for key in value):
         return {key: _fill_defaults(part) for key, part in value.items()}
-    return payloads.to_plain(value)
+    return codec.to_plain(value)
 
 
 #: Reads the attributes of a command or event as the present code does. Raises ``PayloadError``.
@@ -189,7 +189,7 @@ def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
         else:
             text += ".…"
             annotation = _element_type(annotation)
-    return payloads.shorten_path(text) or "the input"
+    return codec.shorten_path(text) or "the input"
 
 
 def _field_types(annotation: Any) -> Mapping[str, Any]:
@@ -202,7 +202,7 @@ def _field_types(annotation: Any) -> Mapping[str, Any]:
     kind = origin or annotation
     if not isinstance(kind, type) or kind.__module__ == "builtins":
         return {}
-    return payloads.resolve_hints(kind)
+    return codec.resolve_hints(kind)
 
 
 def _element_type(annotation: Any) -> Any:

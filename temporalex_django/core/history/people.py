@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from temporalex_django.core import four_eyes
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import COPIED
+from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS
 
 

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from temporalex_django.core import four_eyes, senders
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, SIGNAL_FAILED, HistoryEvent
+from temporalex_django.core.messages import sender as senders
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
-from temporalex_django.core.senders import Sender
 
 #: Kinds of messages that are sent to a run from outside and whose order must be kept.
 EXTERNAL_KINDS: Final = frozenset({"signal", "update", REQUEST})
@@ -117,9 +118,9 @@ def build_copy_mark(
     """Return the value of ``COPIED``, the mark behind copied events.
 
     ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after that ``activation``;
-    ``id`` and ``parent`` are its own. ``excluded`` has the users whom its ``snapshot`` excludes (``core.four_eyes``).
-    ``edited`` is added if somebody edited inputs: args and kwargs by the number of the command. It includes key and
-    ``by`` if the activity itself was edited.
+    ``id`` and ``parent`` are its own. ``excluded`` has the users whom its ``snapshot`` excludes
+    (``core.people.four_eyes``). ``edited`` is added if somebody edited inputs: args and kwargs by the number of the
+    command. It includes key and ``by`` if the activity itself was edited.
     """
     named = {"how": mode, "from": source_run_id, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
     return {**named, **four_eyes.mark_attributes(snapshot)}

@@ -10,7 +10,7 @@ from temporalex_django.core.history.activation import Definition, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
-from temporalex_django.core.signal_failures import HandlerFixed
+from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.errors import NondeterminismError
 
 

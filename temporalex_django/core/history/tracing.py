@@ -9,12 +9,12 @@ from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
-from temporalex_django.core.eviction import suspended_parts
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Completion, Definition, RunInfo
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.journal import Journal
-from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.units.eviction import suspended_parts
+from temporalex_django.core.units.scheduler import Unit
 
 _PACKAGE_PATH = __file__.removesuffix("core/history/tracing.py")
 _LIBRARY = sysconfig.get_paths()["stdlib"]

@@ -12,15 +12,15 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.backend import OpenActivity
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.core.payloads.codec import JsonCodec
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.contracts.run_storage import NewTask, Retry, TaskResult, TaskState
 from temporalex_django.engine.in_hand import FinishedActivity
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
-from temporalex_django.engine.storage import NewTask, Retry, TaskResult, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 
 #: When an activity is due, and its number.
 Due = tuple[datetime, int]

@@ -13,11 +13,11 @@ from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
+from temporalex_django.engine.contracts.run_storage import Inbox, InboxMessage, RunRecord, RunState
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
-from temporalex_django.engine.storage import Inbox, InboxMessage, RunRecord, RunState
 from temporalex_django.engine.turn_report import ClaimedRuns
-from temporalex_django.engine.typed_dicts import BlockMark
 
 #: Messages that a turn reads of an inbox at least, however long the other inboxes are.
 _SMALLEST_PAGE = 100

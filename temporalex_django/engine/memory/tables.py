@@ -12,14 +12,21 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.aliases import all_names
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.engine.contracts.run_storage import (
+    HumanTaskWrite,
+    InboxMessage,
+    NewEvent,
+    Outcome,
+    RunRecord,
+    RunState,
+)
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run
 from temporalex_django.engine.memory.undo import Table, UndoLog
 from temporalex_django.engine.outcomes import FAULT
-from temporalex_django.engine.storage import HumanTaskWrite, InboxMessage, NewEvent, Outcome, RunRecord, RunState
-from temporalex_django.engine.typed_dicts import BlockMark
 
 _FREE = frozenset({"rejected", "undelivered", FAULT})
 

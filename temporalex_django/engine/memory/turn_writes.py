@@ -7,16 +7,24 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.activity_policy import edited_inputs
+from temporalex_django.engine.contracts.run_storage import (
+    InboxMessage,
+    NewRun,
+    Outcome,
+    RunRecord,
+    RunState,
+    RunWrite,
+    TaskState,
+)
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.lookup import resolve_run
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.inserts import MemoryInserts
 from temporalex_django.engine.memory.tables import MemoryMessage
-from temporalex_django.engine.storage import InboxMessage, NewRun, Outcome, RunRecord, RunState, RunWrite, TaskState
-from temporalex_django.engine.taker import EagerClaim
+from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError
 from typing import Any
 
-from temporalex_django.core import payloads
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.definition.duplicate_keys import duplicate_clauses
 from temporalex_django.graph.definition.structure import Graph, successors_of, topological_order
@@ -112,7 +112,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
 def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
     """Return the target with its config as plain data, which is the form that the step gets from the history."""
     try:
-        return Target(target.step, payloads.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
+        return Target(target.step, codec.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
         problems.append(f"{location}: {exc.message}")
         return Target(target.step)

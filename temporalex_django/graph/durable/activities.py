@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import payloads
-from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.history.inputs import InputReading, to_reading
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
@@ -50,7 +50,7 @@ class StepActivity(Activity[Any, Any]):
         if config_type is Any:
             typed_config = freeze(config)
         else:
-            typed_config = payloads.convert(config, config_type, label=f"the config of step {name_of(step)}")
+            typed_config = codec.convert(config, config_type, label=f"the config of step {name_of(step)}")
         # Computing the instance replays the history of the run, and most steps read only their config.
         instance = LazyInstance(lambda: source.instance(version))
         return step_instance.execute, (instance, typed_config, Context.of(instance)), {}
@@ -66,9 +66,7 @@ class StepActivity(Activity[Any, Any]):
             # Convert for the check alone: the history keeps the plain data.
             label = f"the data of the event {encoded_result['event']!r} of step {name_of(step)}"
             try:
-                payloads.convert(
-                    payloads.to_plain(encoded_result["data"], label=label), declared.data_type, label=label
-                )
+                codec.convert(codec.to_plain(encoded_result["data"], label=label), declared.data_type, label=label)
             except PayloadError as exc:
                 return {"wrong": exc.message}
         return encoded_result
@@ -95,14 +93,14 @@ class StepActivity(Activity[Any, Any]):
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the step with an edited config. Raises ``PayloadError``."""
         key, _, version = args
-        payloads.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
+        codec.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
         return [key, edited_input, version], {}
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
         """Return the key and the config of the step; the version is that of the run. Raises ``PayloadError``."""
         key, config, _ = attributes["args"]
         config_type = _config_type(self.step_class)
-        typed_config = payloads.convert(deep_copy(config), config_type, label=f"the config of step {key}")
+        typed_config = codec.convert(deep_copy(config), config_type, label=f"the config of step {key}")
         return to_reading({"step": key, "config": typed_config}, {"step": str, "config": config_type})
 
     def _find_step(self, key: str, workflow: Any) -> StepRef:
@@ -121,7 +119,7 @@ def _config_type(cls: type[Step]) -> Any:
     # Threads may compute the same entry twice, which does no harm.
     if cls not in _config_types:
         name = [*inspect.signature(cls.execute).parameters][2]
-        _config_types[cls] = payloads.resolve_hints(cls.execute).get(name, Any)
+        _config_types[cls] = codec.resolve_hints(cls.execute).get(name, Any)
     return _config_types[cls]
 
 

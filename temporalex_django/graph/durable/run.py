@@ -11,15 +11,15 @@ from itertools import islice
 from typing import Any, Protocol
 
 from temporalex_django.authoring.authorization import Person, matches_candidate
-from temporalex_django.core import payloads
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.history.events import Job
-from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, Permits
-from temporalex_django.core.ivar import IVar
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.people.human_tasks import OVERDUE, HumanTaskSpec, Permits
 from temporalex_django.core.results import Err, Event
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
-from temporalex_django.core.senders import Sender
 from temporalex_django.core.typed_dicts import WaitInfo
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
@@ -287,7 +287,7 @@ class GraphRun:
         payload = {
             "event": request["event"],
             "step": key_of(step),
-            "data": payloads.to_plain(request.get("data"), label=label, limit=self.runtime.run_context.payload_limit),
+            "data": codec.to_plain(request.get("data"), label=label, limit=self.runtime.run_context.payload_limit),
         }
         return {**payload, **decision}
 

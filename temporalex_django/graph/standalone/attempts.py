@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core.failures import ReturnedErr, describe, failure_types
-from temporalex_django.core.handing_over import encode_lossless
+from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.durable.activities import activity_of

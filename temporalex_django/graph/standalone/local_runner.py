@@ -24,10 +24,11 @@ from temporalex_django.authoring.authorization import matches_candidate, split_d
 from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.core import four_eyes, payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.human_tasks import require_four_eyes, roles_text
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.people import four_eyes
+from temporalex_django.core.people.human_tasks import require_four_eyes, roles_text
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyRunning,
@@ -184,7 +185,7 @@ class LocalRunner:
         user, name = split_decider(by)
         sender_name = str(user) if user is not None else name
         request = resume_request(event, step=step, data=data, by=sender_name, key=key_of_user(user))
-        request["data"] = payloads.to_plain(data, label=f"the data of resume({event!r})")
+        request["data"] = codec.to_plain(data, label=f"the data of resume({event!r})")
 
         def change(progress: Progress, now: datetime) -> None:
             waiting_step = engine.resumed_by(progress.instance, request["event"], request["step"])
@@ -199,7 +200,7 @@ class LocalRunner:
                     excluded_keys = four_eyes.barred_people(spec.four_eyes, start_data, deciders(progress.instance))
                     require_four_eyes(label, excluded_keys, key=request["by_key"])
                 if spec.form is not None:
-                    payloads.convert(data, spec.form.type, label=f"the data of resume({event!r})")
+                    codec.convert(data, spec.form.type, label=f"the data of resume({event!r})")
             if (declared := find_declared_event(waiting_step, request["event"])) is not None:
                 permission = declared.permission
                 if permission is not None and user is not None and not matches_candidate(user, f"perm:{permission}"):

@@ -7,30 +7,24 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import (
-    background_tasks,
+from temporalex_django.management import background_tasks, tasks
+from temporalex_django.management.cli import exit_codes
+from temporalex_django.management.fleet import doctor, drain, health, migrate, switches, worker
+from temporalex_django.management.runs import (
     bulk,
     describe,
-    doctor,
-    drain,
-    exit_codes,
     export,
     graph,
-    health,
     history,
     list_runs,
-    migrate,
     operator_commands,
     query,
     replay,
     resume,
     signal,
     start,
-    switches,
-    tasks,
     update,
     versions,
-    worker,
 )
 from temporalex_django.workers import hash_seed
 

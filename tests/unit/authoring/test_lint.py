@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from temporalex_django.authoring.lint import lint
+from temporalex_django.authoring.lint.checks import lint
 
 HEAD = "from temporalex_django import Workflow, Step, activity, api, Ok, query\nimport temporalex_django as tx\n"
 

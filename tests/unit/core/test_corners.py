@@ -11,12 +11,13 @@ import types
 import pytest
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.core import current, payloads
+from temporalex_django.core import current
 from temporalex_django.core.determinism import guard, rules
 from temporalex_django.core.determinism.profiling import Profile
 from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import GENERATED
 from temporalex_django.core.history.replay import replay
+from temporalex_django.core.payloads import codec
 from temporalex_django.errors import DeterminismViolation, NondeterminismError, PayloadError
 from temporalex_django.testing import WorkflowEnvironment
 
@@ -76,7 +77,7 @@ def test_who_is_inside_a_workflow():
 def test_the_path_of_a_key_that_cannot_be_encoded():
     """Beside parts that can."""
     with pytest.raises(PayloadError, match=r"at `\$\.b`"):
-        payloads.encode({"a": [1, "x"], "b": {(1, 2): 3}})
+        codec.encode({"a": [1, "x"], "b": {(1, 2): 3}})
 
 
 def test_a_module_of_a_package_goes_by_the_name_of_the_package():

@@ -17,8 +17,8 @@ from django.db.models import IntegerChoices, TextChoices
 from django.utils.functional import lazystr
 from django.utils.safestring import SafeString, mark_safe
 
-from temporalex_django.core.handing_over import encode_lossless, warn_lossy_value
-from temporalex_django.core.payloads import convert, to_plain
+from temporalex_django.core.payloads.codec import convert, to_plain
+from temporalex_django.core.payloads.round_trip import encode_lossless, warn_lossy_value
 from temporalex_django.errors import PayloadError, PayloadWarning
 
 

@@ -13,8 +13,8 @@ from temporalex_django import Async, NoReply, Ok, Reply, Stop, Workflow, api, er
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Activation, Definition, RunInfo
 from temporalex_django.core.history.events import Job
-from temporalex_django.core.ivar import IVar
-from temporalex_django.core.scheduler import Scheduler, Unit
+from temporalex_django.core.units.ivar import IVar
+from temporalex_django.core.units.scheduler import Scheduler, Unit
 from tests.support.runs import flow, once, work
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors, update
-from temporalex_django.core import conditions, current, eviction, failures, phase
+from temporalex_django.core import current, failures
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.activation import Activation, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
+from temporalex_django.core.messages import phase
+from temporalex_django.core.units import conditions, eviction
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support.runs import flow, kinds, once, other, produced_kinds, work
 

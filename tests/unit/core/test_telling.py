@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django import Async, Stop, Workflow, api, errors
 from temporalex_django.core.error_text import MAX_LENGTH, error_line, first_line
-from temporalex_django.core.payloads import convert
+from temporalex_django.core.payloads.codec import convert
 from temporalex_django.testing import WorkflowEnvironment
 
 SECRET = "4111 1111\n1111 1111"

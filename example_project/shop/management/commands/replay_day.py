@@ -54,7 +54,7 @@ class Command(BaseCommand):
             message = "--chaos kills only workers of a known cluster: pass --cluster-pid, or omit --base-url"
             raise CommandError(message)
         # The report counts the clerk's decisions; a log line for each would hide it.
-        logging.getLogger("temporalex_django.actions").setLevel(logging.WARNING)
+        logging.getLogger("temporalex_django.operations").setLevel(logging.WARNING)
         try:
             day = read_day(options["file"])
         except OSError as error:

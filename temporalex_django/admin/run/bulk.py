@@ -1,0 +1,369 @@
+"""Bulk actions: choose runs in the list, confirm the effect on a page, and start a bulk job.
+
+The actions come from ``operations.registry.STEERING``; a new action needs no code here.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from temporalex_django.access import VIEW, Operation, policy
+from temporalex_django.admin.formatting import shorten
+from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
+from temporalex_django.admin.request_user import actor_of, refuse, user_of, view_permission_error
+from temporalex_django.admin.run.action_views import superseded_error
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.models import Instance
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+if TYPE_CHECKING:
+    from temporalex_django.admin.run.instance import InstanceAdmin
+
+#: Largest number of runs that an address names one by one: servers limit it to about 4,000 characters.
+MAX_CHOSEN = 150
+#: Largest number of runs for which the page checks if the action is possible.
+_MAX_CHECKED = 1000
+_MAX_NAMES = 5
+_KEY_BYTES = 16
+_FILTERS = "_changelist_filters"
+_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+
+
+def can_start_bulk(user: Person) -> bool:
+    """Return True if the user may start bulk jobs; the action itself needs its own permission too."""
+    operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
+    return policy().allows(user, operation)
+
+
+def bulk_permission_error() -> str:
+    """Return the message for a user who may not start bulk jobs."""
+    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
+    permission_name = names[StartBulk.permission]
+    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
+
+
+def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
+    """Return the admin action that redirects from the list to the page of a bulk action."""
+
+    def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
+        query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
+        # "All that match" is passed on as the filters: their ids would not fit into an address.
+        if request.POST.get("select_across") == "1":
+            query_params["all"] = "1"
+        else:
+            chosen = [str(pk) for pk in runs.order_by().values_list("pk", flat=True)[: MAX_CHOSEN + 1]]
+            if not 0 < len(chosen) <= MAX_CHOSEN:
+                limit_message = _("Choose at most %(most)s runs, or all that match the filters.") % {"most": MAX_CHOSEN}
+                messages.warning(request, limit_message if chosen else _no_runs_text())
+                return None
+            query_params["chosen"] = _encode_ids(chosen)
+        page = f"{admin.admin_site.name}:temporalex_django_instance_bulk"
+        return HttpResponseRedirect(f"{reverse(page, args=[action.name])}?{urlencode(query_params)}")
+
+    choose.__name__ = f"bulk_{action.name}"
+    choose.short_description = format_lazy("{label}…", label=action.label)  # type: ignore[attr-defined]
+    choose.allowed_permissions = ("bulk",)  # type: ignore[attr-defined]
+    return choose
+
+
+#: For ``InstanceAdmin.actions``.
+BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
+
+
+def _encode_ids(ids: Iterable[str]) -> str:
+    """Encode run ids as short as possible for an address: 16 bytes each, in URL-safe base64."""
+    return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
+
+
+def _decode_ids(text: str) -> list[UUID]:
+    """Decode run ids that ``_encode_ids`` encoded. Raises ``Http404`` for any other text."""
+    try:
+        id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
+    except ValueError:
+        raise Http404 from None
+    if not id_bytes or len(id_bytes) % _KEY_BYTES or len(id_bytes) > MAX_CHOSEN * _KEY_BYTES:
+        raise Http404
+    return [UUID(bytes=id_bytes[offset : offset + _KEY_BYTES]) for offset in range(0, len(id_bytes), _KEY_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRuns:
+    """Runs to which the action cannot be applied now, for one reason; ``names`` are the ids of the first ones."""
+
+    reason: str
+    count: int
+    names: Sequence[str]
+
+    @property
+    def hidden_count(self) -> int:
+        return self.count - len(self.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkEffect:
+    """The effect that a bulk action would have on the chosen runs in their present state.
+
+    ``why_not`` is the reason why the page has no button, or None. ``newest`` is the id of the newest chosen run.
+    ``options`` are the values to choose from, with their counts, by selector.
+    """
+
+    text: str
+    skipped: Sequence[SkippedRuns]
+    why_not: str | None
+    newest: UUID | None
+    options: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+class BulkActionForm(OperatorActionForm):
+    """The form of a bulk action; the hidden ``newest`` keeps out runs that were started after the page was shown."""
+
+    newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
+
+    def __init__(
+        self, *args: Any, action: type[OperatorRunAction[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
+    ) -> None:
+        """Add a field for each selector; ``options`` are those of ``OperatorRunAction.selector_options``."""
+        super().__init__(*args, action=action, **kwargs)
+        self.inputs = (*action.selectors, *action.inputs)
+        for selector in action.selectors:
+            values = [(value, f"{value} ({count:,})") for value, count in options.get(selector.name, {}).items()]
+            self.fields[input_name(selector)] = forms.ChoiceField(
+                choices=[("", _("choose…") if selector.required else _("any")), *values],
+                label=str(selector.label),
+                help_text=str(selector.help),
+                required=selector.required,
+            )
+
+    def clean(self) -> dict[str, Any]:
+        """Require ``newest``; the error is not of a field, because that field is hidden."""
+        if self.cleaned_data.get("newest") is None:
+            raise forms.ValidationError(_("The form does not say which runs were shown. Open this page again."))
+        return self.cleaned_data
+
+
+class BulkActionView:
+    """The page of a bulk action; the address names the runs, or the filters whose runs are meant."""
+
+    template = "admin/temporalex_django/instance/bulk.html"
+
+    def __init__(self, model_admin: InstanceAdmin) -> None:
+        self.admin = model_admin
+
+    def __call__(self, request: HttpRequest, action: str) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        if not self.admin.has_view_permission(request):
+            action_name = StartBulk.name if request.method == "POST" else VIEW.action
+            refuse(request, action_name, view_permission_error())
+        action_class = STEERING.get(action)
+        if action_class is None:
+            raise Http404
+        # A GET shows the refusal on the page; only a POST is denied and recorded in the audit.
+        runs, refusal = self._chosen_runs(request), _bulk_action_error(action_class, user_of(request))
+        if request.method == "POST":
+            return self._handle_post(request, action_class, runs, refusal)
+        selection = action_class.selection_from(QueryDict(request.GET.get(_FILTERS, "")).dict())
+        effect = bulk_effect(action_class, runs, user_of(request), selection)
+        initial = {"newest": None if effect is None else effect.newest}
+        initial |= {
+            input_name(selector): selection[selector.name]
+            for selector in action_class.selectors
+            if selector.name in selection
+        }
+        form = BulkActionForm(action=action_class, options={} if effect is None else effect.options, initial=initial)
+        return self.render_page(request, action_class, form, effect, refusal)
+
+    def _handle_post(
+        self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
+    ) -> HttpResponse:
+        """Start the bulk job and redirect to its page; show the form again if that is not possible."""
+        if refusal is not None:
+            refuse(request, StartBulk.name, refusal)
+        effect = bulk_effect(action, runs, user_of(request), {})
+        options, status = {} if effect is None else effect.options, 200
+        form = BulkActionForm(request.POST, action=action, options=options)
+        if form.is_valid():
+            newest = form.cleaned_data["newest"]
+            # Run ids are UUIDs in the order of creation: this drops runs that were started after the page was shown.
+            chosen = runs.filter(pk__lte=newest)
+            reason, token = form.cleaned_data["reason"], form.cleaned_data["token"]
+            start = StartBulk(
+                action.name, runs=chosen, reason=reason, token=token, by=actor_of(request), **form.input_values
+            )
+            try:
+                job = start.execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except TemporalexError as exc:
+                form.add_error(None, exc.message)
+                form.renew()
+                effect, status = bulk_effect(action, runs, user_of(request), {}), 409
+            else:
+                address = reverse(f"{self.admin.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
+                return HttpResponseRedirect(address)
+        return self.render_page(request, action, form, effect, None, status=status)
+
+    def render_page(
+        self,
+        request: HttpRequest,
+        action: type[OperatorRunAction[Any]],
+        form: BulkActionForm,
+        effect: BulkEffect | None,
+        refusal: str | None,
+        *,
+        status: int = 200,
+    ) -> HttpResponse:
+        """Render the page, or redirect to the list when none of the runs exists any more."""
+        site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
+        back = reverse(f"{site.name}:temporalex_django_instance_changelist")
+        back = f"{back}?{filters}" if filters else back
+        if effect is None:
+            messages.warning(request, _no_runs_text())
+            return HttpResponseRedirect(back)
+        context = {
+            **site.each_context(request),
+            "title": _("%(label)s: many runs") % {"label": action.label},
+            "opts": self.admin.opts,
+            "media": self.admin.media,
+            # Single attributes, because a template would call the class.
+            "label": action.label,
+            "about": action.effect,
+            "destructive": action.destructive,
+            "form": form,
+            "effect": effect,
+            "why_not": refusal or effect.why_not,
+            "back": back,
+        }
+        request.current_app = site.name
+        return TemplateResponse(request, self.template, context, status=status)
+
+    def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
+        """Return the runs of the address that the user may see. Raises ``Http404`` for a malformed address."""
+        if "all" not in request.GET:
+            return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
+        # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
+        list_request = copy(request)
+        list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
+        try:
+            queryset: QuerySet[Instance] = self.admin.get_changelist_instance(list_request).queryset
+        except IncorrectLookupParameters:
+            raise Http404 from None
+        return queryset
+
+
+def bulk_effect(
+    action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
+) -> BulkEffect | None:
+    """Compute the effect of a bulk action; None if none of the runs exists.
+
+    One statement, however many runs there are, and a few more for activities and timers.
+    """
+    limit = get_settings().BULK_LIMIT
+    newest = runs.order_by("-id").select_related("chain").defer(*_DEFERRED_FIELDS)
+    # One row more than the smaller limit shows that the limit is exceeded, without a count.
+    loaded_runs = [*newest[: min(limit, _MAX_CHECKED) + 1]]
+    if not loaded_runs:
+        return None
+    if len(loaded_runs) > limit:
+        limit_message = _("These are more than %(limit)s runs, the most that one job can process. Narrow the filters.")
+        return BulkEffect(text="", skipped=(), why_not=limit_message % {"limit": f"{limit:,}"}, newest=None)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    ids, alias, parts = [run.pk for run in loaded_runs[:_MAX_CHECKED]], storage().alias, Counter[UUID]()
+    if action.target_kind != "run":
+        part_keys = action.parts(ids, selection, alias=alias, limit=limit + 1)
+        if len(part_keys) > limit:
+            limit_message = _("These are more than %(limit)s, the most that one job can process. Narrow the filters.")
+            return BulkEffect(
+                text="", skipped=(), why_not=limit_message % {"limit": action.count_text(limit)}, newest=None
+            )
+        parts.update(run for run, _seq in part_keys)
+    for run in loaded_runs[:_MAX_CHECKED]:
+        refusal = permission_error(action, user, run) or superseded_error(run)
+        if refusal is None and action.target_kind == "run":
+            refusal = action.why_not(run)
+        elif refusal is None and not parts[run.pk]:
+            refusal = action.why_not_open(run) or _(
+                "nothing in this run matches the selection and allows the action now"
+            )
+        if refusal is not None:
+            reasons[refusal].append(run.workflow_id)
+            del parts[run.pk]  # a Counter ignores a missing key
+    # The largest group first: that is the reason to read.
+    skipped = [
+        SkippedRuns(reason=reason, count=len(ids), names=[shorten(name) for name in ids[:_MAX_NAMES]])
+        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
+    ]
+    checked_count = min(len(loaded_runs), _MAX_CHECKED)
+    possible_count = checked_count - sum(group.count for group in skipped)
+    return BulkEffect(
+        text=_effect_text(
+            possible_count, checked_count, has_more=len(loaded_runs) > _MAX_CHECKED, parts=_parts_text(action, parts)
+        ),
+        skipped=skipped,
+        why_not=None if possible_count else _("The action cannot be applied to any of them now."),
+        newest=loaded_runs[0].pk,
+        options=action.selector_options(ids, alias=alias),
+    )
+
+
+def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:
+    return "" if action.target_kind == "run" else action.count_text(parts.total())
+
+
+def _no_runs_text() -> str:
+    return _("None of these runs exists any more. Nothing was done.")
+
+
+def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
+    """Return how many runs the action can be applied to; ``parts`` counts activities or timers in words."""
+    words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
+    if parts and has_more:
+        return _("The action can now be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
+    if parts:
+        return (
+            ngettext(
+                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen run.",
+                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen runs.",
+                total,
+            )
+            % words
+        )
+    if has_more:
+        return _("The action can now be applied to %(possible)d of the newest %(of)d of them.") % words
+    return (
+        ngettext(
+            "The action can now be applied to %(possible)d of %(of)d chosen run.",
+            "The action can now be applied to %(possible)d of %(of)d chosen runs.",
+            total,
+        )
+        % words
+    )
+
+
+def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
+    """Return the reason why the user may not apply the action to many runs; None if allowed."""
+    return permission_error(action, user) if can_start_bulk(user) else bulk_permission_error()

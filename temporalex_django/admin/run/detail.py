@@ -1,0 +1,376 @@
+"""The template context of the page of a run, read with a fixed number of statements however long the run is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, Count, Q, QuerySet, Subquery, When
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from temporalex_django import errors
+from temporalex_django.admin.formatting import FormattedPayload, format_duration, format_payload, status_badge
+from temporalex_django.admin.operator_views import ActionLink
+from temporalex_django.admin.run import history as histories
+from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.core.payloads.search_attributes import to_readable
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
+from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.models.message import ATTENTION
+from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
+from temporalex_django.operations.human_tasks.deciding import mark_nobody_left
+from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
+from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.read.run_summary import PreloadedRows, leading_tasks, summarize_run
+from temporalex_django.present.human_tasks import candidate_names, step_name
+
+MAX_ROWS = 50
+_MAX_OTHERS = 1000
+_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+
+
+def run_detail_context(
+    run: Instance,
+    *,
+    page: str,
+    alias: str,
+    user: Person,
+    redactor: Redactor,
+    visible_runs: QuerySet[Instance],
+    part_links: Callable[..., list[ActionLink]],
+    message_links: Callable[[str], list[ActionLink]],
+    history_links: Callable[[int], list[ActionLink]],
+    switch_address: Callable[[str, str], str | None],
+    may_decide: bool,
+) -> dict[str, Any]:
+    """Build the context of the template.
+
+    It contains what ``redactor`` shows of the run, and the related runs that are in ``visible_runs``.
+
+    The callables return buttons and addresses. ``part_links`` returns the buttons of an activity or a timer (see
+    ``operator_views.part_action_links``) and ``message_links`` those of a failed message, given its id.
+    ``history_links`` returns the buttons of a row of the history, given its activation, and ``switch_address`` the
+    address that switches something off. At most six statements, one more for an earlier run of a chain.
+    """
+    chain = run.chain
+    is_current = chain.run_id == run.pk
+    now = timezone.now()
+    graph_class = graph_class_of(run)
+    history = histories.read_history(
+        run,
+        page=page,
+        alias=alias,
+        redactor=redactor,
+        now=now,
+        with_all_events=graph_class is not None,
+        action_links=history_links,
+    )
+    messages = _load_messages(chain, alias=alias)
+    # One statement for both: the runs of the chain, and the children, which are in chains of their own.
+    family = [*_related_runs(run, visible_runs)]
+    runs = [relative for relative in family if relative.chain_id == chain.pk]
+    children = [relative for relative in family if relative.chain_id != chain.pk]
+    audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
+    # Actions of people first (False sorts before True), so that thousands of automatic ones cannot push them out.
+    audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]
+    preloaded = _preload_rows(run, family, children, messages, audit_rows, alias=alias)
+    tasks = preloaded.tasks.get(run.pk, ())
+    live_workers = live_workers_from(preloaded.workers, now=now)
+    missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
+    activity_rows = [
+        {
+            **_activity_context(task, redactor, now=now),
+            "tools": part_links(
+                "activity", task.seq, has_worker=task.atomic or not _is_code_missing(live_workers, task)
+            ),
+            "switch": None if task.atomic else switch_address("activity", task.activity),
+        }
+        for task in tasks[:MAX_ROWS]
+    ]
+    return {
+        "badge": status_badge(run.status, blocked=bool(run.blocked)),
+        "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
+        "current": is_current,
+        "chain": chain,
+        "blocked": _blocked_context(redactor.redact_blocked(run.blocked), due_at=chain.due_at if is_current else None),
+        "missing": missing_worker,
+        "switch_class": switch_address("workflow", run.workflow) if run.is_open else None,
+        "switch_queue": switch_address("queue", run.queue) if run.is_open else None,
+        "pollers": live_workers.count_pollers(run.queue),
+        "waits": redactor.redact_waiting_for(run.waiting_for or [], run.waits),
+        "accepts": run.accepts or {},
+        "took": format_duration((run.closed_at or now) - run.created_at),
+        "payloads": _payload_rows(run, redactor),
+        "open": redactor.shows_payloads,
+        "history": history,
+        "events_open": bool(page),
+        "graph": None if graph_class is None else build_graph_picture(graph_class, history.all_events),
+        "timers": [{"row": row, "tools": part_links("timer", row.seq or 0)} for row in history.timers[:MAX_ROWS]],
+        "more_timers": len(history.timers) > MAX_ROWS,
+        "human_tasks": [
+            (task, step_name(task.key), ", ".join(candidate_names(candidates_of(task))))
+            for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
+        ],
+        "activities": activity_rows,
+        "failing": [row for row in activity_rows if row["failure"] is not None],
+        "failed": _failure_context(run, redactor),
+        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MAX_ROWS]],
+        "more_children": len(children) > MAX_ROWS,
+        "more_activities": len(tasks) > MAX_ROWS,
+        "inbox": [_message_context(message, redactor, message_links=message_links) for message in messages[:MAX_ROWS]],
+        "more_messages": len(messages) > MAX_ROWS,
+        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
+        "more_runs": len(runs) > MAX_ROWS,
+        "acted": [row for row in audit_rows if not row.automatic],
+        "automatic": [row for row in audit_rows if row.automatic],
+        "limit": MAX_ROWS,
+    }
+
+
+def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
+    """Return True if workers poll the queue of the activity but none has its code: a retry would change nothing."""
+    return live_workers.count_pollers(task.queue) > 0 and not live_workers.can_run_activity(
+        task.activity, queue=task.queue
+    )
+
+
+def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Return the runs of the chain and the children of a run.
+
+    For a blocked run, each row has in ``others`` the number of other runs of the class that are blocked with the same
+    code.
+    """
+    related_runs = (
+        visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
+        .defer(*_DEFERRED_FIELDS)
+        .select_related("chain")
+    )
+    # The count is a subquery, so that the page needs no further statement. It stops at _MAX_OTHERS rows and includes
+    # runs that the user may not see.
+    if run.blocked and run.is_open:
+        blocked_runs = Instance.objects.using(related_runs.db).filter(workflow=run.workflow, blocked__isnull=False)
+        blocked_ids = (
+            blocked_runs.filter(blocked__code=run.blocked.get("code"))
+            .exclude(pk=run.pk)
+            .order_by()
+            .values("pk")[:_MAX_OTHERS]
+        )
+        blocked_others = (
+            Instance.objects.using(related_runs.db).filter(pk__in=blocked_ids).order_by().values("workflow")
+        )
+        related_runs = related_runs.annotate(
+            others=Subquery(blocked_others.annotate(count=Count("pk")).values("count"))
+        )
+    return related_runs.order_by("-id")[: 4 * MAX_ROWS]
+
+
+def _preload_rows(
+    run: Instance,
+    family: Sequence[Instance],
+    children: Sequence[Instance],
+    messages: Sequence[Message],
+    audit_rows: Sequence[OperatorAction],
+    *,
+    alias: str,
+) -> PreloadedRows:
+    """Collect the rows for the summary of the run; only the activities and the workers are read here."""
+    # A run that waits for one child alone waits for the work of that child: load its activities for the summary too.
+    waits = run.waits or []
+    seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
+    awaited_run_id = next((child.pk for child in children if seq is not None and child.parent_seq == seq), None)
+    tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
+    workers: list[Worker] = []
+    if run.is_open:
+        for task in leading_tasks(
+            [run.pk] if awaited_run_id is None else [run.pk, awaited_run_id], alias=alias, limit=MAX_ROWS + 1
+        ):
+            tasks[task.run_id].append(task)
+        since = _overdue_since(run, messages)
+        # Without due work no worker is missing, and the statement can be saved.
+        if tasks or awaited_run_id is not None or since is not None or run.started_at is None:
+            workers = [*Worker.objects.using(alias)]
+    end_action = next((row for row in audit_rows if row.action in ("cancel", "terminate") and not row.denied), None)
+    return PreloadedRows(
+        tasks=tasks,
+        workers=workers,
+        children=children,
+        others=next((getattr(relative, "others", None) or 0 for relative in family), 0),
+        unread=sum(not message.settled for message in messages),
+        unread_since=_unread_since(messages),
+        failed_messages=sum(message.failed for message in messages),
+        closing_action=("", "") if end_action is None else (end_action.actor_name, end_action.reason),
+    )
+
+
+def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
+    """Return the time since which the run waits for a worker; None if it does not wait for one."""
+    if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
+        return None
+    moments = (run.chain.due_at, _unread_since(messages))
+    return min((at for at in moments if at is not None and at <= timezone.now()), default=None)
+
+
+def _unread_since(messages: Sequence[Message]) -> datetime | None:
+    """Return the time of the oldest message that no turn has read; None if there is none."""
+    return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
+
+
+def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
+    """Return why a run failed: the type of the exception, or empty, and its message or the reason of the failure."""
+    closing = run.closing_value
+    if run.status != "failed" or not isinstance(closing, dict):
+        return None
+    attributes = redactor.redact_attributes(closing)
+    reason = attributes.get("reason") if closing.get("reason") is not None else attributes.get("message")
+    text = reason if isinstance(reason, str) else format_payload(reason).preview
+    return {
+        "type": str(closing.get("type") or ""),
+        "message": text if redactor.shows_payloads else redactor.redact_text(""),
+    }
+
+
+def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
+    """Return the messages of a chain: failed ones first, then waiting ones, then answered ones, each newest first.
+
+    For an open chain, the partial indexes find them. Only a closed chain can have signals that were never delivered,
+    which no index contains, so all its messages are sorted.
+    """
+    order: list[Any] = [Case(When(ATTENTION, then=0), default=1), "settled", "-id"]
+    messages = Message.objects.using(alias).filter(chain_id=chain.pk)
+    if chain.closed:
+        return [*messages.order_by(*order)[: MAX_ROWS + 1]]
+    unread = messages.filter(settled=False).order_by("-id").values("pk")
+    answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id").values("pk")
+    rows = Message.objects.using(alias)
+    failed = messages.filter(ATTENTION).order_by("-id").values("pk")
+    # A union of three limited queries, each by one partial index: an OR over the table would sort every message of the
+    # chain. The outer IN lets the database sort the few rows that are left.
+    key_queries = (unread, answered, failed)
+    first, *others = (rows.filter(pk__in=keys[: MAX_ROWS + 1]).order_by().values("pk") for keys in key_queries)
+    return [*rows.filter(pk__in=first.union(*others)).order_by(*order)[: MAX_ROWS + 1]]
+
+
+def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
+    """Redact a payload; an unreadable one stays as its placeholder for users who may see payloads."""
+    return payload if isinstance(payload, UnreadablePayload) and redactor.shows_payloads else redact(payload)
+
+
+def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
+    """Return why a run is blocked, since when, and the next step; None for a run that is not blocked."""
+    if not blocked:
+        return None
+    code = str(blocked.get("code", ""))
+    since = blocked.get("since")
+    return {
+        "code": code,
+        "error": blocked.get("error", ""),
+        "since": datetime.fromisoformat(since) if isinstance(since, str) else None,
+        "attempt": blocked.get("attempt"),
+        "due_at": due_at,
+        "next_step": _next_step_texts().get(code, ""),
+    }
+
+
+def _next_step_texts() -> dict[str, str]:
+    texts: dict[str, str] = {}
+    pending_classes: list[type[errors.TemporalexError]] = [errors.TemporalexError]
+    while pending_classes:
+        cls = pending_classes.pop()
+        texts[cls.code] = getattr(cls, "next_step", "")
+        pending_classes += cls.__subclasses__()
+    # "crash" has no error class: the worker died before it could raise anything.
+    return {
+        **texts,
+        "crash": _(
+            "The processes that ran the code of this run died: look at the logs of the workers. "
+            "Correct the code, then press Try again now: one worker retries the run, alone. Or terminate it."
+        ),
+    }
+
+
+def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, FormattedPayload]]:
+    def format_redacted(payload: Any) -> FormattedPayload:
+        return format_payload(_redact_payload(payload, redactor.redact_payload, redactor))
+
+    rows = [(_("Input"), format_redacted(run.input))]
+    if run.published is not None:
+        rows.append((_("Published state"), format_redacted(run.published_state)))
+    # Redact the end of a run by its kind: a result is a payload, and a failure has attributes that may quote payloads.
+    closing = run.closing_value
+    if isinstance(closing, UnreadablePayload):
+        rows.append((_("Result"), format_redacted(closing)))
+    elif isinstance(closing, dict):
+        if run.status == "completed":
+            rows.append((_("Result"), format_redacted(closing.get("result"))))
+        else:
+            rows.append((_("How it ended"), format_payload(redactor.redact_attributes(closing))))
+    if run.search_attributes:
+        rows.append((_("Search attributes"), format_payload(to_readable(run.search_attributes))))
+    if run.tags:
+        rows.append((_("Tags"), format_payload(run.tags)))
+    if run.metadata:
+        rows.append((_("Metadata"), format_payload(run.metadata)))
+    return rows
+
+
+def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) -> dict[str, Any]:
+    failure = redactor.redact_activity(task.as_open).last_failure
+    if task.owner is not None:
+        state, since = _("running since"), task.started_at or now
+    elif task.due_at > now:
+        state, since = _("next attempt at"), task.due_at
+    else:
+        state, since = _("queued since"), task.due_at
+    attempt_limit = f" / {task.max_attempts}" if task.max_attempts else ""
+    return {
+        "task": task,
+        "failure": failure,
+        "state": state,
+        "since": since,
+        "attempt": f"{task.attempt}{attempt_limit}",
+        "arguments": format_payload(_redact_payload(task.arguments, redactor.redact_payload, redactor)),
+        "heartbeat": format_payload(_redact_payload(task.heartbeat_details, redactor.redact_payload, redactor))
+        if task.heartbeat is not None
+        else None,
+    }
+
+
+def _message_context(
+    message: Message, redactor: Redactor, *, message_links: Callable[[str], list[ActionLink]]
+) -> dict[str, Any]:
+    def format_redacted(payload: Any) -> FormattedPayload:
+        return format_payload(
+            _redact_payload(payload, partial(redactor.redact_payload, message_name=message.name), redactor)
+        )
+
+    state: str | SafeString
+    if message.outcome_status:
+        state = {
+            "accepted": _("accepted, not finished"),
+            "completed": _("completed"),
+            "failed": _("failed"),
+            "rejected": _("rejected"),
+            "undelivered": _("not delivered"),
+            "fault": _("its validator failed"),
+            "discarded": _("failed, discarded"),
+        }.get(message.outcome_status, message.outcome_status)
+    elif message.fresh:
+        state = _("not read yet")
+    else:
+        state = _("waiting in the inbox")
+    return {
+        "message": message,
+        "state": state,
+        "wrong": message.failed or message.outcome_status == "fault",
+        "tools": message_links(str(message.request_id)) if message.failed else [],
+        "payload": format_redacted(message.payload),
+        "outcome": format_redacted(message.outcome_value) if message.outcome is not None else None,
+    }

@@ -1,0 +1,121 @@
+"""The graph of a run with the present state of its steps, as a drawing and as a list with the same content."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from temporalex_django.admin.formatting import shape
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.history.events import HistoryEvent as Event
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.render import states
+from temporalex_django.graph.steps import StepRef, key_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import HistoryEvent, Instance
+from temporalex_django.operations.read import display_names
+from temporalex_django.present.formatting import capitalize
+from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
+
+#: Kinds of ``formatting.badge`` by the state of a step.
+_SHAPES = {
+    "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnStep:
+    """A step of the drawing and of the list."""
+
+    box: Box
+    shape: SafeString
+    state_text: str
+    leads_to: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPicture:
+    """The drawing of a graph and the list of its steps; ``why_not`` is the reason why states are missing, or None."""
+
+    drawn: Picture
+    steps: Sequence[DrawnStep]
+    why_not: str | None
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
+    """Return the graph class of a run; None if the run is no graph or this process lacks its version."""
+    # Without the very version, another one may be found: its steps would not be those of the run.
+    code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
+    return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
+
+
+def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
+    """Draw the graph with the step states that the events lead to; ``events`` is None if there are too many to read."""
+    refs = list(graph_class.graph())
+    step_numbers = {step: n for n, step in enumerate(refs)}
+    step_states, why_not = _step_states(graph_class, step_numbers, events)
+    # Several events may lead from one step to the same next step: one arrow with all their names.
+    edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
+    dynamic: set[tuple[int, int]] = set()
+    for edge in graph_class.edges():
+        for target in edge.targets:
+            arrow_key = step_numbers[edge.source], step_numbers[target]
+            edge_events[arrow_key].append(edge.event)
+            dynamic |= {arrow_key} if edge.dynamic else set()
+    arrows = [
+        Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
+        for arrow_key, event_names in edge_events.items()
+    ]
+    names = [capitalize(display_names.step_title(graph_class, key_of(step))) for step in refs]
+    drawn = draw_picture(names, arrows, step_states)
+    state_texts = _state_texts()
+    leads_to: dict[int, list[str]] = defaultdict(list)
+    for arrow in arrows:
+        leads_to[arrow.source].append(f"{arrow.label} → {names[arrow.target]}")
+    steps = [
+        DrawnStep(
+            box=box,
+            shape=shape(_SHAPES.get(box.state, "")),
+            state_text=state_texts.get(box.state, ""),
+            leads_to=leads_to[box.number],
+        )
+        for box in drawn.boxes
+    ]
+    return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
+
+
+def _step_states(
+    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
+) -> tuple[dict[int, str], str | None]:
+    """Return the states by number of the step, and the reason why there are none, or None."""
+    if events is None:
+        return {}, _("The history is too long to read here, so the states of the steps are not shown.")
+    try:
+        instance = project(graph_class, [_core_event(event) for event in events]) if events else None
+    # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
+    except (TemporalexError, LookupError, TypeError, ValueError):
+        return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
+    return {step_numbers[step]: state for step, state in states(instance).items()}, None
+
+
+def _core_event(event: HistoryEvent) -> Event:
+    data: Any = event.data
+    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=data)
+
+
+def _state_texts() -> dict[str, str]:
+    return {
+        "completed": _("completed"),
+        "active": _("active"),
+        "waiting": _("waiting"),
+        "requested": _("waiting for other steps"),
+        "failed": _("failed"),
+    }

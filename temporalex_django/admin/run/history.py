@@ -1,0 +1,238 @@
+"""The history on the page of a run: a timeline, single events, and timers that are running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Max, Q
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from temporalex_django.admin.formatting import FormattedPayload, badge, format_duration, format_payload
+from temporalex_django.admin.operator_views import ActionLink
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.core.history.events import HistoryEvent as Event
+from temporalex_django.models import HistoryEvent, Instance
+from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.operations.read import timeline as reading
+from temporalex_django.present import timeline
+
+EVENTS_PER_PAGE = 100
+#: Largest number of events that are read to find what is going on now; the last ones of a longer history.
+MAX_EVENTS = 2000
+_TIMERS = ("TimerStarted", "TimerFired", "TimerCancelled")
+
+#: Families of event kinds, for the colour; the page always shows the kind as text too. The first match counts.
+_FAMILIES = (
+    ("fail", ("Failed", "TimedOut", "Terminated")),
+    ("done", ("Completed",)),
+    ("message", ("Signal", "Update", "Cancel", "External")),
+    ("time", ("Timer",)),
+    ("work", ("Activity", "Child")),
+)
+_SHAPES = {
+    "failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated",
+    "open": "running", "dropped": "terminated", "unread": "failed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """An event of the history, as a row of the page."""
+
+    seq: int
+    kind: str
+    family: str
+    summary: str
+    data: FormattedPayload
+
+
+@dataclass(slots=True, kw_only=True)
+class ActivationRow:
+    """The events of one activation; ``since`` is the time since the activation before it on the page."""
+
+    number: int
+    at: datetime
+    since: str = ""
+    # Of the event ActivationStarted, which is the heading and no row.
+    seq: int | None = None
+    rows: list[EventRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """A row of the timeline, made from one or more events; ``numbers`` are those of the first and the last event."""
+
+    numbers: str
+    text: str
+    badge: SafeString
+    at: datetime
+    duration: str
+    activation: int
+    tools: Sequence[ActionLink] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPages:
+    """The position of a page in the history; an address without a number shows the last page, the newest events."""
+
+    number: int
+    count: int
+
+    @property
+    def previous(self) -> int | None:
+        return self.number - 1 if self.number > 1 else None
+
+    @property
+    def next(self) -> int | None:
+        return self.number + 1 if self.number < self.count else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHistory:
+    """A page of the history, and the timers that are running.
+
+    ``all_events`` are all events of the run if they were read, else None.
+    """
+
+    activations: Sequence[ActivationRow]
+    entries: Sequence[HistoryEntry]
+    pages: HistoryPages
+    timers: Sequence[timeline.TimelineRow]
+    all_events: Sequence[HistoryEvent] | None
+
+
+def read_history(
+    run: Instance,
+    *,
+    page: str,
+    alias: str,
+    redactor: Redactor,
+    now: datetime,
+    with_all_events: bool,
+    action_links: Callable[[int], Sequence[ActionLink]],
+) -> RunHistory:
+    """Read a page of the history of a run.
+
+    ``with_all_events`` asks for all events, unless there are more than ``MAX_EVENTS``. ``action_links`` returns the
+    buttons of a row, given its activation. One statement, two for an earlier run of a chain, and more where an entry
+    of the page begins or ends on another page.
+    """
+    events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
+    chain = run.chain
+    # The row of the chain has the length of its newest run only; for an earlier run, read its last event.
+    length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
+    count = max(1, -(-length // EVENTS_PER_PAGE))
+    number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
+    first = (number - 1) * EVENTS_PER_PAGE
+    with_all_events = with_all_events and length <= MAX_EVENTS
+    if not with_all_events:
+        # One statement for the page and for the recent events of timers, which show the timers that are running.
+        condition = Q(seq__gt=first, seq__lte=first + EVENTS_PER_PAGE)
+        if run.is_open:
+            condition |= Q(seq__gt=length - MAX_EVENTS, kind__in=_TIMERS)
+        events = events.filter(condition)
+    event_rows = list(events.order_by("seq"))
+    page_events = [event for event in event_rows if first < event.seq <= first + EVENTS_PER_PAGE]
+    # Redact before anything is built from the events: texts of the timeline quote payloads.
+    data = {event.seq: _redact_data(event, redactor) for event in page_events}
+    redacted_events = [_core_event(event, data[event.seq]) for event in page_events]
+    entries = reading.rows_of_events(run.pk, redacted_events, length=length, redactor=redactor, alias=alias)
+    timers: list[timeline.TimelineRow] = []
+    if run.is_open:
+        timer_rows = timeline.build_rows(
+            _core_event(event, event.data) for event in event_rows if event.kind in _TIMERS
+        )
+        # An event whose data cannot be read has no seq, and a button would have no target.
+        timers = [row for row in timer_rows if row.state == "open" and row.seq is not None]
+    return RunHistory(
+        activations=_activation_rows(page_events, data),
+        entries=[_history_entry(row, now, action_links) for row in entries],
+        pages=HistoryPages(number=number, count=count),
+        timers=timers,
+        all_events=event_rows if with_all_events else None,
+    )
+
+
+def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
+    """Redact the attributes of an event; unreadable ones stay as their placeholder for users who may see payloads."""
+    data = event.data
+    return (
+        data
+        if isinstance(data, UnreadablePayload) and redactor.shows_payloads
+        else redactor.redact_attributes(data, kind=event.kind)
+    )
+
+
+def _core_event(event: HistoryEvent, data: Any) -> Event:
+    attributes = data if isinstance(data, dict) else {}
+    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
+
+
+def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> list[ActivationRow]:
+    activations: list[ActivationRow] = []
+    for event in events:
+        if not activations or activations[-1].number != event.activation:
+            since = "+" + format_duration(event.at - activations[-1].at) if activations else ""
+            activations.append(ActivationRow(number=event.activation, at=event.at, since=since))
+        if event.kind == "ActivationStarted":
+            activations[-1].seq = event.seq
+        else:
+            activations[-1].rows.append(_event_row(event, data[event.seq]))
+    return activations
+
+
+def _event_row(event: HistoryEvent, data: Any) -> EventRow:
+    family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
+    return EventRow(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=format_payload(data))
+
+
+def _summary(data: Any) -> str:
+    """Return the attributes that distinguish an event from others of its kind, as a short text."""
+    if not isinstance(data, dict):
+        return ""
+    parts = []
+    if "seq" in data:
+        parts.append(f"#{data['seq']}")
+    for name in ("activity", "workflow", "name", "message", "reason", "id"):
+        attribute = data.get(name)
+        if isinstance(attribute, (str, int)) and attribute != "":
+            parts.append(str(attribute)[:80])
+    return " · ".join(parts[:3])
+
+
+def _history_entry(
+    row: timeline.TimelineRow, now: datetime, action_links: Callable[[int], Sequence[ActionLink]]
+) -> HistoryEntry:
+    return HistoryEntry(
+        numbers=str(row.number) if row.last == row.number else f"{row.number}–{row.last}",
+        text=row.text(now=now, titles=reading.titles_of(row)),
+        badge=badge(_SHAPES.get(row.state, "completed"), str(_state_labels().get(row.state, row.state))),
+        at=row.began,
+        activation=row.activation,
+        # The end of a run is no point to reset to or to fork from.
+        tools=() if row.kind == "end" else action_links(row.activation),
+        duration=format_duration(row.ended - row.began) if row.ended is not None else "",
+    )
+
+
+def _state_labels() -> dict[str, str]:
+    return {
+        "open": _("in progress"),
+        "done": _("done"),
+        "failed": _("failed"),
+        "timed_out": _("timed out"),
+        "timedout": _("timed out"),
+        "cancelled": _("cancelled"),
+        "terminated": _("terminated"),
+        "completed": _("completed"),
+        "continuedasnew": _("continued as new"),
+        "fired": _("fired"),
+        "taken": _("consumed"),
+        "sent": _("sent"),
+        "dropped": _("dropped"),
+        "unread": _("never consumed"),
+    }

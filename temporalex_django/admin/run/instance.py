@@ -1,0 +1,367 @@
+"""Runs in the admin: the list, and the page of a run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.core.paginator import InvalidPage, Paginator
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
+from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.filters import (
+    CauseFilter,
+    OrderFilter,
+    QueueFilter,
+    RunStatusFilter,
+    StartedFilter,
+    TagFilter,
+    TroubleFilter,
+    VersionFilter,
+    WaitingForFilter,
+    WorkflowFilter,
+)
+from temporalex_django.admin.formatting import format_duration, format_time, shorten, status_badge
+from temporalex_django.admin.operator_views import (
+    OperatorActionView,
+    history_action_links,
+    message_action_links,
+    part_action_links,
+    run_action_links,
+)
+from temporalex_django.admin.request_user import actor_of, refuse, user_of, view_permission_error
+from temporalex_django.admin.run.action_views import RunActionView, superseded_error
+from temporalex_django.admin.run.bulk import (
+    BULK_ACTIONS,
+    MAX_CHOSEN,
+    BulkActionView,
+    bulk_permission_error,
+    can_start_bulk,
+)
+from temporalex_django.admin.run.compare import CompareView, can_compare
+from temporalex_django.admin.run.detail import run_detail_context
+from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
+from temporalex_django.admin.run.queries import QueryView, query_links
+from temporalex_django.admin.run.start_view import StartView, can_start, like_address
+from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
+from temporalex_django.admin.switches import switch_address_for
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.models import BulkJob, Instance
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.read.run_ordering import columns, fetch_size, limit_to_range
+from temporalex_django.operations.read.run_summary import (
+    RunStateLoader,
+    annotate_ends,
+    annotate_messages,
+    annotate_switches,
+)
+from temporalex_django.present.sentences import Summary
+
+_DEFERRED_FIELDS = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
+#: Attribute of a run in the list that holds its summary.
+_SUMMARY_ATTRIBUTE = "run_summary"
+#: Largest number of runs that the list counts and offers as pages: to count a big table takes seconds.
+_MAX_COUNT = 500
+
+
+class InstanceChangeList(ChangeList):
+    """The list of runs, with the state or the end of each run of the page.
+
+    The states take two more statements, however many runs there are.
+    """
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """Return an order that an index has."""
+        # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
+        chosen = request.GET.get(str(OrderFilter.parameter_name))
+        return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the ids of all runs that are counted, and then the rows of the page.
+
+        The filters run once, for the ids.
+        """
+        order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
+        # One id more than are counted shows that there are more. With an order, more are read: for a small LIMIT,
+        # PostgreSQL may walk the index of the order and read the whole table where few runs match.
+        queryset, limit = self.queryset, _MAX_COUNT + 1
+        if order in ORDERS:
+            queryset, limit = limit_to_range(queryset, order, None, rows=limit), fetch_size(order, limit)
+        ids = [*queryset.values_list("pk", flat=True)[:limit]][: _MAX_COUNT + 1]
+        self.paginator = Paginator(ids, self.list_per_page)
+        self.result_count, self.full_result_count = len(ids), None
+        self.show_full_result_count, self.show_admin_actions = False, bool(ids)
+        self.can_show_all = len(ids) <= self.list_max_show_all
+        self.multi_page = len(ids) > self.list_per_page
+        if self.show_all and self.can_show_all:
+            page_ids = ids
+        else:
+            try:
+                page_ids = [*self.paginator.page(self.page_num).object_list]
+            except InvalidPage:
+                raise IncorrectLookupParameters from None
+        # Not from self.queryset: its joins and filters are not needed again for rows that are found by key.
+        rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
+        runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
+        # A run may have been deleted between the two statements.
+        self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]
+        state_loader = RunStateLoader(runs)
+        for run in runs:
+            setattr(run, _SUMMARY_ATTRIBUTE, state_loader.summary(run, redactor_for(user_of(request), run)))
+
+
+@admin.register(Instance)
+class InstanceAdmin(ReadOnlyAdmin[Instance]):
+    """The list of runs; the page of a run shows its history, messages and activities, and buttons to operate it."""
+
+    list_display = ("run", "state", "summary", "created", "duration")
+    list_filter = (
+        TroubleFilter,
+        RunStatusFilter,
+        CauseFilter,
+        WaitingForFilter,
+        WorkflowFilter,
+        VersionFilter,
+        StartedFilter,
+        QueueFilter,
+        TagFilter,
+        SearchAttributeFilter,
+        OrderFilter,
+    )
+    list_select_related = False
+    search_fields = ("workflow_id__startswith",)
+    search_help_text = _("The beginning of an id, or a run id")
+    ordering = ("-id",)
+    list_max_show_all = MAX_CHOSEN
+    actions = BULK_ACTIONS
+    change_form_template = "admin/temporalex_django/instance/change_form.html"
+
+    # -- list ----------------------------------------------------------------------------------------------------------
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return InstanceChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
+        """Return the runs that the user may see, for the list and for single pages; a subclass may restrict them."""
+        visible_runs = runs_for(user_of(request), alias=storage().alias)
+        queryset = super().get_queryset(request) if visible_runs is None else visible_runs
+        # The annotations are subqueries, which a list would compute for each row.
+        is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        return annotate_messages(annotate_switches(queryset)) if is_detail_view else queryset
+
+    def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
+        return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
+
+    def has_bulk_permission(self, request: HttpRequest) -> bool:
+        """Return True if the list offers bulk actions: the site has a page for jobs, and the user the permission."""
+        return self.admin_site.is_registered(BulkJob) and can_start_bulk(user_of(request))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
+    ) -> tuple[QuerySet[Instance], bool]:
+        """Search for an id that begins with the term, or for a run id."""
+        # Unlike Django, do not split the term at blanks: ids may contain them.
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        condition = Q(workflow_id__startswith=term)
+        with suppress(ValueError):
+            condition |= Q(pk=UUID(term))
+        return queryset.filter(condition), False
+
+    @admin.display(description=_("run"))
+    def run(self, run: Instance) -> SafeString:
+        return format_html('{}<span class="tx-under">{}</span>', shorten(run.workflow_id), run.workflow)
+
+    @admin.display(description=_("status"))
+    def state(self, run: Instance) -> SafeString:
+        return status_badge(run.status, blocked=bool(run.blocked))
+
+    @admin.display(description=_("summary"))
+    def summary(self, run: Instance) -> SafeString | str:
+        run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
+        return (
+            format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
+            if run_summary.trouble
+            else run_summary.short_text
+        )
+
+    @admin.display(description=_("created"), ordering="id")
+    def created(self, run: Instance) -> SafeString:
+        return format_time(run.created_at)
+
+    @admin.display(description=_("duration"))
+    def duration(self, run: Instance) -> str:
+        return format_duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        # Django hides an action that the user may not use, and ignores it when it is posted: refuse it with a record.
+        is_bulk_action = request.POST.get("action") in {choice.__name__ for choice in BULK_ACTIONS}
+        if is_bulk_action and not self.has_bulk_permission(request):
+            refuse(request, StartBulk.name, bulk_permission_error())
+        if not self.has_view_permission(request):
+            refuse(request, VIEW.action, view_permission_error())
+        context: dict[str, Any] = {"most": _MAX_COUNT}
+        context |= {"start_address": self._start_address if can_start(user_of(request)) else None}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
+        """Run a bulk action; show a warning if a chosen value is no run id."""
+        # Such a value comes from a forged post. Django lets the ValidationError through, as an error of the server.
+        try:
+            return super().response_action(request, *args, **kwargs)
+        except ValidationError:
+            messages.warning(request, _("The selection contains an invalid run id. Nothing was done."))
+            return None
+
+    # -- one run -------------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[Any]:
+        """Return our URLs before Django's, whose last pattern matches everything."""
+        start = self.admin_site.admin_view(StartView(self))
+        return [
+            path("start/", start, name="temporalex_django_instance_start"),
+            path(
+                "bulk/<slug:action>/",
+                self.admin_site.admin_view(BulkActionView(self)),
+                name="temporalex_django_instance_bulk",
+            ),
+            path("<path:run_id>/message/", self._run_view(SendMessageView), name="temporalex_django_instance_message"),
+            path("<path:run_id>/query/", self._run_view(QueryView), name="temporalex_django_instance_query"),
+            path("<path:run_id>/compare/", self._run_view(CompareView), name="temporalex_django_instance_compare"),
+            path(
+                "<path:run_id>/do/<slug:action>/",
+                self._run_view(OperatorActionView),
+                name="temporalex_django_instance_do",
+            ),
+            *super().get_urls(),
+        ]
+
+    @property
+    def _start_address(self) -> str:
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_start")
+
+    def _run_view(self, view_class: type[RunActionView]) -> Any:
+        return self.admin_site.admin_view(view_class(self))
+
+    def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
+        """Return the URL of a run's page, or of another page about the run, on this admin site."""
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
+
+    def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """Return the address of the newest run of the chain; None if this is the newest or the user may not see it."""
+        if superseded_error(run) is None:
+            return None
+        newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
+        return None if newest is None else self.address_of(newest)
+
+    def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
+        """Redirect to the index with a message that the run does not exist."""
+        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
+
+    def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
+        """Check that the user may see the run. Raises ``PermissionDenied``, which the audit records."""
+        if not self.has_view_permission(request, run):
+            refuse(request, VIEW.action, view_permission_error(), run=run)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the page of a run. A POST is refused, because there is nothing to save."""
+        run = self.find_run(request, unquote(object_id))
+        if run is None:
+            return self.run_not_found(request, object_id)
+        self.require_view_permission(request, run)
+        if request.method not in ("GET", "HEAD"):
+            refuse(request, "change", str(_("You cannot change a run. Use its actions instead.")), run=run)
+        user, action_address = user_of(request), partial(self.address_of, run, "do")
+        redactor = redactor_for(user, run)
+        if redactor.shows_payloads:
+            audit.record_read(actor_of(request), run)
+        panels = self._message_panels(request, run)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": run.workflow_id,
+            "subtitle": None,
+            "original": run,
+            "opts": self.opts,
+            "media": self.media,
+            "change": True,
+            "add": False,
+            "is_popup": False,
+            "has_view_permission": True,
+            **run_detail_context(
+                run,
+                page=request.GET.get("p", ""),
+                alias=storage().alias,
+                user=user_of(request),
+                redactor=redactor,
+                visible_runs=self.get_queryset(request),
+                part_links=partial(part_action_links, run, user=user, address=action_address),
+                message_links=partial(message_action_links, run, user=user, address=action_address),
+                switch_address=switch_address_for(self.admin_site, user),
+                history_links=history_action_links(run, user=user, address=action_address),
+                may_decide=any(panel.can_decide for panel in panels),
+            ),
+            "newest": self.newest_address(request, run),
+            "panels": panels,
+            "tools": run_action_links(run, user, address=action_address),
+            "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
+            "subject_address": self._subject_address(request, run),
+            **self._parent_context(request, run),
+            "queries": query_links(run, user, address=self.address_of(run, "query")),
+            "like": like_address(run, user, address=self._start_address),
+            "compare_address": self.address_of(run, "compare") if can_compare(run, user) else None,
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, self.change_form_template, context)
+
+    def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """Return the address of the page of the run's subject; None if there is none or the user may not see it."""
+        kind = run.subject_type
+        model = None if kind is None else kind.model_class()
+        registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
+        if kind is None or registered is None or not registered.has_view_permission(request):
+            return None
+        return reverse(
+            f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
+        )
+
+    def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
+        """Return the id and the address of the parent run; None for both if the user may not see it."""
+        runs = self.get_queryset(request)
+        if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
+            return {"parent": None, "parent_address": None}
+        page = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
+        return {"parent": run.parent, "parent_address": page}
+
+    def _message_panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
+        # Messages go to the chain, and so to its newest run, whose page has the panels.
+        if superseded_error(run) is not None:
+            return []
+        return message_panels(run, user_of(request), address=self.address_of(run, "message"))
+
+    def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
+        """Return the run with its chain and subject type; None if it does not exist or the user may not see it."""
+        try:
+            run_id = UUID(ref)
+        except ValueError:
+            return None
+        return self.get_queryset(request).select_related("chain", "subject_type").filter(pk=run_id).first()

@@ -1,0 +1,342 @@
+"""Static check of workflow modules for calls that the determinism guard would refuse.
+
+It also finds coroutines that nobody awaits, which nothing can see at run time, and uses whose order or number differs
+between processes. The source is read and not run (see decision 18).
+
+The workflow code of a module is every method of its workflow classes, with everything of the same module that they
+name, directly or not: functions, classes and module-level collections. Activities, steps of graphs and module-level
+code are excluded. Names are followed through imports and aliases. The value of a variable is not known here; the guard
+sees it when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from temporalex_django.authoring.lint.awaits import unawaited_calls
+from temporalex_django.authoring.lint.order import unordered_uses
+from temporalex_django.core.determinism import forbidden
+
+_PACKAGE: Final = "temporalex_django"
+_WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "GraphWorkflow", "VersionedWorkflow"))
+_STEPS: Final = frozenset(
+    f"{_PACKAGE}.{name}" for name in ("Step", "Wait", "WaitForEvent", "Debug", "Approval", "Done")
+)
+_ACTIVITY: Final = f"{_PACKAGE}.activity"
+_BUILTINS: Final = frozenset({"open", "input"})
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One finding: its line and function, the call, the problem, and what to write instead."""
+
+    line: int
+    call: str
+    function: str
+    advice: str
+    problem: str = "its result can differ on replay"
+    #: True if the finding does not matter once all processes share one hash seed.
+    seeded: bool = False
+
+
+def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
+    """Return the findings in the source of a module, ordered by line.
+
+    ``workflows`` names classes of the module that are workflows although their bases do not show it. Raises
+    ``SyntaxError``.
+    """
+    tree = ast.parse(source)
+    module = _Module(tree, frozenset(workflows))
+    findings = {
+        finding for body, function_name in module.workflow_code() for finding in module.findings(body, function_name)
+    }
+    return sorted(findings | ({*_star_import_findings(tree.body)} if module.has_workflows else set()))
+
+
+class _Module:
+    def __init__(self, tree: ast.Module, workflows: frozenset[str]) -> None:
+        self._tree = tree
+        self._imports = dict(_imports_of(tree.body))
+        self._workflows = workflows
+        self._functions: dict[str, Function] = {}
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._values: dict[str, ast.expr] = {}
+        for node in _statements(tree.body):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._functions[node.name] = node
+                case ast.ClassDef():
+                    self._classes[node.name] = node
+                case ast.Assign(targets=targets, value=value):
+                    self._values.update((target.id, value) for target in targets if isinstance(target, ast.Name))
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self._values[name] = value
+
+    @property
+    def has_workflows(self) -> bool:
+        return next(self.workflow_code(), None) is not None
+
+    def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
+        """Yield the functions and values that are workflow code, each once, with their names.
+
+        A value is workflow code if it holds lambdas or names functions, such as a table of handlers.
+        """
+        pending = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
+        visited: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in visited:
+                continue
+            visited.add(name)
+            if name in self._classes:
+                pending.extend(base.id for base in self._classes[name].bases if isinstance(base, ast.Name))
+            for body, function_name in self._bodies(name):
+                yield body, function_name
+                pending.extend(sorted(self._names_in(body)))
+
+    def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
+        if (function := self._functions.get(name)) is not None:
+            if not self._is_activity(function):
+                yield function, name
+        elif (cls := self._classes.get(name)) is not None:
+            # The engine runs steps as activities, so they may do what workflow code may not.
+            if self._is_kind(name, _STEPS):
+                return
+            for node in _statements(cls.body):
+                if isinstance(node, Function) and not self._is_activity(node):
+                    yield node, f"{name}.{node.name}"
+                elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                    yield _DeferredLambdas(node.value), name
+        elif (value := self._values.get(name)) is not None:
+            yield _DeferredLambdas(value), name
+
+    def _names_in(self, body: ast.AST) -> set[str]:
+        local_names = _local_names(body)
+        return {
+            node.id
+            for node in ast.walk(body)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in local_names
+        }
+
+    def _is_kind(self, name: str, kinds: frozenset[str], depth: int = 20) -> bool:
+        cls = self._classes.get(name)
+        if cls is None or depth == 0:
+            return False
+        return any(
+            _dotted_name(base, self._imports) in kinds
+            or (isinstance(base, ast.Name) and base.id != name and self._is_kind(base.id, kinds, depth - 1))
+            for base in cls.bases
+        )
+
+    def _is_activity(self, function: Function) -> bool:
+        decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+        return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
+
+    def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
+        """Yield the findings in one function and everything inside it."""
+        yield from _CallReader(function_name).read(body, self._imports, outermost=True)
+        for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
+            yield Finding(
+                line, call, function_name, f"write `await {call}(...)`", "it is not awaited, so it never runs"
+            )
+        # Sets of these are ordered by addresses, which no hash seed fixes.
+        definitions = frozenset({*self._functions, *self._classes})
+        for issue in unordered_uses(body, frozenset(_local_names(body)), definitions):
+            yield Finding(
+                issue.line,
+                issue.call,
+                function_name,
+                issue.advice,
+                "it differs from one process to the next",
+                issue.seeded,
+            )
+
+    def _methods(self, function_name: str) -> Mapping[str, Function]:
+        """Return the methods of the class that ``function_name`` is in, and of its bases in this module."""
+        methods: dict[str, Function] = {}
+        pending, visited = [function_name.partition(".")[0]], set[str]()
+        while pending:
+            name = pending.pop(0)
+            if name in visited or (cls := self._classes.get(name)) is None:
+                continue
+            visited.add(name)
+            for node in _statements(cls.body):
+                if isinstance(node, Function):
+                    methods.setdefault(node.name, node)
+            pending.extend(base.id for base in cls.bases if isinstance(base, ast.Name))
+        return methods
+
+
+class _DeferredLambdas(ast.AST):
+    """The lambdas and names of a module-level value, which are its only workflow code.
+
+    The rest of the value was evaluated when the module was imported.
+    """
+
+    _fields = ("parts",)
+
+    def __init__(self, value: ast.expr) -> None:
+        super().__init__()
+        names = [node for node in ast.walk(value) if isinstance(node, (ast.Lambda, ast.Name))]
+        self.parts: list[ast.AST] = list(names)
+
+
+class _CallReader:
+    def __init__(self, function_name: str) -> None:
+        self._function_name = function_name
+
+    def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
+        """Yield the forbidden uses in ``node`` and below it.
+
+        ``names`` maps local names to the dotted names that they stand for. The defaults of the outermost function are
+        not read, because they are evaluated at import.
+        """
+        if isinstance(node, _Scope):
+            if not outermost:
+                for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+                    yield from self.read(default, names)
+            body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+            # A local name hides an import of the same name; after that its value is not known here.
+            local_names = _local_names(node)
+            names = {name: dotted for name, dotted in names.items() if name not in local_names}
+            if not isinstance(node, ast.Lambda):
+                names = {**names, **dict(_imports_of(node.body))}
+            for part in body:
+                yield from self.read(part, _without_builtins(names, local_names))
+            return
+        if (forbidden_use := _forbidden_use(node, names)) is not None:
+            call, advice = forbidden_use
+            yield Finding(getattr(node, "lineno", 0), call, self._function_name, advice)
+        for child in ast.iter_child_nodes(node):
+            yield from self.read(child, names)
+
+
+def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
+    match node:
+        case ast.Call(func=func, args=args, keywords=keywords):
+            arguments = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
+            return _forbidden_call(func, names, argument=bool(arguments or keywords))
+        case ast.Subscript(value=value) if _dotted_name(value, names) in ("os.environ", "os.environb"):
+            return "os.environ[...]", forbidden.ENVIRONMENT
+        case ast.Compare(comparators=[right]) if _dotted_name(right, names) == "os.environ":
+            return "... in os.environ", forbidden.ENVIRONMENT
+    return None
+
+
+def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+        constructor = _dotted_name(func.value.func, names)
+        # Making a path is harmless; only methods that touch the file system count.
+        if constructor == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
+            return f"pathlib.Path.{func.attr}", forbidden.FILES
+        if constructor == "threading.Thread" and func.attr == "start":
+            return "threading.Thread.start", forbidden.THREADS
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
+        # Models are not imported here; a capital letter before `.objects` is the sign of one.
+        model = func.value.value
+        if isinstance(model, ast.Name) and model.id[:1].isupper():
+            return f"{model.id}.objects.{func.attr}", forbidden.DATABASE
+    dotted = _dotted_name(func, names)
+    if dotted is None:
+        return None
+    advice = forbidden.advice(dotted, argument=argument)
+    return None if advice is None else (dotted, advice)
+
+
+def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
+    """Return the public dotted name that an expression stands for, or None if it is not known."""
+    match node:
+        case ast.Name(id=name):
+            if name in names:
+                return names[name] or None
+            return name if name in _BUILTINS else None
+        case ast.Attribute(value=value, attr=attr):
+            base = _dotted_name(value, names)
+            return None if base is None else f"{base}.{attr}"
+    return None
+
+
+def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield the local name and the dotted name of everything that these statements import.
+
+    Imports inside functions are left out.
+    """
+    for node in _statements(body):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                for alias in names:
+                    if alias.name != "*":
+                        yield alias.asname or alias.name, f"{module}.{alias.name}"
+                    else:
+                        yield from ((name, f"{module}.{name}") for name in _public_names(module))
+
+
+def _public_names(module: str) -> Iterable[str]:
+    """Return the names that a star import brings from a loaded module; no names if it is not loaded."""
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        return ()
+    return getattr(loaded, "__all__", None) or [name for name in vars(loaded) if not name.startswith("_")]
+
+
+def _star_import_findings(body: Iterable[ast.stmt]) -> Iterator[Finding]:
+    """Yield the star imports that hide from this check what workflow code calls."""
+    for node in _statements(body):
+        match node:
+            case ast.ImportFrom(module=module, names=[ast.alias(name="*")], level=level):
+                # Its names are known if the module is loaded, which is the case in `manage.py check`.
+                if level or module not in sys.modules:
+                    source = "." * level + (module or "")
+                    call = f"from {source} import *"
+                    problem = "the names that it imports cannot be checked"
+                    yield Finding(node.lineno, call, "<module>", "import the names explicitly", problem)
+
+
+def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    """Yield statements and those nested in them, but not the bodies of functions and classes."""
+    for node in nodes:
+        if isinstance(node, ast.stmt):
+            yield node
+        if isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)) and not isinstance(
+            node, (Function, ast.ClassDef)
+        ):
+            yield from _statements(ast.iter_child_nodes(node))
+
+
+def _local_names(node: ast.AST) -> set[str]:
+    """Return the names that a function binds itself, except by imports."""
+    names: set[str] = set()
+    if isinstance(node, _Scope):
+        arguments = node.args
+        names = {
+            arg.arg
+            for arg in (
+                *arguments.posonlyargs,
+                *arguments.args,
+                *arguments.kwonlyargs,
+                *filter(None, (arguments.vararg, arguments.kwarg)),
+            )
+        }
+    for child in ast.walk(node):
+        match child:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) if (
+                child is not node
+            ):
+                names.add(name)
+    return names
+
+
+def _without_builtins(names: Mapping[str, str], local: set[str]) -> Mapping[str, str]:
+    """Return ``names`` without the builtins that a function shadows, such as a local ``open``."""
+    return {**names, **dict.fromkeys(local & _BUILTINS, "")}

@@ -1,0 +1,466 @@
+"""The dispatcher: it gives messages to a phase with its handlers, or to a unit that waits for a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from temporalex_django.core.budget import Budget
+from temporalex_django.core.history.activation import Refusal
+from temporalex_django.core.history.events import Job
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.messages import sender as senders
+from temporalex_django.core.messages.handlers import HandlerRunner
+from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update
+from temporalex_django.core.messages.permissions import Permissions
+from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.messages.sender import Judge
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.people.human_tasks import unexpected_decision
+from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUESTED, RequestJudge, recorded_request
+from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.typed_dicts import AcceptedNames
+from temporalex_django.core.units.ivar import IVar
+from temporalex_django.core.units.scheduler import Scheduler, Unit
+from temporalex_django.errors import (
+    JudgingFailed,
+    NotAccepting,
+    TemporalexError,
+    UpdateRejected,
+    WorkflowClosed,
+    no_process,
+)
+
+
+class Dispatcher:
+    """The owner of the mailbox and the open phase of a run.
+
+    ``unfinished`` is True if the host ended the activation early while code still takes signals that are in the
+    mailbox.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_cancel_timer",
+        "_journal",
+        "_permissions",
+        "_request_judge",
+        "_requests",
+        "_run_context",
+        "_scheduler",
+        "handler_runner",
+        "mailbox",
+        "phase",
+        "unfinished",
+    )  # fmt: skip
+
+    def __init__(
+        self, run_context: RunContext, journal: Journal, scheduler: Scheduler, *, cancel_timer: Callable[[int], None]
+    ) -> None:
+        self._run_context = run_context
+        self._journal = journal
+        self._scheduler = scheduler
+        self._cancel_timer = cancel_timer
+        self._permissions = Permissions()
+        self.handler_runner = HandlerRunner(
+            run_context, journal, scheduler, self._permissions, partial(self.leave_phase, reason="stop")
+        )
+        self._budget = Budget(run_context, journal)
+        self._request_judge: RequestJudge | None = None
+        self._requests: dict[str, Job] = {}  # redelivered requests that nothing has taken yet, by id
+        self.mailbox = Mailbox()
+        self.phase: Phase | None = None
+        self.unfinished = False
+
+    def attach(self, request_judge: RequestJudge) -> None:
+        """Send requests to ``request_judge`` from now on."""
+        self._request_judge = request_judge
+
+    @property
+    def open_phase(self) -> Phase | None:
+        """The phase, while it takes messages; None after it began to leave."""
+        phase = self.phase
+        return phase if phase is not None and phase.leave_reason is None else None
+
+    @property
+    def accepts(self) -> AcceptedNames:
+        """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        phase = self.open_phase
+        if phase is None:
+            return {"signals": [], "updates": []}
+        return {"signals": list(phase.signals), "updates": list(phase.updates)}
+
+    # -- an activation ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        is_budget_spent: Callable[[], bool] | None,
+        dispatch_limit: int | None,
+        judge: Judge | None,
+        refused: tuple[int, ...],
+        failed: Mapping[int, bool],
+    ) -> None:
+        """Begin a new activation; see ``Executor.activate``, and ``Activation`` for the facts of a replay.
+
+        ``dispatch_limit`` is ``Activation.dispatched``.
+        """
+        self.unfinished = False
+        self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=dispatch_limit)
+        self._permissions.begin(judge, refused)
+        self.handler_runner.failures.begin(failed)
+
+    def deliver(self, incoming: Sequence[Job | Update]) -> None:
+        """Run until every unit is blocked, then deliver one message after the other.
+
+        Stops when the host has had enough or the run has closed; ``Completion.unapplied`` counts the messages that are
+        left.
+        """
+        completion = self._journal.completion
+        self.run()
+        for index, message in enumerate(incoming):
+            full = self._budget.is_spent_before(index)
+            if full or completion.dispatched is not None or self._run_context.closed is not None:
+                completion.unapplied = len(incoming) - index
+                break
+            self._deliver_message(message)
+            self.run()
+            if self._requests:
+                self._retry_requests()
+
+    def end(self) -> tuple[list[Update], list[str]]:
+        """End the activation.
+
+        Returns the updates that were not judged, and the ids of the redelivered requests that nothing has taken. The
+        host delivers both again, so that cached and rebuilt executors agree. There are no such requests once the run is
+        closed: they are rejected.
+        """
+        unjudged = self.mailbox.remove_unjudged()
+        requests, self._requests = self._requests, {}
+        # A continue-as-new passes its requests to the next run of the chain. After any other close nothing takes them.
+        if requests and self._run_context.closed not in (None, "ContinueAsNew"):
+            for request_id, request in requests.items():
+                self._journal.reject_update(
+                    request_id, self._closed_error(f"the request {request.attributes['request']['event']!r}")
+                )
+            requests = {}
+        self.unfinished = self._journal.completion.dispatched is not None and self._has_buffered_work()
+        return unjudged, list(requests)
+
+    def _has_buffered_work(self) -> bool:
+        """Return True if a phase or a wait can continue with a buffered signal, even if nothing new is delivered."""
+        phase = self.open_phase
+        return bool(self._scheduler.parked) or (phase is not None and self.mailbox.has_signal(phase.signals))
+
+    # -- messages arrive ----------------------------------------------------------------------------------------------
+
+    def buffer_signal(self, signal: Job, *, permission: str | None = None) -> None:
+        """Put a signal into the mailbox. ``permission`` is the permission by which its sender was judged."""
+        self._journal.record(signal)
+        attributes = signal.attributes
+        name, payload, message_id = attributes["name"], attributes.get("payload"), attributes.get("id")
+        if message_id is not None:
+            self.handler_runner.failures.mark_delivered(message_id)
+        self.mailbox.add_signal(
+            name, payload, sender=senders.sender_from(attributes), permission=permission, message_id=message_id
+        )
+
+    def _deliver_message(self, message: Job | Update) -> None:
+        """Give a message to a unit that waits for it, or put it into the mailbox."""
+        if isinstance(message, Update):
+            if not message.accepted:
+                # The count is taken here: signals of this activation that were refused leave no event to count.
+                message.after = self.mailbox.received
+            self.mailbox.updates.append(message)
+            return
+        if message.kind == REQUESTED:
+            recorded = self._judge_request(message)
+            if recorded is None:
+                return
+            message = recorded
+        name = message.attributes["name"]
+        sender = senders.sender_from(message.attributes)
+        phase = self.open_phase
+        permission = phase.signals[name].permission if phase is not None and name in phase.signals else None
+        if (
+            # The judge is the host's and may change its answer, so a replay does not ask it. A refused signal has no
+            # event, and so no replay delivers it. See decision 37.
+            permission is not None
+            and not self._run_context.replaying
+            and not self._permissions.is_permitted(permission, sender, f"signal {name!r}")
+        ):
+            assert sender is not None
+            self._journal.refuse_signal(Refusal(name=name, sender=sender, permission=permission, job=message))
+            return
+        if name == RECORDED_AS and self._request_judge is not None:
+            self._journal.record(message)
+            self.mailbox.received += 1
+            self._request_judge.apply(recorded_request(message.attributes))
+            return
+        # A recorded decision, but the code has no request judge now: it differs from its history.
+        if "question" in message.attributes:
+            raise unexpected_decision(self._run_context.run_label, message.attributes["payload"]["step"])
+        self.buffer_signal(message, permission=permission)
+        self._match_waiters(name)
+
+    def _judge_request(self, job: Job) -> Job | None:
+        """Judge a request and return the signal that it becomes in the history, or None.
+
+        A refused request leaves no trace in the history. A redelivered one waits for a step or task that takes it
+        instead.
+        """
+        update_id, request = job.attributes["id"], job.attributes["request"]
+        sender = senders.sender_from(job.attributes)
+        permits = partial(self._permissions.has_permission, message=f"the request {request.get('event')!r}")
+        try:
+            if self._request_judge is None:
+                raise no_process(self._run_context.run_label)
+            payload = self._request_judge.judge({**request, "person": sender is not None}, permits)
+        except JudgingFailed:
+            raise
+        except TemporalexError as exc:
+            if job.attributes.get("redelivered"):
+                self._requests[update_id] = job
+            else:
+                self._journal.reject_update(update_id, exc)
+            return None
+        self._requests.pop(update_id, None)
+        self._journal.grant_request(update_id)
+        # The question goes beside the payload, where a replay compares it with the question of the code (decision 47).
+        question: dict[str, Any] = {name: payload.pop(name) for name in QUESTION if name in payload}
+        return Job(
+            "SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **senders.sender_attributes(sender)}
+        )
+
+    def _retry_requests(self) -> None:
+        """Offer the waiting requests to the open steps and tasks, in order, until nothing takes one."""
+        is_taken = True
+        while is_taken and self._run_context.closed is None and self._journal.completion.dispatched is None:
+            # Each request that is taken may open a step for one before it, so the search starts again.
+            is_taken = False
+            for request_id, job in list(self._requests.items()):
+                self._deliver_message(job)
+                if is_taken := request_id not in self._requests:
+                    self.run()
+                    break
+
+    # -- messages are taken -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run units and dispatch messages to the open phase until nothing can continue."""
+        mailbox, scheduler, budget = self.mailbox, self._scheduler, self._budget
+        initial_count = budget.dispatch_count
+        while True:
+            # A condition may hold because of the message or timer that was delivered just now, before any unit has run.
+            scheduler.step_waiters()
+            scheduler.run()
+            if scheduler.parked:
+                # Parked units come before the phase: their signal was there when they began to wait.
+                if not self._serve_parked(initial_count):
+                    return
+                continue
+            phase = self.open_phase
+            if phase is None:
+                if not self._run_context.is_between_runs:
+                    self._refuse_updates()
+                return
+            if phase.busy is not None:
+                # The host answers in this activation, so updates cannot wait for the busy handler. See decision 12.
+                if self._run_context.admits_updates:
+                    self._admit_waiting(phase)
+                return
+            message = mailbox.next_message(phase.signals, phase.updates)
+            if message is None or budget.is_spent(since=initial_count):
+                return
+            if isinstance(message, Update):
+                mailbox.take_update(message)
+                if message.admitted or self._admit(phase, message):
+                    budget.count_dispatch()
+                    self.handler_runner.run_update(phase, message)
+            else:
+                mailbox.take_signal(message.name)
+                budget.count_dispatch()
+                self.handler_runner.run_signal(phase, message)
+
+    def _serve_parked(self, initial_count: int) -> bool:
+        """Give the first parked unit its signal, or let it wait if another unit took the signal.
+
+        Returns False if the budget of the activation is spent.
+        """
+        scheduler, mailbox = self._scheduler, self.mailbox
+        name, unit, ivar = scheduler.parked[0]
+        if mailbox.has_signal((name,)) and self._is_eligible(name, unit):
+            if self._budget.is_spent(since=initial_count):
+                return False
+            scheduler.unpark(first=True)
+            self._take_buffered(name, unit, ivar)
+        else:
+            scheduler.unpark(first=False)
+            ivar.taken_signals = ()
+            mailbox.add_waiter(name, unit, ivar)
+        return True
+
+    def _is_eligible(self, name: str, unit: Unit) -> bool:
+        """Return True if ``unit`` may take a buffered signal.
+
+        The handler of the open phase comes first, except for units inside a busy handler.
+        """
+        phase = self.open_phase
+        if phase is None or name not in phase.signals:
+            return True
+        # The phase dispatches nothing while this handler is busy. Without this rule, a wait inside it would never end.
+        return phase.busy is not None and unit.is_within(phase.busy)
+
+    def _match_waiters(self, name: str) -> None:
+        """Give buffered signals to the units that wait for them, oldest wait first."""
+        for unit, ivar in list(self.mailbox.waiters(name)):
+            if self._is_eligible(name, unit):
+                signal = self.mailbox.take_signal(name)
+                if signal is None:
+                    return
+                self.mailbox.waiters(name).remove((unit, ivar))
+                self._resolve_wait(unit, ivar, signal)
+
+    def _take_buffered(self, name: str, unit: Unit, ivar: IVar) -> None:
+        """Give the oldest buffered signal to a wait that began when the signal was there."""
+        signal = self.mailbox.take_signal(name)
+        assert signal is not None
+        self._budget.count_dispatch()
+        self._resolve_wait(unit, ivar, signal)
+
+    def _resolve_wait(self, unit: Unit, ivar: IVar, signal: Signal) -> None:
+        self._run_context.record_effect()
+        unit.sender = signal.sender
+        ivar.taken_signals = (*ivar.taken_signals, signal)
+        ivar.put(deep_copy(signal.payload))
+
+    # -- units wait ---------------------------------------------------------------------------------------------------
+
+    def wait_for_signal(self, name: str) -> IVar:
+        """Take the oldest buffered signal if the active unit may have it; otherwise wait for one.
+
+        A signal that is there is taken later if the budget of the activation is spent, and behind units that are parked
+        for theirs.
+        """
+        scheduler, mailbox = self._scheduler, self.mailbox
+        unit = scheduler.current
+        assert unit is not None
+        ivar = IVar(f"signal {name}")
+        ivar.wait_info = {"kind": "signal", "name": name, "since": self._run_context.now.isoformat()}
+        if not mailbox.has_signal((name,)) or not self._is_eligible(name, unit):
+            mailbox.add_waiter(name, unit, ivar)
+        elif (scheduler.parked and unit is not scheduler.unparked_unit) or self._budget.is_spent(since=0):
+            scheduler.park(name, unit, ivar)
+        else:
+            # This wait does not suspend, so the deadline is restarted here: a loop over thousands of buffered signals
+            # is no deadlock. See decision 19.
+            if scheduler.on_wait is not None:
+                scheduler.on_wait()
+            ivar.taken_signals = unit.taken_signals
+            self._take_buffered(name, unit, ivar)
+            unit.taken_signals = ivar.taken_signals
+        return ivar
+
+    def return_signals(self, signals: tuple[Signal, ...]) -> None:
+        """Return signals to the mailbox when nothing will use the result of the unit that took them.
+
+        They keep their order, for other units and handlers that want them.
+        """
+        for signal in signals:
+            self.mailbox.return_signal(signal)
+        # A dictionary and not a set: the order of the names must not depend on the hash seed.
+        for name in {signal.name: None for signal in signals}:
+            self._match_waiters(name)
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Open ``phase``: it takes messages from now on."""
+        self.phase = phase
+        self._run_context.is_continued = False
+
+    def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
+        """Begin to leave: stop dispatching, cancel the timer of the phase and refuse the waiting updates."""
+        if phase.leave_reason is not None:
+            return
+        phase.leave_reason = reason
+        if phase.timer is not None and reason != "timeout":
+            self._cancel_timer(phase.timer)
+        self._refuse_updates()
+        # The handlers of the phase no longer come first, so waits outside of it may take these signals.
+        for name in self.mailbox.awaited_names():
+            self._match_waiters(name)
+
+    def close_phase(self) -> None:
+        """Forget the phase; all units that belong to it have ended."""
+        self.phase = None
+
+    def _admit(self, phase: Phase, update: Update) -> bool:
+        handler = phase.updates.get(update.name)
+        if handler is not None:
+            return self.handler_runner.admit(phase, handler, update)
+        self._journal.reject_update(update.message_id, self._not_accepting_error(update.name))
+        return False
+
+    def _admit_waiting(self, phase: Phase) -> None:
+        """Judge the updates behind a busy handler now, by the present state.
+
+        Accepted updates keep their position in the mailbox.
+        """
+        updates = self.mailbox.updates
+        waiting = list(updates)
+        updates.clear()
+        updates.extend(
+            update
+            for update in waiting
+            if update.admitted or (update.can_wait and update.name not in phase.updates) or self._admit(phase, update)
+        )
+
+    def _refuse_updates(self) -> None:
+        """Reject the updates that wait in the mailbox, and fail those that were admitted.
+
+        On replay accepted updates stay, because their phase will still open. Redelivered updates stay until the run
+        closes.
+        """
+        updates = self.mailbox.updates
+        if not updates:
+            return
+        closed = self._run_context.closed is not None
+        remaining = [
+            update for update in updates if update.can_wait and not update.admitted and (update.accepted or not closed)
+        ]
+        for update in updates:
+            if update.admitted:
+                rejection = UpdateRejected(f"the phase ended before it handled the update {update.name!r}")
+                self.handler_runner.fail_update(f"update {update.name}", update.message_id, rejection)
+            elif update.redelivered and closed:
+                self._journal.reject_update(update.message_id, self._closed_error(f"the update {update.name!r}"))
+            elif not update.can_wait:
+                self._journal.reject_update(update.message_id, self._not_accepting_error(update.name))
+        updates.clear()
+        updates.extend(remaining)
+
+    def _closed_error(self, message: str) -> WorkflowClosed:
+        """Return the error for a redelivered message that nothing took before the run closed."""
+        return WorkflowClosed(
+            f"{self._run_context.run_label} is closed: nothing accepted {message}, which was delivered again"
+        )
+
+    def _not_accepting_error(self, name: str) -> UpdateRejected:
+        run = self._run_context.run_label
+        if self._run_context.closed is not None:
+            return WorkflowClosed(f"{run} is closed")
+        accepts = self.accepts
+        takes = ", ".join(accepts["updates"]) or "none"
+        return NotAccepting(
+            f"{run} is not accepting the update {name!r} at this time (accepted now: {takes})",
+            accepts={"signals": accepts["signals"], "updates": accepts["updates"]},
+        )
+
+    # -- eviction -----------------------------------------------------------------------------------------------------
+
+    def release_references(self) -> None:
+        """Drop the references that form cycles, so that reference counts free the memory without the collector."""
+        self.handler_runner.release_references()
+        self.phase = self._request_judge = None

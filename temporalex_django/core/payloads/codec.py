@@ -1,0 +1,323 @@
+"""Payloads: the values that may enter or leave a workflow, and their stored form. See decision 15.
+
+Every value that enters or leaves workflow code (arguments, results, messages, published state) passes ``to_plain`` on
+its *first* delivery. So live code sees exactly what a replay will see: JSON data. Keys and sets are sorted, so that the
+bytes do not depend on the hash seed. Receivers with annotations get the value back through ``convert``.
+
+A ``PayloadCodec`` writes the rows of histories and inboxes. It may encrypt, but it never changes a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from temporalex_django.core.payloads import external_types
+from temporalex_django.errors import NotAwaited, PayloadError
+
+_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=external_types.encode_external)
+_decoder = msgspec.json.Decoder()
+
+_ATOMIC_TYPES = frozenset({str, int, float, bool})
+
+#: Integers within these bounds need no check. Some larger ones cannot be written as JSON.
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_MAX_REASON_LENGTH = 500
+
+MAX_BYTES = 2_000_000
+#: Deepest nesting of lists and objects. Copying is recursive, and the stack of a worker is limited.
+MAX_DEPTH = 200
+_MAX_PATH_LENGTH = 200
+
+
+class PayloadCodec(Protocol):
+    """Converts plain JSON data to bytes and back. Both methods raise ``PayloadError``.
+
+    ``encode`` must accept everything that ``to_plain`` returns.
+    """
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+class JsonCodec:
+    """The default codec: deterministic JSON.
+
+    Its input is plain data already, so it does not search for NaN and similar values.
+    """
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return _encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return _decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise PayloadError(f"a stored payload is not JSON: {exc}") from exc
+
+
+def encode(value: Any, *, label: str = "payload") -> bytes:
+    """Return the JSON bytes of ``value``. Raises ``PayloadError`` with the path of any part that cannot be encoded."""
+    try:
+        data = _encode_json(value)
+        # The encoder writes NaN as null, which would change the value silently. Only then is the value searched.
+        if b"null" in data and _has_non_finite(value):
+            path = _find_path(value, _is_non_finite)
+            raise PayloadError(f"{label} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+    except (PayloadError, NotAwaited):
+        raise
+    except RecursionError as exc:
+        raise _depth_error(label) from exc
+    except Exception as exc:
+        raise PayloadError(f"{label} cannot be encoded{_location_text(value)}: {error_reason(exc)}") from exc
+    return data
+
+
+def digest(value: Any) -> str:
+    """Return the digest of plain data: 16 hexadecimal digits, the same in every process."""
+    return hashlib.blake2s(encode(value), digest_size=8).hexdigest()
+
+
+def _encode_json(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return _encoder.encode(
+            msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=external_types.encode_external)
+        )
+
+
+def error_reason(exc: BaseException) -> str:
+    """Return the message of an exception in one short line.
+
+    Values are arbitrary objects, and so are the errors that they raise.
+    """
+    try:
+        text = str(exc)
+    except BaseException:  # noqa: BLE001 - arbitrary user code
+        text = ""
+    return text[:_MAX_REASON_LENGTH].encode("utf-8", "backslashreplace").decode() or type(exc).__name__
+
+
+def check_text(value: Any, *, label: str) -> str:
+    """Return the value if it is a text that every column of every database can store. Raises ``PayloadError``."""
+    if not issubclass(type(value), str):  # ``isinstance`` would call its ``__class__``, which may raise
+        raise PayloadError(f"{label} must be a string, not {type(value).__name__}")
+    if len(value) > MAX_BYTES:
+        raise PayloadError(f"{label} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
+    if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
+        raise PayloadError(f"{label} cannot be stored: it has a NUL character or half of a surrogate pair")
+    return cast("str", value)
+
+
+def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> Any:
+    """Return ``value`` as the history will return it: a copy as JSON data, of at most ``limit`` bytes."""
+    if (
+        value is None
+        or value is True
+        or value is False
+        or (type(value) is int and _MIN_INTEGER <= value <= _MAX_INTEGER)
+    ):
+        return value
+    # Most values are short: these two tests save them the round trip through the encoder. ASCII has no surrogates.
+    if type(value) is str and len(value) < min(1024, limit) and value.isascii():
+        return value
+    return to_plain_with_size(value, label=label, limit=limit)[0]
+
+
+def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
+    """Return ``value`` as ``to_plain`` does, with the number of its bytes."""
+    data = encode(value, label=label)
+    if len(data) > limit:
+        raise PayloadError(
+            f"{label} is {len(data):,} bytes, more than the {limit:,} allowed: store it elsewhere and pass its key"
+        )
+    try:
+        decoded = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
+        raise PayloadError(f"{label} cannot be read back: {error_reason(exc)}") from exc
+    # Counting brackets is fast, and data with few of them cannot be nested deeply.
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(decoded):
+        raise _depth_error(label)
+    return decoded, len(data)
+
+
+def _depth_error(label: str) -> PayloadError:
+    return PayloadError(
+        f"{label} is nested more than {MAX_DEPTH} levels deep: copying it would overflow the stack of a worker"
+    )
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            part
+            for container in level
+            for part in (
+                container.values() if type(container) is dict else container if type(container) is list else ()
+            )
+            if type(part) is dict or type(part) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+#: The path at the end of a message of msgspec.
+_PATH = re.compile(r" - at `([^`]*)`$")
+
+
+def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
+    """Decode plain data to ``annotation``. Raises ``PayloadError`` with the path of the field that does not fit."""
+    if (
+        annotation is Any
+        or annotation is None
+        or annotation is object
+        or (type(value) is annotation and annotation in _ATOMIC_TYPES)
+    ):
+        return value
+    try:
+        return msgspec.convert(value, annotation, str_keys=True, dec_hook=external_types.decode_external)
+    except msgspec.ValidationError as exc:
+        place = _PATH.search(str(exc))
+        path = "$" if place is None else place[1]
+        raise PayloadError(f"{label} does not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
+    except (TypeError, NameError, RecursionError) as exc:  # NameError: a name inside the annotation
+        raise PayloadError(f"{label} cannot be decoded to {_annotation_name(annotation)}: {exc}") from exc
+
+
+def resolve_hints(fn: Any) -> dict[str, Any]:
+    """Return the annotations of ``fn``, each resolved by itself.
+
+    An annotation that cannot be resolved is left out, so its value stays plain JSON.
+    """
+    with contextlib.suppress(Exception):  # an annotation is arbitrary user code
+        return typing.get_type_hints(fn, include_extras=True)
+    target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", type(fn).__call__)
+    resolved: dict[str, Any] = {}
+    for name, annotation in getattr(target, "__annotations__", {}).items():
+        # One annotation at a time: ``get_type_hints`` fails as a whole if one name is imported for type checkers only.
+        probe = types.SimpleNamespace(
+            __annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {})
+        )
+        try:
+            scope = dict(probe.__globals__)
+            resolved[name] = typing.get_type_hints(probe, scope, _closure_variables(target), include_extras=True)[name]
+        except Exception:  # noqa: BLE001, S112 - see above
+            continue
+    return resolved
+
+
+def _closure_variables(fn: Any) -> dict[str, Any]:
+    code, cells = getattr(fn, "__code__", None), getattr(fn, "__closure__", None) or ()
+    values = {}
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # the enclosing function has not assigned it yet
+            continue
+    return values
+
+
+def _annotation_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _location_text(value: Any) -> str:
+    try:
+        return _find_location(value)
+    except Exception:  # noqa: BLE001 - any operation on a value may raise
+        return ""
+
+
+def _find_location(value: Any) -> str:
+    def is_bad(v: Any) -> bool:
+        if isinstance(v, (dict, list, tuple, set, frozenset)) or hasattr(type(v), "__dataclass_fields__"):
+            return False
+        try:
+            _encoder.encode(v)
+        except Exception:  # noqa: BLE001 - whatever the reason, this part is the cause
+            return True
+        return False
+
+    path = _find_path(value, is_bad) or _find_path(value, _has_bad_keys)
+    return f" at `{path}`" if path and path != "$" else ""
+
+
+def _has_bad_keys(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    try:
+        msgspec.to_builtins(dict.fromkeys(value), str_keys=True)
+    except Exception:  # noqa: BLE001 - see above
+        return True
+    return False
+
+
+def _is_non_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _has_non_finite(value: Any) -> bool:
+    """Return True if the value contains a number that JSON lacks.
+
+    The value was encoded before, so it has no cycles.
+    """
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        kind = type(part)
+        if kind is dict:
+            pending += part.values()
+        elif kind is list:
+            pending += part
+        elif _is_non_finite(part):
+            return True
+        elif part is not None and kind not in _ATOMIC_TYPES:
+            pending += [inner for _, inner in _parts(part)]
+    return False
+
+
+def _find_path(value: Any, is_bad: Any) -> str | None:
+    """Return the path of the first part of ``value`` for which ``is_bad`` is true.
+
+    A part that is nested too deeply counts as bad: it may be a cycle.
+    """
+    pending = [("$", value, 0)]
+    while pending:
+        path, part, depth = pending.pop()
+        if depth > MAX_DEPTH or is_bad(part):
+            return shorten_path(path)
+        pending += [(f"{path}{label}", inner, depth + 1) for label, inner in reversed(_parts(part))]
+    return None
+
+
+def shorten_path(path: str) -> str:
+    """Return a path that fits into a sentence."""
+    return (
+        path if len(path) <= _MAX_PATH_LENGTH else f"{path[: _MAX_PATH_LENGTH // 2]} … {path[-_MAX_PATH_LENGTH // 2 :]}"
+    )
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """Return the parts of a value, each with the text that leads to it in a path, such as ``.name`` or ``[0]``."""
+    if isinstance(value, Mapping):
+        return [(f".{key}", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    kind = type(value)
+    fields: Iterable[str] = getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "__struct_fields__", ())
+    return [(f".{name}", getattr(value, name, None)) for name in fields]

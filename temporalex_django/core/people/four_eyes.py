@@ -1,0 +1,96 @@
+"""Four eyes: the people who may not decide a human task, because a different person must decide. See decision 49.
+
+A run excludes people by their keys. It starts with some of them: its snapshot names who started its chain, and has the
+other excluded users under ``EXCLUDED``, with a reason. People who decide its human tasks are added when they decide.
+All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from temporalex_django.core.messages.sender import Sender
+
+#: Scopes of four eyes: the chain with the runs that it comes from, or one run. An empty text means no four eyes.
+CHAIN: Final = "chain"
+RUN: Final = "run"
+#: The key in a snapshot, and in the mark of a reset or fork, of the mapping from user keys to reasons.
+EXCLUDED: Final = "excluded"
+STARTED, FORKED, DECIDED, ORIGIN = "started", "forked", "decided", "origin"
+_REASON_TEXTS: Final = {
+    STARTED: "they started the run",
+    FORKED: "they forked the run",
+    DECIDED: "they decided an earlier approval",
+    ORIGIN: "they started a run that this one comes from",
+}
+#: Reasons that also count in the scope of one run.
+_RUN_REASONS: Final = (STARTED, FORKED)
+_STARTER_KEYS: Final = ("started_by", "started_as")
+
+Snapshot = Mapping[str, Any] | None
+
+
+def parse_scope(option: object) -> str | None:
+    """Return the scope that the option ``four_eyes=`` names; None for an invalid value."""
+    if isinstance(option, bool):
+        return CHAIN if option else ""
+    return option if isinstance(option, str) and option in (CHAIN, RUN) else None
+
+
+def barred_people(scope: str, snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, str]:
+    """Return the users who may not decide a task of the scope: a sentence with the reason, by key.
+
+    ``deciders`` are the keys of people who have decided a task of the same run.
+    """
+    if not scope:
+        return {}
+    reasons = _exclusions_of(snapshot)
+    if scope == RUN:
+        reasons = {key: reason for key, reason in reasons.items() if reason in _RUN_REASONS}
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    if starter := (snapshot or {}).get("started_by"):
+        reasons[starter] = STARTED
+    return {key: _REASON_TEXTS[reason] for key, reason in reasons.items()}
+
+
+def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
+    """Return the part of the next run's snapshot that is about people: the chain's starter and the excluded users."""
+    starter = {name: snapshot[name] for name in _STARTER_KEYS if name in snapshot} if snapshot else {}
+    reasons = _exclusions_of(snapshot)
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    return {**starter, EXCLUDED: reasons} if reasons else starter or None
+
+
+def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
+    """Return the snapshot of a child: all users whom its parent excludes when it starts the child."""
+    # The reasons of the parent become ``ORIGIN``: these people did not start or fork the child itself.
+    reasons = {key: reason if reason == DECIDED else ORIGIN for key, reason in _exclusions_of(snapshot).items()}
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    if starter := (snapshot or {}).get("started_by"):
+        reasons[starter] = ORIGIN
+    return {EXCLUDED: reasons} if reasons else None
+
+
+def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] | None:
+    """Return the snapshot of a fork: the one of the forked run, with the person who forks it excluded."""
+    if forker is None or not forker.key:
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), forker.key: FORKED}}
+
+
+def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the excluded users for the mark of a run that copies a history; an empty dictionary if there are none."""
+    reasons = _exclusions_of(snapshot)
+    return {EXCLUDED: reasons} if reasons else {}
+
+
+def snapshot_after_mark(snapshot: Snapshot, mark: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the snapshot that holds behind such a mark."""
+    if not (exclusions := mark.get(EXCLUDED)):
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), **exclusions}}
+
+
+def _exclusions_of(snapshot: Snapshot) -> dict[str, str]:
+    return dict((snapshot or {}).get(EXCLUDED) or {})

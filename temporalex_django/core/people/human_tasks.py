@@ -1,0 +1,456 @@
+"""Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
+
+A decision is a request (see ``core.process``), which a turn judges. The open tasks are a function of the history, like
+everything in this module. Hosts keep rows of them, so that people find them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from temporalex_django.core.failures import exception_message
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.pending_commands import PendingCommands
+from temporalex_django.core.people import four_eyes
+from temporalex_django.core.run_context import RunContext
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    FourEyes,
+    HumanTaskClosed,
+    NondeterminismError,
+    PayloadError,
+    WorkflowDefinitionError,
+)
+
+#: Asks the host whether a word for candidates (see ``HumanTaskSpec``) includes a person. The word
+#: ``stands_in_for:<key>`` asks whether the person stands in for another one.
+Permits = Callable[[str, Sender], bool]
+#: The candidates of a task that names none: everybody who may send messages to runs. Code may decide it as well.
+DEFAULT_CANDIDATE = "perm:temporalex_django.signal_instance"
+OVERDUE = "overdue"
+#: Largest number of reminders of a task. Without it, a task without a due date would start timers for ever.
+MAX_REMINDERS: Final = 100
+_ADVICE: Final = "Restore the old code, or keep the old path for old runs with api.patched()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormSpec:
+    """The form for the data of a decision.
+
+    - ``kind`` "type": a dataclass, a TypedDict or the like. The data is checked where the decision is judged.
+      ``schema`` is the JSON schema.
+    - ``kind`` "form": a form class of Django with the dotted path ``name``. The data is checked before.
+
+    ``digest`` changes with the form.
+    """
+
+    kind: str
+    name: str
+    digest: str
+    schema: Mapping[str, Any] | None = None
+    type: Any = field(default=None, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "digest": self.digest, "schema": self.schema}
+
+
+@lru_cache(maxsize=1_000)
+def build_form_spec(form: Any, label: str) -> FormSpec:
+    """Return the form that workflow code names. Raises ``WorkflowDefinitionError`` for a value that is no form."""
+    if isinstance(form, str):
+        if not all(part.isidentifier() for part in form.split(".")) or "." not in form:
+            raise WorkflowDefinitionError(f"{label}: form {form!r} is not the dotted path of a form class")
+        return FormSpec(kind="form", name=form, digest=_digest(form.encode()))
+    try:
+        schema = msgspec.json.schema(form)
+    except Exception as exc:  # noqa: BLE001 - any error of msgspec means that it is no form
+        raise WorkflowDefinitionError(
+            f"{label}: form must be a dataclass, a TypedDict or a msgspec type, or the dotted path of a form class: "
+            f"{form!r} has no schema ({exception_message(exc)})"
+        ) from None
+    name = getattr(form, "__qualname__", str(form))
+    return FormSpec(kind="type", name=name, digest=_digest(msgspec.json.encode(schema)), schema=schema, type=form)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2s(data, digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskSpec:
+    """The question of a human task and its candidates, as code declares them.
+
+    - ``candidates`` are words for the people who may decide: ``user:<username>``, ``group:<name>`` or
+      ``perm:<app.codename>``. Without any, ``DEFAULT_CANDIDATE`` applies.
+    - ``remind`` is the time between two reminders in seconds, of which there are at most ``MAX_REMINDERS``.
+    - ``escalate_after`` is the time in seconds after which ``escalation_candidates`` may decide as well.
+    - ``four_eyes`` is a scope of ``core.people.four_eyes``.
+    - ``shows`` is the plain data that people decide about; None means nothing but the title.
+    - ``label`` is the name of the task in errors.
+    """
+
+    title: str
+    label: str
+    candidates: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ("approved", "rejected")
+    four_eyes: str = ""
+    form: FormSpec | None = None
+    shows: Any = None
+    remind: float | None = None
+    escalate_after: float | None = None
+    escalation_candidates: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """The question as plain data: the part of the spec that a decision answers.
+
+        It is recorded with the decision and compared on replay. A decision must not become the answer to another
+        question.
+        """
+        form = None if self.form is None else {"name": self.form.name, "digest": self.form.digest}
+        return question(self.title, candidates=self.candidates, outcomes=self.outcomes, form=form, shows=self.shows)
+
+
+def question(
+    title: str, *, candidates: Iterable[str], outcomes: Iterable[str], form: Mapping[str, str] | None, shows: Any
+) -> dict[str, Any]:
+    """Return a question as plain data, with a digest of the data shown. ``form`` has the form's name and digest."""
+    question_fields = {"title": title, "asked": [*candidates], "outcomes": [*outcomes], "form": form}
+    return question_fields if shows is None else {**question_fields, "shows": codec.digest(shows)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskState:
+    """The present state of a human task of a run.
+
+    - ``key`` identifies the task within its run.
+    - ``barred`` has the keys of users who may not decide it, with the reason.
+    - ``ending`` is "decided", "overdue", "cancelled" (the run does not wait for it any more) or "run_closed". It is
+      empty while the task is open.
+    """
+
+    key: str
+    spec: HumanTaskSpec
+    candidates: tuple[str, ...]
+    opened_at: datetime
+    due_at: datetime | None = None
+    barred: Mapping[str, str] = field(default_factory=dict)
+    requested_by: Sender | None = None
+    reminders: int = 0
+    reminded_at: datetime | None = None
+    escalated_at: datetime | None = None
+    closed_at: datetime | None = None
+    ending: str = ""
+    outcome: str = ""
+    decided_by: Sender | None = None
+    decided_for: str = ""
+    comment: str = ""
+
+    def as_closed(self, ending: str, at: datetime, **decision_fields: Any) -> HumanTaskState:
+        """Return a closed copy with its ending."""
+        return replace(self, ending=ending, closed_at=at, **decision_fields)
+
+    @property
+    def outcome_text(self) -> str:
+        """The ending of the task in words."""
+        at = "" if self.closed_at is None else self.closed_at.isoformat(timespec="seconds")
+        if self.ending == "decided":
+            return f"{self.decided_by or 'code'} decided {self.outcome!r} at {at}"
+        if self.ending == OVERDUE:
+            return f"nobody had decided by {at}, when it was due"
+        return f"the run stopped waiting for it at {at}" if self.ending == "cancelled" else f"the run ended at {at}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskChange:
+    """The changes of a turn to a human task: opened, reminded, escalated, barred, closed; empty if not known."""
+
+    changes: tuple[str, ...]
+    task: HumanTaskState
+
+
+class HumanTasks:
+    """The human tasks of one executor.
+
+    ``changes`` has the changes of the current activation, by key. ``deciders`` has the keys of people who decided a
+    task.
+    """
+
+    __slots__ = (
+        "_key_count",
+        "_pending_commands",
+        "_run_context",
+        "_timers",
+        "changes",
+        "closed_tasks",
+        "deciders",
+        "open_tasks",
+    )
+
+    def __init__(self, run_context: RunContext, pending_commands: PendingCommands) -> None:
+        self._run_context = run_context
+        self._pending_commands = pending_commands
+        self._timers: dict[str, dict[str, int]] = {}  # numbers of commands, by task and by purpose
+        self._key_count = 0
+        self.open_tasks: dict[str, HumanTaskState] = {}
+        self.closed_tasks: dict[str, HumanTaskState] = {}
+        self.changes: dict[str, HumanTaskChange] = {}
+        self.deciders: dict[str, None] = {}
+
+    # -- called by request judges -------------------------------------------------------------------------------------
+
+    def next_key(self) -> str:
+        """Return a new key for a task that has only a number."""
+        self._key_count += 1
+        return str(self._key_count)
+
+    def add(
+        self,
+        key: str,
+        spec: HumanTaskSpec,
+        *,
+        due_at: datetime | None,
+        requested_by: Sender | None = None,
+        deciders: Iterable[str] = (),
+    ) -> None:
+        """Open a task. Its reminders and its escalation are timers; the caller handles the due date.
+
+        ``deciders`` are the keys of people whose decisions only the caller knows.
+        """
+        now, run_context = self._run_context.now, self._run_context
+        self._record_change(
+            "opened",
+            HumanTaskState(
+                key=key,
+                spec=spec,
+                candidates=spec.candidates or (DEFAULT_CANDIDATE,),
+                opened_at=now,
+                due_at=due_at,
+                barred=four_eyes.barred_people(spec.four_eyes, run_context.snapshot, [*self.deciders, *deciders]),
+                requested_by=requested_by,
+            ),
+        )
+        self._timers[key] = {}
+        if spec.remind is not None:
+            self._start_timer(key, "remind", spec.remind, self._remind)
+        if spec.escalate_after is not None:
+            self._start_timer(key, "escalate", spec.escalate_after, self._escalate)
+
+    def close(self, key: str, ending: str, **decision_fields: Any) -> None:
+        """Close a task with an ending, and cancel its timers. Does nothing if it is not open."""
+        task = self.open_tasks.pop(key, None)
+        if task is None:
+            return
+        for number in self._timers.pop(key, {}).values():
+            self._pending_commands.cancel_timer(number)
+        task = self.closed_tasks[key] = task.as_closed(ending, self._run_context.now, **decision_fields)
+        self.changes[key] = HumanTaskChange(changes=("closed",), task=task)
+        if task.decided_by is not None and task.decided_by.key:
+            self.deciders[task.decided_by.key] = None
+            self.update_barred()
+
+    def update_barred(self) -> None:
+        """Exclude people from open tasks who became excluded after these tasks were opened."""
+        for task in [*self.open_tasks.values()]:
+            barred = four_eyes.barred_people(task.spec.four_eyes, self._run_context.snapshot, self.deciders)
+            if not barred.keys() <= task.barred.keys():
+                self._record_change("barred", replace(task, barred={**barred, **task.barred}))
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def _start_timer(self, key: str, purpose: str, seconds: float, fire: Callable[[str], None]) -> None:
+        number = self._pending_commands.start_timer(seconds, lambda: fire(key), task=key, then=purpose)
+        self._timers[key][purpose] = number
+
+    def _remind(self, key: str) -> None:
+        task = self.open_tasks[key]
+        reminders = task.reminders + 1
+        self._record_change("reminded", replace(task, reminders=reminders, reminded_at=self._run_context.now))
+        del self._timers[key]["remind"]
+        if task.spec.remind is not None and reminders < MAX_REMINDERS:
+            self._start_timer(key, "remind", task.spec.remind, self._remind)
+
+    def _escalate(self, key: str) -> None:
+        task = self.open_tasks[key]
+        del self._timers[key]["escalate"]
+        candidates = (
+            *task.candidates,
+            *(word for word in task.spec.escalation_candidates if word not in task.candidates),
+        )
+        self._record_change("escalated", replace(task, candidates=candidates, escalated_at=self._run_context.now))
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> dict[str, Any]:
+        """Judge a decision and return the part of it that the history records beside event, key and data.
+
+        ``request`` has these keys:
+
+        - ``event``, ``data``, ``by``, ``by_key``, ``comment``;
+        - ``word``: a word that permits the person and is not a candidate of the task (somebody passed the task on to
+          them);
+        - ``for``: key and name of the person for whom they stand in;
+        - ``judged``: the name of the form that checked the data;
+        - ``again``: True if the decision was accepted once and is redelivered.
+
+        Raises ``HumanTaskClosed``, ``ActionNotPermitted``, ``FourEyes`` and ``PayloadError``.
+        """
+        task = self.open_tasks.get(key)
+        if task is None:
+            raise self.closed_error(key)
+        decider = request.get("by") or "code without a user"
+        label = f"{self._run_context.info.id}: {decider} may not decide {task.spec.label}"
+        is_direct_decision = request.get("person") and request.get(
+            "task"
+        )  # code that decides in a person's name is trusted
+        if (task.spec.candidates or is_direct_decision) and not request.get("again"):
+            self._require_candidate(task, request, permits, label)
+        if task.spec.four_eyes:
+            require_four_eyes(label, task.barred, key=request.get("by_key"))
+            if isinstance(principal := request.get("for"), Mapping):
+                require_four_eyes(label, task.barred, key=principal["key"])
+        form = task.spec.form
+        if form is not None and form.kind == "form":
+            if request.get("judged") != form.name and not request.get("again"):
+                raise PayloadError(f"the form {form.name} checks the data of {task.spec.label}: decide it there")
+        elif form is not None:
+            codec.convert(deep_copy(request.get("data")), form.type, label=f"the data for {task.spec.label}")
+        question = task.spec.question
+        if any(question.get(name) != value for name, value in request.get("question", {}).items()):
+            raise HumanTaskClosed(
+                f"{self._run_context.run_label}: {task.spec.label} now asks a different question from the one that "
+                "was decided"
+            )
+        recorded_fields = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
+        recorded_fields |= {"question": question, "shown": request.get("shown") or self._display_digest(task)}
+        return (
+            {**recorded_fields, "for": principal["name"]}
+            if isinstance(principal := recorded_fields.get("for"), Mapping)
+            else recorded_fields
+        )
+
+    def _display_digest(self, task: HumanTaskState) -> str:
+        """Return the digest of everything that the page of a task shows: the question and the due date.
+
+        A codec hides the title, and the digest does not reveal it.
+        """
+        due = None if task.due_at is None else task.due_at.isoformat()
+        return codec.digest({**task.spec.question, "due": due, "four_eyes": task.spec.four_eyes})
+
+    def require_same_question(self, key: str, payload: Mapping[str, Any]) -> None:
+        """Raise ``NondeterminismError`` if a recorded decision answers another question than the code asks now.
+
+        Histories without a recorded question are not compared.
+        """
+        recorded = payload.get("question")
+        if recorded is None:
+            return
+        task = self.open_tasks.get(key)
+        if task is None:
+            raise unexpected_decision(self._run_context.run_label, key)
+        run, decision_text = self._run_context.run_label, f"decision of the human task {key!r}"
+        question = task.spec.question
+        # Only the names of the differing parts go into the message: the values are payload. See decision 47.
+        if differing := [name for name in question if question[name] != recorded.get(name)]:
+            parts = ", ".join(differing)
+            raise NondeterminismError(
+                f"{run}: the history has a decision of the human task {key!r}, but the code now asks a different "
+                f"question there ({parts}), which nobody has decided. {_ADVICE}",
+                recorded=decision_text,
+                produced=f"a different question ({parts})",
+            )
+
+    def key_by_question(self, question: Any) -> str | None:
+        """Return the key of the only open task with this question; None if there is none, or more than one."""
+        keys = [key for key, task in self.open_tasks.items() if task.spec.question == question]
+        return keys[0] if len(keys) == 1 else None
+
+    def _require_candidate(
+        self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, label: str
+    ) -> None:
+        # A substitute is judged as the person for whom they stand in, once the host has confirmed the relation.
+        principal, extra_candidate = request.get("for"), request.get("word")
+        sender = Sender(request.get("by_key") or "", request.get("by") or "")
+        if request.get("person"):
+            if principal is not None and permits(f"stands_in_for:{principal['key']}", sender):
+                sender = Sender(principal["key"], principal["name"])
+            elif principal is not None:
+                raise ActionNotPermitted(f"{label}: they do not stand in for {principal['name']}")
+            candidates = task.candidates if extra_candidate is None else (*task.candidates, extra_candidate)
+            if any(permits(candidate, sender) for candidate in candidates):
+                return
+        raise ActionNotPermitted(f"{label}: this requires {roles_text(task.candidates)} (pass by=user)")
+
+    def require_this_run(self, request: Mapping[str, Any]) -> None:
+        """Raise ``HumanTaskClosed`` for a decision that was made for an earlier run of the chain.
+
+        It may have waited while the run continued as another one, whose tasks have the same keys.
+        """
+        if request.get("run") not in (None, self._run_context.info.run_id):
+            raise HumanTaskClosed(
+                f"{self._run_context.run_label}: the run that asked for {request['event']!r} has ended, and another "
+                "one continues: look at the decisions that it asks for"
+            )
+
+    def closed_error(self, key: str) -> HumanTaskClosed:
+        """Return the error for a task that is not open any more, or never was."""
+        task = self.closed_tasks.get(key)
+        if task is None:
+            return HumanTaskClosed(f"{self._run_context.run_label} has no open human task {key!r} now")
+        return HumanTaskClosed(
+            f"{self._run_context.run_label}: the human task {key!r} is no longer open: {task.outcome_text}"
+        )
+
+    # -- called by the executor, and by hosts -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a new activation."""
+        self.changes = {}
+
+    def _record_change(self, change: str, task: HumanTaskState) -> None:
+        self.open_tasks[task.key] = task
+        before = self.changes.get(task.key)
+        changes = (change,) if before is None else (*before.changes, change)
+        self.changes[task.key] = HumanTaskChange(changes=tuple(dict.fromkeys(changes)), task=task)
+
+
+def unexpected_decision(run: str, key: str) -> NondeterminismError:
+    """Return the error for a recorded decision that the code does not ask for at this point."""
+    return NondeterminismError(
+        f"{run}: the history has a decision of the human task {key!r}, but the code does not ask for it at this point. "
+        f"{_ADVICE}",
+        recorded=f"decision of the human task {key!r}",
+        produced="no such human task",
+    )
+
+
+def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None) -> None:
+    """Raise ``FourEyes`` for a barred person, and ``ActionNotPermitted`` for a person without a key."""
+    # Without a key nothing can show that a different person decides.
+    if not key:
+        raise ActionNotPermitted(
+            f"{label}: this requires a user (pass by=user), to check that somebody else started the run"
+        )
+    if key in barred:
+        raise FourEyes(f"{label}: {barred[key]}, so a different user must decide")
+
+
+def roles_text(candidates: Iterable[str]) -> str:
+    """Return a description of the candidates for an error."""
+    spelt = {"user": "the name", "group": "the role", "perm": "the role"}
+    parts = (word.partition(":") for word in candidates)
+    return " or ".join(f"{spelt[kind]} {name!r}" for kind, _, name in parts)
+
+
+def due_time(now: datetime, seconds: float | None) -> datetime | None:
+    """Return the time that is ``seconds`` after ``now``; None without a duration."""
+    return None if seconds is None else now + timedelta(seconds=seconds)

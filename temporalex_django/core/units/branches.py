@@ -1,0 +1,189 @@
+"""Units side by side: ``parallel`` waits for all of them, ``race`` for the first and cancels the others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalex_django.core.messages.invoking import invoke
+from temporalex_django.core.messages.mailbox import Signal
+from temporalex_django.core.results import Async, Err
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.units.ivar import Call, IVar
+from temporalex_django.core.units.scheduler import Unit
+from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
+
+TakenSignals = tuple[Signal, ...]
+BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]
+
+
+class _BranchGroup:
+    """Branches of one call: adopted when the primitive is called, started when it is awaited.
+
+    A signal that a branch took and returned counts as taken when the caller continues with that value. Otherwise it
+    stays in the mailbox.
+    """
+
+    def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
+        for branch in branches:
+            if not callable(branch) and not inspect.isawaitable(branch):
+                raise WorkflowDefinitionError(
+                    f"{name}: {branch!r} is neither a function without arguments nor an awaitable "
+                    "(in a loop, use functools.partial)"
+                )
+        for branch in branches:
+            if isinstance(branch, Call):
+                branch.settle()
+            elif inspect.iscoroutine(branch):
+                runtime.track_coroutine(branch)
+        self.runtime = runtime
+        self.branches = branches
+        self.running = 0
+
+    def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
+        """Spawn one branch as a unit.
+
+        ``on_end(index, value, error, taken_signals)`` is called when the branch has ended.
+        """
+
+        def on_finish(value: Any, error: BaseException | None) -> None:
+            self.running -= 1
+            self._untrack(index)
+            # These fail the activation, not the branch: the worker repeats the activation as a whole.
+            if isinstance(error, (MemoryError, RecursionError)):
+                raise error
+            if error is None and isinstance(value, Async):
+                error = NestingError(f"branch {index} returned Async: only a handler of a phase may return it")
+            on_end(index, value, error, unit.taken_signals if error is None else ())
+
+        self.running += 1
+        scheduler = self.runtime.scheduler
+        unit = Unit(scheduler, "branch", f"branch {index}", on_finish, host)
+        scheduler.spawn(unit, invoke(self.branches[index]))
+        return unit
+
+    def return_signals(self, taken_signals: TakenSignals) -> None:
+        """Return these signals to the mailbox: the caller continues without the value that they went into."""
+        unit = self.runtime.scheduler.current
+        assert unit is not None
+        unit.taken_signals = ()
+        self.runtime.dispatcher.return_signals(taken_signals)
+
+    def close_unstarted(self, first_index: int) -> None:
+        """Close the branches from ``first_index`` on, which will never start."""
+        for index in range(first_index, len(self.branches)):
+            if inspect.iscoroutine(self.branches[index]):
+                self.branches[index].close()
+                self._untrack(index)
+
+    def _untrack(self, index: int) -> None:
+        self.runtime.untrack_coroutine(self.branches[index])
+
+
+class Parallel(_BranchGroup):
+    """Branches of one ``parallel`` call. All of them end before the caller continues, even if one fails."""
+
+    def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None) -> None:
+        super().__init__(runtime, "parallel", branches)
+        self._limit = limit or len(branches)
+        self._results: list[Any] = [None] * len(branches)
+        self._taken_signals: TakenSignals = ()
+        self._next_index = 0
+        self._cancel_error: Cancelled | None = None
+        self._done = IVar(f"parallel of {len(branches)}")
+
+    async def run(self) -> list[Any]:
+        self._host = self.runtime.scheduler.current
+        self._start_branches()
+        try:
+            if self.branches:
+                await self._done
+        except Cancelled:
+            # The scheduler cancels the running branches together with this unit. Only branches that have not started
+            # need to be closed here; then the running ones may finish their clean-up.
+            self.close_unstarted(self._next_index)
+            self._next_index = len(self.branches)
+            await self._done
+            self.return_signals(self._taken_signals)
+            raise
+        if self._cancel_error is not None:
+            self.return_signals(self._taken_signals)
+            raise self._cancel_error
+        return self._results
+
+    def _start_branches(self) -> None:
+        while self._next_index < len(self.branches) and self.running < self._limit:
+            self._next_index += 1
+            self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
+
+    def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        if isinstance(error, Cancelled):
+            self._cancel_error = self._cancel_error or error
+        self._taken_signals += taken_signals
+        self._results[index] = value if error is None else Err(error)
+        self._start_branches()
+        if not self.running:
+            self._done.taken_signals = self._taken_signals
+            self._done.put()
+
+
+class Race(_BranchGroup):
+    """Branches of one ``race`` call.
+
+    The winner is chosen when every unit is blocked. Among branches that end in the same activation the lowest index
+    wins, whatever the order in which they were stepped. The others are cancelled. All have ended before the caller
+    continues.
+    """
+
+    def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any]) -> None:
+        super().__init__(runtime, "race", branches)
+        self._units: list[Unit] = []
+        self._outcomes: dict[int, tuple[Any, BaseException | None, TakenSignals]] = {}
+        self._winner: int | None = None
+        self._done = IVar(f"race of {len(branches)}")
+
+    async def run(self) -> tuple[int, Any]:
+        host = self.runtime.scheduler.current
+        self._units = [self.start_branch(index, host, self._on_branch_end) for index in range(len(self.branches))]
+        try:
+            await self._done
+        except Cancelled:
+            await self._done  # the same cancel has reached the branches, which may still clean up
+            self.return_signals(self._done.taken_signals)
+            raise
+        assert self._winner is not None
+        value, error, taken_signals = self._outcomes[self._winner]
+        if error is not None:
+            self.return_signals(taken_signals)
+            raise error
+        return self._winner, value
+
+    def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        self._outcomes[index] = value, error, taken_signals
+        if self._winner is None:
+            # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.
+            if len(self._outcomes) == 1:
+                self.runtime.scheduler.when_blocked.append(self._pick_winner)
+        else:
+            self._discard_loser(index, error, taken_signals)
+            if not self.running:
+                self._done.put()
+
+    def _pick_winner(self) -> None:
+        self._winner = min(self._outcomes)
+        self._done.taken_signals = self._outcomes[self._winner][2]
+        for index, (_, error, taken_signals) in self._outcomes.items():
+            if index != self._winner:
+                self._discard_loser(index, error, taken_signals)
+        for unit in self._units:
+            if unit.coroutine is not None:
+                self.runtime.scheduler.cancel(unit)
+        if not self.running:
+            self._done.put()
+
+    def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        """Drop the result of a loser: return its signals to the mailbox and log its error."""
+        self.runtime.dispatcher.return_signals(taken_signals)
+        if error is not None and not isinstance(error, Cancelled):
+            self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

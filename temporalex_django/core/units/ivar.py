@@ -1,0 +1,148 @@
+"""The only place where workflow code gives up control. See decision 10.
+
+An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
+timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is blocked.
+The idea comes from the IVar and ``waitIVar`` of the STM runtime. Keeping it to one module follows ``_traps.py`` of
+trio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.core import current
+from temporalex_django.core.units.unawaited import PendingCall, Unawaited
+from temporalex_django.errors import NestingError, NotAwaited
+
+if TYPE_CHECKING:
+    from temporalex_django.core.messages.mailbox import Signal
+    from temporalex_django.core.typed_dicts import WaitInfo
+    from temporalex_django.core.units.scheduler import Unit
+
+
+class IVar:
+    """A variable that is set once.
+
+    - ``label`` names what is waited for (``waiting_for``).
+    - ``abandon`` is called when its waiter is cancelled.
+    - ``taken_signals`` are the signals that went into its value. They count as taken when a unit continues with the
+      value.
+    - ``wait_info`` describes the wait for programs; see ``core.typed_dicts.WaitInfo``.
+    """
+
+    __slots__ = ("abandon", "error", "is_full", "label", "taken_signals", "value", "wait_info", "waiters")
+
+    def __init__(self, label: str = "", abandon: Callable[[], None] | None = None) -> None:
+        self.label = label
+        self.abandon = abandon
+        self.wait_info: WaitInfo | None = None
+        self.is_full = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.taken_signals: tuple[Signal, ...] = ()
+        self.waiters: list[Unit] = []
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The labels to display. An IVar that stands for several things has one for each."""
+        return (self.label,)
+
+    @property
+    def wait_infos(self) -> Sequence[WaitInfo]:
+        """The waits as data for programs. Empty if a row elsewhere describes the wait, as for an activity."""
+        return () if self.wait_info is None else (self.wait_info,)
+
+    def put(self, value: Any = None) -> None:
+        """Set the value and wake every waiter. Does nothing if it is set already."""
+        if not self.is_full:
+            self.is_full = True
+            self.value = value
+            self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Set an error, which every waiter raises. Does nothing if it is set already."""
+        if not self.is_full:
+            self.is_full = True
+            self.error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        for unit in self.waiters:
+            unit.wake()
+        self.waiters.clear()
+
+    def __await__(self) -> Generator[IVar, None, Any]:
+        if not self.is_full:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Call(PendingCall):
+    """A primitive that was called and waits to be awaited. You can keep it, display it and compare it by identity.
+
+    Its context is checked at the call, where the mistake is. It is checked again at the await, because a call may be
+    passed to another unit (``parallel([charge(1), charge(2)])``). ``begin`` starts the action and returns the
+    awaitable. Code that uses the call as its result gets ``NotAwaited``.
+    """
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, name: str, begin: Callable[[], Awaitable[Any]]) -> None:
+        # A copy of ``PendingCall.__init__`` without the call of ``super()``: each activity creates such an object.
+        owner = current.unit_for(name).unawaited
+        self.name = name
+        self._owner: Unawaited | None = owner
+        self._begin: Callable[[], Awaitable[Any]] | None = begin
+        number = self._number = owner.call_count = owner.call_count + 1
+        owner.unused_calls[number] = name, "await {}(...)"
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        begin = self._begin
+        if begin is None:
+            raise NestingError(f"{self.name} was awaited twice: call it again for a second result")
+        unit = current.unit_for(self.name)
+        self.settle()
+        # Before ``begin``: a unit that lost a call must not issue another command first. See ``core.units.unawaited``.
+        if unit.unawaited.dropped:
+            raise unit.unawaited.wait_error(unit)
+        self._begin = None
+        return begin().__await__()
+
+    def not_awaited_error(self) -> NotAwaited:
+        """Return the error for code that uses the call as its result."""
+        return NotAwaited(f"{self.name} was called but not awaited, so there is no result yet: write `{self.usage}`")
+
+    def __getattr__(self, name: str) -> Any:
+        # Private names stay absent: ``copy``, ``inspect`` and debuggers probe for them.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise self.not_awaited_error()
+
+    def __repr__(self) -> str:
+        return f"<call of {self.name}, {'not awaited' if self._begin is not None else 'awaited'}>"
+
+    __hash__ = object.__hash__
+
+
+def _raise_not_awaited(call: Call, *_: object) -> Any:
+    raise call.not_awaited_error()
+
+
+#: Special methods of results, which all raise. Identity, hash and ``repr()`` are those of the call itself.
+_RESULT_METHODS = (
+    *("bool", "str", "bytes", "format", "int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"),
+    *("iter", "next", "reversed", "len", "contains", "getitem", "setitem", "delitem", "aiter", "anext"),
+    *("enter", "exit", "aenter", "aexit", "fspath", "reduce_ex"),
+    *(
+        f"{side}{name}"
+        for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod")
+        for side in ("", "r")
+    ),
+    *(f"{side}{name}" for name in ("pow", "lshift", "rshift", "and", "xor", "or") for side in ("", "r")),
+)
+for _name in _RESULT_METHODS:
+    setattr(Call, f"__{_name}__", _raise_not_awaited)

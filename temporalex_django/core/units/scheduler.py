@@ -1,0 +1,361 @@
+"""The scheduler: units and the rounds in which they are stepped. See decision 10.
+
+A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order in which they
+were created, each until it blocks. Units that are woken or created meanwhile join the next round. Nothing here depends
+on time, on hash order or on which wait ended first. So the same inputs give the same order on every host.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
+from operator import attrgetter
+from types import AsyncGeneratorType
+from typing import TYPE_CHECKING, Any, cast
+
+from temporalex_django.core.determinism import guard
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.units.contexts import inherit_context
+from temporalex_django.core.units.ivar import IVar
+from temporalex_django.core.units.unawaited import Unawaited
+from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
+
+if TYPE_CHECKING:
+    from temporalex_django.core.messages.mailbox import Signal
+
+FinishCallback = Callable[[Any, BaseException | None], None]
+_number = attrgetter("number")
+#: Number of async generators of one unit from which on the ended ones are removed.
+_GENERATORS = 32
+
+
+class Unit:
+    """One tracked coroutine. ``on_finish(value, error)`` is called once, by the scheduler, when it ends.
+
+    - ``context`` is entered for each step.
+    - ``generators`` are the async generators that it started, in order. They are closed before it ends.
+    - ``taken_signals`` are the signals that it took since its last wait. They count as taken by the value that it
+      returns.
+    """
+
+    __slots__ = (
+        "_scheduler",
+        "cancelled",
+        "children",
+        "context",
+        "coroutine",
+        "error",
+        "generators",
+        "is_cancel_delivered",
+        "kind",
+        "name",
+        "number",
+        "on_finish",
+        "parent",
+        "queued",
+        "requested",
+        "sender",
+        "shields",
+        "taken_signals",
+        "unawaited",
+        "waiting",
+    )
+
+    def __init__(
+        self, scheduler: Scheduler, kind: str, name: str, on_finish: FinishCallback, parent: Unit | None
+    ) -> None:
+        self._scheduler = scheduler
+        self.number = scheduler.next_number()
+        self.kind = kind
+        self.name = name
+        self.on_finish = on_finish
+        self.parent = parent
+        self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it handles
+        self.context: Context = Context() if parent is None else inherit_context(parent.context)
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        self.generators: list[AsyncGeneratorType[Any, Any]] = []
+        self.taken_signals: tuple[Signal, ...] = ()
+        self.waiting: IVar | None = None
+        self.error: BaseException | None = None  # thrown into the coroutine at the next step
+        self.cancelled = False  # Cancelled is due at the next wait outside of a shield
+        self.is_cancel_delivered = False  # a cancel has reached it; a second one does nothing
+        self.requested = False  # that cancel is the cancel request of the run
+        self.shields = 0  # number of open ``shield`` blocks
+        self.children: dict[int, Unit] = {}  # units that it started and that have not ended
+        self.queued = False
+        self.unawaited = Unawaited()
+
+    def wake(self) -> None:
+        if not self.queued:
+            self.queued = True
+            self._scheduler.ready.append(self)
+
+    def release(self) -> list[Any]:
+        """Return the objects in which the unit is suspended, and drop every reference to them and to its callback."""
+        suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
+        self.coroutine, self.generators, self.on_finish = None, [], ignore_failure
+        self.children.clear()
+        if self.waiting is not None:
+            self.waiting.waiters.clear()
+            self.waiting.abandon = None
+            self.waiting = None
+        return suspended
+
+    def is_within(self, other: Unit | None) -> bool:
+        """Return True if this unit is ``other`` or one of its descendants."""
+        unit: Unit | None = self
+        while unit is not None and other is not None:
+            if unit is other:
+                return True
+            unit = unit.parent
+        return False
+
+
+class Scheduler:
+    """The owner of the units of one run."""
+
+    def __init__(
+        self,
+        *,
+        log_failure: Callable[[str, BaseException], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        self.units: dict[int, Unit] = {}
+        self.ready: list[Unit] = []
+        self.current: Unit | None = None
+        self.on_wait = on_wait  # called when a unit has come to a wait, or has ended
+        self.next_waiter: Callable[[], Unit | None] | None = None  # the next unit whose condition holds
+        self.log_failure = log_failure or ignore_failure  # for errors that no code receives
+        self.request_seen = False  # a unit has noticed the cancel request
+        self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
+        # Waits whose signal is buffered but not given yet, in order. Such a unit is not blocked: its signal is there,
+        # and the budget or the units before it decide when it continues.
+        self.parked: deque[tuple[str, Unit, IVar]] = deque()
+        self.unparked_unit: Unit | None = None  # continues before the parked units, until its next wait
+        self._last_number = 0
+
+    def next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def spawn(self, unit: Unit, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run ``coroutine`` as ``unit`` from the next round on."""
+        unit.coroutine = coroutine
+        self.units[unit.number] = unit
+        if unit.parent is not None:
+            unit.parent.children[unit.number] = unit
+        unit.wake()
+
+    def run(self) -> None:
+        """Step units until each of them is blocked or parked.
+
+        The callbacks in ``when_blocked`` are then done as well, unless units are parked.
+        """
+        while True:
+            while self.ready:
+                batch, self.ready = self.ready, []
+                if len(batch) > 1:
+                    batch.sort(key=_number)
+                for unit in batch:
+                    unit.queued = False
+                    self._step(unit)
+                    if self.on_wait is not None:
+                        self.on_wait()
+                    if self.next_waiter is not None:
+                        self.step_waiters()
+            # A parked unit may still end in this activation, so nothing that needs all units blocked is decided yet.
+            if not self.when_blocked or self.parked:
+                return
+            calls, self.when_blocked = self.when_blocked, []
+            for call in calls:
+                call()
+
+    def step_waiters(self) -> None:
+        """Step the units whose condition holds, one by one: each may make the condition of the next one false."""
+        while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
+            self._step(unit)
+            if self.on_wait is not None:
+                self.on_wait()
+
+    def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
+        """Call ``next_waiter`` after each step for the unit that continues next."""
+        self.next_waiter = next_waiter
+
+    def acknowledge_request(self) -> None:
+        """Note that a unit has noticed the cancel request."""
+        self.request_seen = True
+
+    def park(self, name: str, unit: Unit, ivar: IVar) -> None:
+        """Park a wait for the signal ``name``.
+
+        The unit keeps the signals that it took before, because it has not waited.
+        """
+        entry = (name, unit, ivar)
+        ivar.taken_signals = unit.taken_signals
+        ivar.abandon = lambda: self.parked.remove(entry)
+        if unit is self.unparked_unit:
+            self.parked.appendleft(entry)
+        else:
+            self.parked.append(entry)
+
+    def unpark(self, *, first: bool) -> None:
+        """Remove the oldest parked wait. With ``first``, its unit continues before the other parked units."""
+        _, unit, _ = self.parked.popleft()
+        if first:
+            self.unparked_unit = unit
+
+    def adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Add a new async generator to the active unit.
+
+        Raises ``NestingError`` outside a unit, where nothing could close it.
+        """
+        unit = self.current
+        if unit is None:
+            raise NestingError(
+                "an async generator was started outside of a unit of the workflow: nothing could close it"
+            )
+        generators = unit.generators
+        count = len(generators)
+        if count >= _GENERATORS and count & (count - 1) == 0:  # at powers of two, so that it costs little
+            generators[:] = [open_generator for open_generator in generators if open_generator.ag_frame is not None]
+        generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
+
+    def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
+        """Raise ``Cancelled`` in the unit and its descendants, once in each: at the present wait or else the next.
+
+        A unit in a shield gets it after the shield; the units that it started inside do not get it. A unit that waits
+        for ``notice`` learns of the cancel from that wait, which returns. ``requested`` is True for the cancel request
+        of the run.
+        """
+        pending = [root]
+        while pending:
+            unit = pending.pop()
+            if unit.is_cancel_delivered:
+                continue
+            unit.is_cancel_delivered = True
+            unit.requested = requested
+            # The flag stays set until the unit waits outside a shield; ``_step`` then raises instead of resuming.
+            unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not notice
+            if unit.shields:
+                continue
+            pending.extend(unit.children.values())
+            if unit.waiting is not None and not unit.queued:
+                unit.wake()
+
+    def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
+        """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises."""
+        outer, self.current = self.current, unit
+        try:
+            value = unit.context.run(fn)
+        finally:
+            self.current = outer
+        return value
+
+    def drop(self) -> list[Any]:
+        """Forget all units and callbacks, and return the objects in which the units are suspended.
+
+        No code of the units runs any more.
+        """
+        suspended: list[Any] = []
+        for unit in self.units.values():
+            suspended += unit.release()
+        for collection in (self.units, self.ready, self.when_blocked, self.parked):
+            collection.clear()
+        self.unparked_unit = self.next_waiter = None
+        self.log_failure = ignore_failure
+        return suspended
+
+    def _step(self, unit: Unit) -> None:
+        coroutine = unit.coroutine
+        assert coroutine is not None
+        waited, unit.waiting = unit.waiting, None
+        unit.taken_signals = waited.taken_signals if waited is not None else ()
+        error, unit.error = unit.error, None
+        # A wait that was filled meanwhile returns its value, and the cancel comes at the next one: no result is lost.
+        if unit.cancelled and not unit.shields and waited is not None and not waited.is_full:
+            unit.cancelled = False
+            waited.waiters.remove(unit)
+            if waited.abandon is not None:
+                waited.abandon()
+            self.request_seen = self.request_seen or unit.requested
+            error = Cancelled._make("cancelled")
+        self.current = unit
+        run = unit.context.run
+        try:
+            trap = run(coroutine.send, None) if error is None else run(coroutine.throw, error)
+        except StopIteration as stop:
+            self._finish(unit, stop.value, None)
+        except KeyboardInterrupt:
+            raise  # it is for the process, not for the unit
+        except BaseException as exc:  # noqa: BLE001 - whatever user code raises ends its unit
+            self._finish(unit, None, guard.explain(exc))
+        else:
+            self._block(unit, trap)
+        finally:
+            self.current = None
+
+    def _block(self, unit: Unit, trap: object) -> None:
+        if not isinstance(trap, IVar):
+            # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
+            unit.error = DeterminismViolation(
+                f"{unit.name} awaited {trap!r}, which does not belong to this workflow: await only activities and api "
+                "primitives (use asyncio in an activity)"
+            )
+            unit.wake()
+            return
+        unit.waiting = trap
+        trap.waiters.append(unit)
+        if unit is self.unparked_unit:
+            self.unparked_unit = None
+        if unit.cancelled and not unit.shields:
+            unit.wake()
+
+    def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
+        if unit.generators and not _is_fatal(error):
+            self._close_generators_first(unit, value, error)
+            return
+        del self.units[unit.number]
+        if unit.parent is not None:
+            unit.parent.children.pop(unit.number, None)
+        unit.coroutine = None
+        if error is None:
+            error = unit.unawaited.end_error(unit)
+        on_finish, unit.on_finish = unit.on_finish, ignore_failure  # so that the objects it refers to are freed
+        on_finish(value, error)
+
+    def _close_generators_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        """Close the async generators that the unit left open, as a shielded last part of it, before the unit ends."""
+        taken_signals = unit.taken_signals
+
+        def on_close(_: Any, failure: BaseException | None) -> None:
+            unit.taken_signals = taken_signals
+            on_finish(value, failure or error)
+
+        on_finish, unit.on_finish = unit.on_finish, on_close
+        unit.shields += 1
+        unit.coroutine = self._close_generators(unit)
+        unit.wake()
+
+    async def _close_generators(self, unit: Unit) -> None:
+        while unit.generators:
+            generator = unit.generators.pop(0)
+            if generator.ag_running and unit.parent is not None:  # another unit is inside it
+                unit.parent.generators.append(generator)
+                continue
+            try:
+                await generator.aclose()
+            except (Exception, Cancelled) as exc:
+                if _is_fatal(exc):
+                    raise
+                self.log_failure(f"{unit.name}: closing the async generator {generator.__qualname__}", exc)
+
+
+def ignore_failure(_label: object, _error: BaseException | None) -> None:
+    """Do nothing with an error that no code receives."""
+
+
+def _is_fatal(error: BaseException | None) -> bool:
+    """Return True if the error fails the activation and not the unit."""
+    return isinstance(error, (MemoryError, RecursionError))

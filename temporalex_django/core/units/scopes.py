@@ -1,0 +1,105 @@
+"""``async with`` blocks of workflow code: ``shield`` and ``saga``. Neither of them suspends by itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from temporalex_django.core import current
+from temporalex_django.core.determinism import guard
+from temporalex_django.core.units.scheduler import Unit
+from temporalex_django.core.units.unawaited import PendingCall
+from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
+
+
+class _Scope(PendingCall):
+    """A block whose context is checked at the call and again at the ``async with``.
+
+    A call without ``async with`` is reported like a forgotten await.
+    """
+
+    form = "async with {}():"
+
+    def __init__(self, name: str) -> None:
+        self.runtime = current.runtime_for(name)
+        super().__init__(name)
+        self._entered = False
+
+    def enter(self) -> Unit:
+        unit = current.unit_for(self.name)
+        if self._entered:
+            raise NestingError(f"{self.name} was entered twice: call it again for a second block")
+        self._entered = True
+        self.settle()
+        return unit
+
+
+class Shield(_Scope):
+    """A block in which no cancel is raised. A cancel that arrives inside is raised at the first wait after it."""
+
+    def __init__(self) -> None:
+        super().__init__("shield")
+
+    async def __aenter__(self) -> None:
+        self._unit = self.enter()
+        self._unit.shields += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._unit.shields -= 1
+
+
+class Saga(_Scope):
+    """A block whose compensations run in reverse order, shielded, when it raises.
+
+    The error of a compensation is logged, the others still run, and the error of the block is raised in the end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("saga")
+        self._compensations: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._open = False
+
+    def add(self, undo: Callable[..., Any], *args: Any) -> None:
+        """Run ``undo(*args)`` when the block raises, and await its value if it is awaitable."""
+        if not callable(undo):
+            raise WorkflowDefinitionError(
+                f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it"
+            )
+        if not self._open:
+            raise NestingError("saga: call add inside `async with api.saga() as saga:`")
+        guard.watch(undo)
+        self._compensations.append((undo, args))
+
+    async def __aenter__(self) -> Self:
+        self._unit = self.enter()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._open = False
+        if (
+            error is None
+            or not isinstance(error, (Exception, Cancelled))
+            or isinstance(error, (MemoryError, RecursionError))
+        ):
+            return  # nothing to undo, or the activation failed and will be repeated as a whole
+        self._unit.shields += 1
+        try:
+            for undo, args in reversed(self._compensations):
+                await self._compensate(undo, args)
+        finally:
+            self._unit.shields -= 1
+
+    async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            value = undo(*args)
+            if inspect.isawaitable(value):
+                await value
+        except (MemoryError, RecursionError):
+            raise
+        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; no caller waits for its result
+            self.runtime.run_context.log_failure(f"the compensation {getattr(undo, '__name__', repr(undo))}", exc)

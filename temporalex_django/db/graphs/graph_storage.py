@@ -1,0 +1,253 @@
+"""Graphs in the tables, as a ``graph.contracts.Storage``.
+
+``get`` and ``query`` read instances out of histories. ``put`` stores an instance as the start of a run. Each call is
+one transaction of its own, or a savepoint of the caller's. Function workflows are not visible here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.conf import codec
+from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
+from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.run_closing import close_for_move, parent_messages
+from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+from temporalex_django.graph import snapshot
+from temporalex_django.graph.contracts import checked, identity
+from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.frozen_data import thaw
+from temporalex_django.graph.instance import Instance as GraphInstance
+from temporalex_django.graph.steps import key_of, name_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import Chain, HumanTask, Instance
+
+#: Seconds that ``put`` waits for a run that is being advanced.
+_LOCK_WAIT = 10.0
+#: Number of tries when another start, or an end, came in between.
+_TRIES = 20
+#: Statuses of runs that were closed from outside. For an instance they are all cancelled.
+_AS_CANCELLED = ("terminated", "timed_out")
+
+
+class TableStorage:
+    """``contracts.Storage`` on one database alias. It serves any thread, on that thread's connection."""
+
+    def __init__(self, alias: str | None = None) -> None:
+        self._alias = alias
+
+    @property
+    def _storage(self) -> DjangoStorage:
+        # As a worker: a run that is suspected of killing its worker can be replaced like any other.
+        return DjangoStorage(self._alias, worker=True)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
+        """Return the instance of the newest graph chain with that id, without locking it.
+
+        Raises ``WorkflowNotFound`` if no graph has the id, and ``UnknownWorkflow`` if the class of the run is gone.
+        """
+        storage = self._storage
+        conditions = {"id": id, "workflow": workflow, "version": version}
+        for row in self._rows(checked(conditions), storage, of_any_class=True):
+            is_graph = issubclass(workflows.class_for_run(row.workflow, row.version), GraphWorkflow)
+            if is_graph and (instance := self._instance(row, storage)) is not None:
+                return instance
+        of = f" of {workflow}" if workflow else ""
+        raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
+
+    def query(self, **filters: Any) -> list[GraphInstance]:
+        """Return the instances of the newest chain of each identity. Locks nothing.
+
+        One read, and one for each instance found.
+        """
+        storage = self._storage
+        conditions = checked(filters)
+        statuses = conditions.pop("status", None)
+        newest: dict[Any, Instance] = {}
+        for row in self._rows(conditions, storage):
+            newest.setdefault(_identity(row), row)
+        # The row of an open run may be behind its history, so open runs are judged by their instance.
+        if statuses is not None:
+            newest = {key: row for key, row in newest.items() if row.is_open or _instance_status(row) in statuses}
+        instances = [self._instance(row, storage) for row in newest.values()]
+        return [i for i in instances if i is not None and (statuses is None or i.status in statuses)]
+
+    def _rows(
+        self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
+    ) -> Iterator[Instance]:
+        """Yield current runs of graphs that this process has, newest chain first.
+
+        With ``of_any_class`` the runs of all classes.
+        """
+        runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
+        if not of_any_class:
+            runs = runs.filter(workflow__in=_graph_names())
+        for column, name in (("workflow_id", "id"), ("workflow", "workflow"), ("version", "version")):
+            if name in conditions:
+                runs = runs.filter(**{column: conditions[name]})
+        yield from iterate_pages(runs, by="-chain_id")
+
+    def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
+        """Return the instance of a run, or None if it was deleted since the row was read.
+
+        Raises ``UnknownWorkflow``, and ``PayloadError`` for a step that is gone.
+        """
+        cls = workflows.class_for_run(row.workflow, row.version)
+        events = storage.histories({row.pk: 0})[row.pk]
+        # The chain has continued with another run since the row was read.
+        if events and events[-1].kind == "WorkflowContinuedAsNew":
+            current = Instance.objects.using(storage.alias).filter(chain_id=row.chain_id, chain__run_id=F("id")).first()
+            return None if current is None else self._instance(current, storage)
+        if events:
+            return project(cls, events)
+        facts = storage.run_records([row.pk]).get(row.pk)
+        if facts is None:
+            return None
+        return snapshot.new_instance(
+            cls, id=facts.workflow_id, version=facts.version, args=facts.args, data=facts.snapshot
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def put(self, instance: GraphInstance) -> None:
+        """Store an instance as the start of a run, in a new chain or in the open chain of its identity.
+
+        An open run of that identity is closed, and its chain continues with the new run. A closed instance is stored
+        closed, without a history. Steps that were active start again, and timers of waiting steps start anew. Locks the
+        open chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
+        """
+        storage = self._storage
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with storage.transaction():
+                    chain = self._open_chain(instance, storage)
+                    run_id = (
+                        self._insert_run(instance, storage)
+                        if chain is None
+                        else self._replace_run(chain, instance, storage)
+                    )
+                    self._store_instance(run_id, instance, storage)
+                return
+            # Inserted or closed since this looked: the next look sees that.
+            except AlreadyRunning as exc:
+                if exc.pending or attempt == _TRIES:
+                    raise
+
+    def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
+        name, workflow, version = identity(instance)
+        rows = self._rows(checked({"id": name, "workflow": workflow, "version": version}), storage)
+        return next((row.chain_id for row in rows if row.is_open), None)
+
+    def _insert_run(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        cls: type[Workflow] = instance.workflow
+        options = start_options(cls)
+        options["version"] = instance.version
+        if instance.closed:
+            options["scope"] = "none"
+        new = NewStart(workflow_id=instance.id, args=thaw(instance.initial), **options)
+        return insert_start(new, storage=storage).run_id
+
+    def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        run = self._lock_run(chain, storage)
+        # A run that was closed meanwhile is looked for again.
+        if run is None or run.closed:
+            message = f"{instance.workflow.name} {instance.id!r} is being advanced by another process: try again"
+            raise AlreadyRunning(message, pending=run is None)
+        facts = storage.run_records([run.run_id])[run.run_id]
+        write = close_for_move(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), record=facts)
+        if instance.closed:
+            write.messages += parent_messages(facts, instance.status, _closing_attributes(instance))
+        storage.write([write])
+        assert write.next_run is not None
+        return write.next_run.run_id
+
+    def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
+        if not storage.lock_chain(chain, wait=_LOCK_WAIT):
+            return None
+        return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
+
+    def _store_instance(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
+        cls: type[Workflow] = instance.workflow
+        changes: dict[str, Any] = {
+            "version": instance.version,
+            "status": instance.status,
+            "snapshot": codec().encode(snapshot.dump(instance)),
+            "queue": cls.task_queue,
+            "tags": list(cls.tags) or None,
+            "metadata": dict(cls.metadata) or None,
+        }
+        if instance.telemetry_start_time is not None:
+            changes["started_at"] = instance.telemetry_start_time
+        chain = Chain.objects.using(storage.alias).filter(run_id=run_id)
+        if instance.closed:
+            timestamps = [entry.timestamp for entry in instance.execution_history if entry.timestamp is not None]
+            changes |= {
+                "closed_at": timestamps[-1] if timestamps else storage.now(),
+                "closing": codec().encode(_closing_attributes(instance)),
+                "waiting_for": [],
+            }
+            chain.update(closed=True, due_at=None, deadline=None, atomic_due=None, open_key=None)
+        else:
+            chain.update(queue=cls.task_queue)
+            notify_on_commit(alias=storage.alias, queues=[cls.task_queue])
+        Instance.objects.using(storage.alias).filter(pk=run_id).update(**changes)
+
+    def delete(self, id: str) -> None:
+        """Delete all chains of that id with their runs, histories, activities and messages.
+
+        Waits for a turn that has one of them locked.
+        """
+        storage = self._storage
+        with storage.transaction():
+            rows = Instance.objects.using(storage.alias).filter(workflow_id=id, workflow__in=_graph_names())
+            chains = sorted(set(rows.values_list("chain_id", flat=True)))
+            if not chains:
+                return
+            test, chosen = storage.sql.in_array(chains, "uuid")
+            runs = f"(select id from temporalex_instance where chain_id {test})"
+            storage.sql.execute(
+                f"delete from temporalex_chain where id {test}", [chosen]
+            )  # first, since a turn holds its lock
+            storage.sql.execute(f"delete from temporalex_history_event where run_id in {runs}", [chosen])
+            storage.sql.execute(f"delete from temporalex_search_attribute where run_id in {runs}", [chosen])
+            HumanTask.objects.using(storage.alias).filter(chain_id__in=chains).delete()
+            for table in ("activity_task", "message", "instance"):
+                storage.sql.execute(f"delete from temporalex_{table} where chain_id {test}", [chosen])
+
+
+def _graph_names() -> list[str]:
+    """Return the names of the graphs that this process has."""
+    return sorted({cls.name for cls in workflows.concrete_classes() if issubclass(cls, GraphWorkflow)})
+
+
+def _identity(row: Instance) -> tuple[str, str, int | None]:
+    unique = workflows.class_for_run(row.workflow, row.version).unique
+    own = unique is not None and unique.scope == "version"
+    return row.workflow_id, row.workflow, row.version if own else None
+
+
+def _instance_status(row: Instance) -> str:
+    """Return the status of the instance of a closed run."""
+    return "cancelled" if row.status in _AS_CANCELLED else row.status
+
+
+def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
+    """Return the attributes that the closing event of such a run would have."""
+    if instance.status == "completed":
+        return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
+    if instance.status == "cancelled":
+        return {"reason": "", "outside": True}
+    step = instance.failed_step
+    which = {} if step is None else {"step": key_of(step), "step_name": name_of(step)}
+    return {"reason": thaw(instance.reason), "type": None, "message": None, **which}

@@ -1,0 +1,74 @@
+"""The determinism guard on database connections: workflow code may neither send a query nor close a connection.
+
+Every connection of Django gets an execute wrapper when it is opened. The wrapper checks one context variable and does
+nothing else, so activities, views and the engine's own queries are not affected. See decision 18.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import OperationalError, ProgrammingError, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+from temporalex_django.conf import SETTING, get_settings, read
+from temporalex_django.core.determinism import guard
+from temporalex_django.db.guards.missing_tables import missing_tables_error
+
+
+def install() -> None:
+    """Configure the guard as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
+    guard.configure(get_settings().GUARD)
+    for connection in connections.all(initialized_only=True):
+        _guard_connection(connection)
+
+
+def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
+    """Refuse queries of workflow code, as an execute wrapper.
+
+    Raises ``DeterminismViolation`` in workflow code, before anything is sent. Raises ``TablesMissing`` if the database
+    reports that it lacks a table of ours.
+    """
+    guard.refuse_in_step(guard.ORM)
+    try:
+        return execute(sql, params, many, context)
+    except (OperationalError, ProgrammingError) as exc:
+        if (missing := missing_tables_error(exc, context["connection"].alias)) is not None:
+            raise missing from exc
+        raise
+
+
+@receiver(connection_created)
+def _on_connection_created(sender: Any, connection: Any, **_: Any) -> None:
+    _guard_connection(connection)
+
+
+@receiver(setting_changed)
+def _on_setting_changed(sender: Any, setting: str, **_: Any) -> None:
+    # A wrong setting raises where it is used, not in the code that changes it.
+    if setting == SETTING:
+        guard.configure(read()[0].GUARD)
+
+
+def _guard_connection(connection: Any) -> None:
+    if refuse_query not in connection.execute_wrappers:
+        # First in the list: `with connection.execute_wrapper(...)` removes the last one at its end.
+        connection.execute_wrappers.insert(0, refuse_query)
+    if "close" not in vars(connection):
+        # Through a weak reference: when a thread ends, its connection is freed, and that closes it.
+        connection.close = partial(_guarded_close, weakref.ref(connection))
+
+
+def _guarded_close(wrapped: weakref.ref[Any]) -> None:
+    """Refuse to close a connection in workflow code.
+
+    It would end the transaction of the turn, and of all runs in it.
+    """
+    guard.refuse_in_step(guard.ORM)
+    if (connection := wrapped()) is not None:
+        type(connection).close(connection)

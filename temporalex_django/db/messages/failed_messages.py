@@ -1,0 +1,109 @@
+"""Failed messages in the database: signals whose handler failed. They are kept until redelivered or discarded.
+
+A failed message is the row of its signal, settled with the outcome ``failed``. If the sender gave the signal no message
+id, it has the id ``<run id>:<number>`` from then on. See decision 46.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from temporalex_django.conf import codec
+from temporalex_django.core.payloads.codec import digest
+from temporalex_django.engine.contracts.run_storage import RunWrite
+from temporalex_django.models import Chain, Instance, Message
+
+
+@dataclass(frozen=True, slots=True)
+class HandledMessage:
+    """A failed message that somebody has handled. ``digest`` is that of its payload."""
+
+    id: str
+    name: str
+    digest: str
+
+
+def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
+    """Store the signals that failed in these turns, in the open transaction. Their chains are locked."""
+    for write in writes:
+        for failed in write.failed_signals:
+            outcome = {
+                "fresh": False,
+                "settled": True,
+                "outcome_status": "failed",
+                "outcome": codec().encode({**failed.failure, "run": str(write.run.run_id), "number": failed.number}),
+                "answered_at": write.run.activated_at,
+            }
+            rows = Message.objects.using(alias).filter(chain_id=write.run.chain_id, request_id=failed.id)
+            # A signal with a message id still has its row. One without an id was deleted when a turn consumed it.
+            if rows.update(**outcome):
+                continue
+            Message.objects.using(alias).create(
+                chain_id=write.run.chain_id,
+                queue=write.run.queue,
+                kind="signal",
+                name=failed.name,
+                body=codec().encode(failed.payload),
+                request_id=failed.id,
+                sender_key=None if failed.sender is None else failed.sender.key,
+                sender_name=None if failed.sender is None else failed.sender.name,
+                created_at=write.run.activated_at or timezone.now(),
+                **outcome,
+            )
+
+
+def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
+    """Return the failed messages of a chain, oldest first."""
+    return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
+
+
+def failed_count(run: Instance) -> int:
+    """Return the number of failed messages of the chain of ``run``.
+
+    The object caches it, so this is one statement at most for each time that the row was read.
+    """
+    if "failed_count" not in run.__dict__:
+        alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
+        run.__dict__["failed_count"] = failed_messages(run.chain_id, alias=alias).count()
+    count: int = run.__dict__["failed_count"]
+    return count
+
+
+def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
+    """Put a failed message behind the others of its inbox, as a new one.
+
+    Returns None if there is none with that id. In the open transaction. Locks its row.
+    """
+    row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
+    if row is None:
+        return None
+    message = _handled_message(row)
+    # Deleted and inserted anew: the id of the row gives the position in the inbox.
+    row.delete()
+    row.pk, row.fresh, row.settled = None, True, False
+    row.outcome_status = row.outcome = row.answered_at = row.after = None
+    row.queue = Chain.objects.using(alias).values_list("queue", flat=True).get(pk=chain)
+    row.save(force_insert=True, using=alias)
+    return message
+
+
+def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
+    """Settle a failed message as discarded. It stays, and cannot be sent again under its id.
+
+    Returns None if there is none with that id. In the open transaction. Locks its row.
+    """
+    row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
+    if row is None:
+        return None
+    row.outcome_status = "discarded"
+    row.save(update_fields=["outcome_status"])
+    return _handled_message(row)
+
+
+def _handled_message(row: Message) -> HandledMessage:
+    return HandledMessage(id=str(row.request_id), name=row.name, digest=digest(codec().decode(bytes(row.body))))

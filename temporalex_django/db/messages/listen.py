@@ -1,0 +1,77 @@
+"""Listening on the caller's own connection for news of a chain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.messages.notify import DONE_CHANNEL
+
+#: A function that waits so many seconds at most.
+WaitFunction = Callable[[float], None]
+
+
+@contextmanager
+def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
+    """Listen on this thread's connection while the block runs, and yield a wait function.
+
+    A wait ends early when a turn of ``chain`` was announced. The caller then looks: the end of listening goes with that
+    statement. If the look was in vain, the next wait returns at once, since it has to listen again.
+
+    It is just ``time.sleep`` where notifications do not arrive: on SQLite, behind a pooler, in a transaction, on a
+    standby. Notifications may be lost anywhere, and are sent for more than one reason. So look before the first wait
+    and after each. An error that breaks the connection is not raised here; the next user of the connection finds it.
+    """
+    connection, dialect, name = connections[alias], get_dialect(alias), chain.hex
+    raw = connection.connection if _can_listen(connection) else None
+    if raw is None or not _send_command(connection, raw, "listen"):
+        yield time.sleep
+        return
+
+    withdraw_unlisten: Callable[[], bool] | None = None  # withdraws the UNLISTEN that goes with the next statement
+
+    def wait(seconds: float) -> None:
+        nonlocal withdraw_unlisten
+        if withdraw_unlisten is not None:
+            is_withdrawn, withdraw_unlisten = withdraw_unlisten(), None
+            if not is_withdrawn and _send_command(connection, raw, "listen"):
+                return  # a notification may have come while nothing listened, so the caller looks again
+        deadline = time.monotonic() + seconds
+        try:
+            with connection.wrap_database_errors:
+                while (left := deadline - time.monotonic()) > 0:
+                    if any(name in notice.payload for notice in raw.notifies(timeout=left, stop_after=1)):
+                        withdraw_unlisten = dialect.send_with_next(f"unlisten {DONE_CHANNEL}")
+                        return
+        except DatabaseError:
+            time.sleep(max(deadline - time.monotonic(), 0.0))
+
+    try:
+        yield wait
+    finally:
+        if withdraw_unlisten is None or withdraw_unlisten():
+            _send_command(connection, raw, "unlisten")
+
+
+def _can_listen(connection: Any) -> bool:
+    if not get_dialect(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
+        return False
+    return bool(connection.get_autocommit())
+
+
+def _send_command(connection: Any, raw: Any, command: str) -> bool:
+    """Send the command and return True if the server has done it.
+
+    It does not use Django's cursor, because it is no query of the project.
+    """
+    with suppress(DatabaseError), connection.wrap_database_errors:
+        raw.execute(f"{command} {DONE_CHANNEL}")
+        return True
+    return False

@@ -1,0 +1,168 @@
+"""News after a commit: Django signals about what it stored, and notifications for workers and waiting callers.
+
+Replays write nothing, so they announce nothing. Notifications may be lost: nothing depends on them (decision 2).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import DatabaseError, connections
+
+from temporalex_django import signals
+from temporalex_django.authoring import workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.history.events import CLOSING
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.inserts import CHANNEL, NOTIFY
+from temporalex_django.db.people.deciders import undecidable_tasks
+from temporalex_django.engine.contracts.run_storage import HumanTaskWrite, RunRecord, RunWrite
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.models import HumanTask
+
+logger = logging.getLogger("temporalex_django.db")
+
+#: Callers that wait for a result or an outcome listen here. The payload names chains, by the hex of their ids.
+DONE_CHANNEL = "temporalex_done"
+# PostgreSQL refuses payloads of 8,000 bytes. An id is 32 characters long, plus a comma.
+_PAYLOAD_IDS = 200
+#: Changes of a human task after which other people may decide it than before.
+_NEW_PEOPLE = frozenset({"opened", "barred", "escalated"})
+
+_BY_KIND = {
+    "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
+    "CancelRequested": ("message_received", {"kind": "cancel", "name": ""}, ()),
+    "SignalFailed": ("signal_failed", {}, ("id", "name", "type")),
+    "UpdateAccepted": ("message_received", {"kind": "update"}, ("name",)),
+    "UpdateCompleted": ("update_completed", {"status": "completed"}, ("id", "name")),
+    "UpdateFailed": ("update_completed", {"status": "failed"}, ("id", "name")),
+    "TimerFired": ("timer_fired", {}, ("seq",)),
+    "WorkflowCompleted": ("instance_completed", {}, ("result",)),
+    "WorkflowFailed": ("instance_failed", {"status": "failed"}, ()),
+    "WorkflowTerminated": ("instance_failed", {"status": "terminated"}, ()),
+    "WorkflowTimedOut": ("instance_failed", {"status": "timed_out"}, ()),
+    "WorkflowCancelled": ("instance_cancelled", {}, ()),
+}
+
+
+def send_turn_signals(report: TurnReport) -> None:
+    """Send the signals of a committed turn. Nothing is built for signals without receivers."""
+    if not any(signal.receivers for signal in signals.ALL.values()):
+        return
+    for write in report.writes:
+        record = report.records.get(write.run.run_id)
+        if record is None:
+            continue
+        try:
+            _send_run_signals(write, record)
+        except Exception as exc:  # noqa: BLE001 - the commit stands, even if its signals fail
+            logger.error("signals about run %s were not sent: %s", record.run_id, error_line(exc))
+
+
+def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
+    sender: Any = workflow.signal_sender(record.workflow, record.version)
+    run_fields = {"workflow": record.workflow, "workflow_id": record.workflow_id, "run_id": str(record.run_id)}
+    _send_event_signals(write, record, sender, run_fields)
+    for task_write in write.human_tasks:
+        _send_task_signals(task_write, sender, run_fields)
+    if signals.human_task_nobody_left.receivers:
+        _send_nobody_left(write.human_tasks, sender, run_fields)
+    if "published" in write.instance:
+        signals.send("state_published", sender, **run_fields, state=write.instance["published"])
+    if blocked := write.instance.get("blocked"):
+        signals.send("instance_blocked", sender, **run_fields, code=blocked["code"], error=blocked["error"])
+    for outcome in write.settled.values():
+        if outcome.status == "undelivered":
+            signals.send("message_received", sender, **run_fields, kind="undelivered", name="")
+
+
+def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
+    """Send the signals about the events that are in the history now."""
+    for event in write.events:
+        if event.kind == "WorkflowStarted":
+            signals.send("instance_started", sender, **run_fields, version=record.version)
+        elif (rule := _BY_KIND.get(event.kind)) is not None:
+            name, fixed, attribute_names = rule
+            argument_names = {"id": "update_id"} if name == "update_completed" else {}
+            attributes: dict[str, Any] = {
+                argument_names.get(key, key): event.attributes.get(key) for key in attribute_names
+            }
+            if name == "instance_failed":
+                attributes["failure"] = event.attributes
+            signals.send(name, sender, **run_fields, **fixed, **attributes)
+    for name, note_fields in write.notes:
+        signals.send(name, sender, **{**note_fields, **run_fields, "workflow_version": record.version})
+    if write.is_closed_externally and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
+        last_event = write.events[-1]
+        notes = sender._external_close_signals(CLOSING[last_event.kind], record.started_at, last_event.at)  # noqa: SLF001 - a hook for us alone
+        for name, note_fields in notes:
+            signals.send(name, sender, **{**note_fields, **run_fields, "workflow_version": record.version})
+
+
+def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
+    """Send the signals about the changes of a human task."""
+    task = task_write.task
+    task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
+    for change in task_write.changes:
+        match change:
+            case "opened":
+                signals.send("human_task_opened", sender, **task_fields, asked=task.candidates, due_at=task.due_at)
+            case "reminded":
+                signals.send("human_task_reminded", sender, **task_fields, reminders=task.reminders)
+            case "escalated":
+                signals.send("human_task_escalated", sender, **task_fields, asked=task.candidates)
+            case "closed":
+                if task.ending == "decided":
+                    by = task.decided_by.name if task.decided_by is not None else ""
+                    signals.send("human_task_decided", sender, **task_fields, outcome=task.outcome, decided_by=by)
+                signals.send("human_task_closed", sender, **task_fields, ending=task.ending)
+
+
+def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
+    """Send a signal for tasks under the four-eyes rule that nobody may decide any more since this turn."""
+    changed = {
+        task_write.id: task_write.task
+        for task_write in tasks
+        if task_write.task.spec.four_eyes and not _NEW_PEOPLE.isdisjoint(task_write.changes)
+    }
+    if not changed:
+        return
+    alias = get_settings().DATABASE
+    for pk in undecidable_tasks(HumanTask.objects.using(alias).filter(pk__in=changed), alias=alias):
+        task = changed[pk]
+        task_fields = {**run_fields, "task": str(pk), "title": task.spec.title, "key": task.key}
+        signals.send("human_task_nobody_left", sender, **task_fields, asked=task.candidates)
+
+
+def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return the notifications of a committed turn, as pairs of channel and payload.
+
+    They name the queues with new activities or runs, and the chains with something that a caller may wait for.
+    """
+    queues = {task.queue for write in report.writes for task in write.tasks}
+    queues |= {child.queue for write in report.writes for child in write.children}
+    queues.difference_update(own_queues)
+    payloads = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
+    done = [
+        w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed
+    ]
+    payloads += [(DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])) for i in range(0, len(done), _PAYLOAD_IDS)]
+    return payloads
+
+
+def send_notifications(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
+    """Send the notifications of a turn on Django's own connection.
+
+    Does nothing on SQLite, in a transaction, or behind a pooler.
+    """
+    dialect = get_dialect(alias)
+    if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:
+        return
+    try:
+        for channel, payload in notify_payloads(report, own_queues=own_queues):
+            dialect.execute(NOTIFY, [channel, payload])
+    except DatabaseError:
+        return

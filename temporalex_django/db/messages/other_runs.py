@@ -1,0 +1,250 @@
+"""Writes of a turn for other runs: child starts, messages, the end of a parent.
+
+Inserts only: a turn locks no chains but its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.core.aliases import all_names
+from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.search_attributes import insert_search_attributes
+from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
+from temporalex_django.engine.contracts.run_storage import RunWrite
+from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run, run_id_taken_error
+from temporalex_django.errors import AmbiguousId
+
+log = logging.getLogger("temporalex_django.db")
+
+# Joins name the key of the chain, since its current run has no index. "is not null" lets prepared plans use the partial
+# index.
+_CHAIN = CHAINS.pick_columns(*NEW_CHAIN.column_names, scope="text", workflow_id="text", workflow="text")
+_CHAIN_INSERT = (
+    _CHAIN.insert + f" where v.scope not in ('global', 'workflow') or not exists (select 1 from {RUNS.name} i"
+    f" join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id"
+    " and (v.scope = 'global' or i.workflow = v.workflow) and c.open_key is not null)"
+    " on conflict (open_key) where open_key is not null do nothing"
+)
+_RUN_INSERT = NEW_RUN.insert
+_MESSAGE = MESSAGES.pick_columns("chain_id", "run_id", "kind", "name", "body", "request_id", "created_at", place="int4")
+# The ids of the rows are the order of an inbox, and a join keeps none.
+_MESSAGE_INSERT = MESSAGES.insert(
+    {**{name: f"v.{name}" for name in _MESSAGE.column_names}, "queue": "c.queue"},
+    f"from v join {CHAINS.name} c on c.id = v.chain_id where c.id {{key}} order by v.place on conflict do nothing",
+)
+_RUN = RUNS.pick_columns("id", "workflow", "version")
+_RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias('i')}, c.closed"
+
+
+class ExternalRunWriter:
+    """The writer of child starts and messages: one statement a table, however many runs there are.
+
+    A turn that has nothing for other runs sends no statement.
+    """
+
+    def __init__(self, sql: Dialect, clock: Callable[[], datetime] | None) -> None:
+        self._sql = sql
+        self._clock = clock
+
+    def write(self, writes: Sequence[RunWrite]) -> None:
+        """Write all for other runs. Children come first, so that a message of the same turn finds them."""
+        messages = [m for w in writes for m in w.messages]
+        if children := [c for w in writes for c in w.children]:
+            messages += self._start_children(children)
+        if messages:
+            self._send_messages(messages)
+        if closed := [w.run.run_id for w in writes if w.close_children]:
+            self._close_children(closed)
+
+    def _start_children(self, children: Sequence[NewChild]) -> list[NewMessage]:
+        """Insert chains and their first runs, and return the messages to the parents of refused children.
+
+        They are inserted in the order of their keys. So two turns that start the same ids wait for each other in one
+        direction only.
+        """
+        refused = self._resolve_run_ids(child.workflow_id for child in children)
+        free = [child for child in children if child.workflow_id not in refused]
+        blocked_children = {id(child): child for child in free if self._has_open_alias(child)}
+        new = [
+            (uuid7(), uuid7(), child)
+            for child in sorted(free, key=lambda child: child.open_key or "")
+            if id(child) not in blocked_children
+        ]
+        chains = [
+            (chain, run, c.queue, c.at, c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
+            for chain, run, c in new
+        ]
+        self._sql.write(_CHAIN.columns, _CHAIN_INSERT, chains)
+        test, parameter = self._sql.in_array([chain for chain, _, _ in new], "uuid")
+        rows = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
+        inserted_ids = {row[0] for row in rows}
+        runs = [
+            new_run_row(c, chain, run, {"created_at": c.at, "expires_at": c.expires_at(c.at)})
+            for chain, run, c in new
+            if chain in inserted_ids
+        ]
+        self._sql.write(NEW_RUN.columns, _RUN_INSERT, runs)
+        search_attributes = [
+            (run, c.search_attributes) for chain, run, c in new if c.search_attributes and chain in inserted_ids
+        ]
+        insert_search_attributes(self._sql, search_attributes)
+        return [
+            *(c.refusal_message(run_id_taken_error(c.workflow_id)) for c in children if c.workflow_id in refused),
+            *(child.refusal_message() for child in blocked_children.values()),
+            *(child.refusal_message() for chain, _, child in new if chain not in inserted_ids),
+        ]
+
+    def _has_open_alias(self, child: NewChild) -> bool:
+        """Return True if an open run, started under a former name of the class, has the id.
+
+        One statement, and none for a class that was never renamed.
+        """
+        aliases = all_names(child.workflow)[1:]
+        if not aliases or child.scope not in ("workflow", "version"):
+            return False
+        test, parameter = self._sql.in_array(aliases, "text")
+        version = " and i.version = %s" if child.scope == "version" else ""
+        rows = self._sql.select(
+            f"select 1 from {RUNS.name} i join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id"
+            f" where i.workflow_id = %s and i.workflow {test}{version} and c.open_key is not null limit 1",
+            [child.workflow_id, parameter, *([child.version] if version else [])],
+            ("int4",),
+        )
+        return bool(rows)
+
+    def _send_messages(self, messages: Sequence[NewMessage]) -> None:
+        by_id = self._resolve_ids(
+            {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
+        )
+        children = self._open_children({m.child[0] for m in messages if m.child is not None})
+        now, message_rows = self._now(), []
+        for m in messages:
+            delivery = Delivery(m.chain_id)
+            if m.child is not None:
+                delivery = Delivery(children.get(m.child))
+            elif m.chain_id is None:
+                delivery = by_id[m.workflow_id or ""]
+            delivery = m.check_delivery(delivery)
+            chain = delivery.chain_id
+            if chain is not None:
+                message_rows.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, now))
+            elif m.ask is None:
+                log.warning(
+                    "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
+                )
+            if m.ask is not None:
+                name, body = m.answer(delivery)
+                message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, now))
+        rows = _MESSAGE.encode_rows((*row, place) for place, row in enumerate(message_rows))
+        self._sql.write(_MESSAGE.columns, _MESSAGE_INSERT, rows, key="chain_id")
+
+    def _now(self) -> datetime:
+        if self._clock is not None:
+            return self._clock()
+        now, parameters = self._sql.now_expression(None, live=True)
+        moment: datetime = self._sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
+        return moment
+
+    def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
+        """Return the delivery of a message to each id.
+
+        It goes to the run with that run id, else to the open run with that business id.
+        """
+        deliveries = self._resolve_run_ids(ids)
+        # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
+        # is two looks into an index.
+        rows = self._sql.write_returning(
+            RUNS.pick_columns("workflow_id").columns,
+            "select v.workflow_id, x.chain_id, x.workflow, x.version,"
+            " exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = v.workflow_id and i.workflow < x.workflow and not c.closed),"
+            " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id)"
+            " from v left join temporalex_instance x on x.id = (select i.id from temporalex_instance i"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = v.workflow_id and not c.closed order by i.workflow desc, i.id desc limit 1)",
+            [(workflow_id,) for workflow_id in sorted(ids) if workflow_id not in deliveries],
+            ("text", "uuid", "text", "int4", "bool", "bool"),
+        )
+        for workflow_id, chain, workflow, version, several, exists in rows:
+            delivery = Delivery(chain, exists, workflow=workflow, version=version or 0)
+            deliveries[workflow_id] = self._resolve_ambiguous(workflow_id) if several else delivery
+        return deliveries
+
+    def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
+        """Return the delivery to an id that open runs of several workflows have."""
+        rows = self._sql.select(
+            f"select {_RUN_COLUMNS} from temporalex_instance i"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = %s and not c.closed order by i.id desc",
+            [workflow_id],
+            ("uuid", "uuid", "text", "text", "bool"),
+        )
+        try:
+            run_ref = resolve_run(workflow_id, [RunRef(*row) for row in rows])
+        except AmbiguousId as exc:
+            return Delivery(None, error=exc)
+        return Delivery(None if run_ref is None else run_ref.chain_id)
+
+    def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
+        """Return the deliveries to those ids that are ids of runs.
+
+        No statement if none has the form of one.
+        """
+        run_ids = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
+        if not run_ids:
+            return {}
+        test, parameter = self._sql.in_array(list(run_ids), "uuid")
+        rows = self._sql.select(
+            f"select {_RUN.with_alias('i')}, c.id, c.closed"
+            f" from temporalex_instance i join temporalex_chain c on c.id = i.chain_id where i.id {test}",
+            [parameter],
+            (*_RUN.types, "uuid", "bool"),
+        )
+        return {
+            run_ids[run]: Delivery(None if closed else chain, workflow=workflow, version=version)
+            for run, workflow, version, chain, closed in rows
+        }
+
+    def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
+        """Return the open chains of the children of these runs, by run and number."""
+        run_ids = list(runs)
+        if not run_ids:
+            return {}
+        test, parameter = self._sql.in_array(run_ids, "uuid")
+        rows = self._sql.select(
+            "select i.parent_run_id, i.parent_seq, c.id from temporalex_instance i"
+            f" join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed",
+            [parameter],
+            ("uuid", "int4", "uuid"),
+        )
+        return {(run, seq): chain for run, seq, chain in rows}
+
+    def _close_children(self, runs: Sequence[UUID]) -> None:
+        """Send the open children of closed runs the message that their ``parent_close`` names."""
+        test, parameter = self._sql.in_array(runs, "uuid")
+        now, clock = self._sql.now_expression(self._clock, live=True)
+        body: Any = codec().encode(dict(PARENT_CLOSED))
+        self._sql.execute(
+            MESSAGES.insert(
+                {
+                    "chain_id": "c.id",
+                    "queue": "c.queue",
+                    "kind": "case i.parent_close when 'request_cancel' then 'cancel' else 'terminate' end",
+                    "name": "''",
+                    "body": "%s",
+                    "created_at": now,
+                },
+                f"from {RUNS.name} i join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id"
+                f" where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed"
+                " and i.parent_close <> 'abandon'",
+            ),
+            [body, *clock, parameter],
+        )

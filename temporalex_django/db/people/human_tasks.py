@@ -1,0 +1,191 @@
+"""Rows of human tasks, as turns write them.
+
+Only runs that ask people have such rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.core.names import MAX_LENGTH
+from temporalex_django.core.people.human_tasks import FormSpec, HumanTaskSpec, HumanTaskState, question
+from temporalex_django.engine.contracts.run_storage import HumanTaskWrite, RunWrite
+from temporalex_django.models import Candidate, Ending, HumanTask
+
+#: Columns that a turn may change. The others belong to the people who work on the task.
+_CHANGES = (
+    *(
+        "title",
+        "outcomes",
+        "asked",
+        "declared",
+        "form",
+        "shows",
+        "four_eyes",
+        "due_at",
+        "reminders",
+        "reminded_at",
+        "escalated_at",
+    ),
+    *("closed_at", "ending", "outcome", "decided_by_key", "decided_by_name", "decided_for", "comment"),
+)
+
+
+def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
+    """Store the changes of turns to human tasks, in the open transaction. Locks their rows.
+
+    The open tasks of runs that were closed from outside are closed, and added to ``human_tasks`` of the writes.
+    """
+    for write in writes:
+        if write.is_closed_externally:
+            write.human_tasks += _close_open_tasks(write, alias=alias)
+    task_writes = [task_write for write in writes for task_write in write.human_tasks]
+    if not task_writes:
+        return
+    _expire_claims(
+        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
+        alias=alias,
+    )
+    HumanTask.objects.using(alias).bulk_create(
+        [_task_row(task_write) for task_write in task_writes],
+        update_conflicts=True,
+        unique_fields=["id"],
+        update_fields=_CHANGES,
+    )
+    candidates = Candidate.objects.using(alias)
+    if closed := [task_write.id for task_write in task_writes if task_write.task.ending]:
+        candidates.filter(task__in=closed).delete()
+    _delete_stale_candidates(
+        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
+        alias=alias,
+    )
+    new = [
+        candidate
+        for task_write in task_writes
+        if not task_write.task.ending
+        for candidate in _candidate_rows(task_write.id, task_write.task)
+    ]
+    candidates.bulk_create(new, ignore_conflicts=True)
+
+
+def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    """End claims and delegations of open tasks whose question has changed.
+
+    They were made for the old question (decision 47).
+    """
+    questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
+    if not questions:
+        return
+    rows = HumanTask.objects.using(alias).filter(pk__in=questions)
+    changed = [row.pk for row in rows if question_of(row) != questions[row.pk]]
+    if changed:
+        rows.filter(pk__in=changed).update(claimed_by_key="", claimed_by_name="", claimed_until=None, delegated=[])
+
+
+def question_of(row: HumanTask) -> dict[str, Any]:
+    """Return the question of a stored task, as ``HumanTaskSpec.question`` has it."""
+    form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
+    shows = None if row.shows is None else codec().decode(bytes(row.shows))
+    return question(row.title, candidates=row.declared, outcomes=row.outcomes, form=form, shows=shows)
+
+
+def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    """Delete candidates of existing tasks whom the code does not ask any more.
+
+    People to whom a task was delegated stay candidates.
+    """
+    tasks = {entry.id: entry.task for entry in task_writes}
+    if not tasks:
+        return
+    delegations = HumanTask.objects.using(alias).filter(pk__in=tasks).values_list("pk", "delegated")
+    for pk, delegated in delegations:
+        principals = {entry.who for entry in _candidate_rows(pk, tasks[pk])} | {
+            f"user:{entry['to']}" for entry in delegated
+        }
+        Candidate.objects.using(alias).filter(task=pk).exclude(who__in=principals).delete()
+
+
+def delete_human_tasks(run: UUID, *, alias: str) -> None:
+    """Delete the human tasks of a run, when the run is deleted."""
+    HumanTask.objects.using(alias).filter(run_id=run).delete()
+
+
+def _task_row(task_write: HumanTaskWrite) -> HumanTask:
+    task, asking = task_write.task, task_write.task.spec
+    return HumanTask(
+        id=task_write.id,
+        run_id=task_write.run_id,
+        chain_id=task_write.chain_id,
+        workflow=task_write.workflow,
+        workflow_id=task_write.workflow_id,
+        key=task.key,
+        title=asking.title,
+        outcomes=[*asking.outcomes],
+        asked=[*task.candidates],
+        declared=[*asking.candidates],
+        form=None if asking.form is None else asking.form.as_dict(),
+        shows=None if asking.shows is None else codec().encode(asking.shows),
+        four_eyes=asking.four_eyes,
+        requested_by_key="" if task.requested_by is None else task.requested_by.key,
+        requested_by_name="" if task.requested_by is None else task.requested_by.name,
+        opened_at=task.opened_at,
+        due_at=task.due_at,
+        reminders=task.reminders,
+        reminded_at=task.reminded_at,
+        escalated_at=task.escalated_at,
+        closed_at=task.closed_at,
+        ending=task.ending,
+        outcome=task.outcome,
+        decided_by_key="" if task.decided_by is None else task.decided_by.key,
+        decided_by_name="" if task.decided_by is None else _column_name(task.decided_by.name),
+        decided_for=_column_name(task.decided_for),
+        comment=task.comment,
+    )
+
+
+def _column_name(name: str) -> str:
+    """Return a name that fits its column, since code may give people any name."""
+    return name[:MAX_LENGTH].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
+    may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
+    return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
+
+
+def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
+    """Return the open human tasks of a run that is closed now, as closed."""
+    written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
+    rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
+    at = write.events[-1].at
+    return [
+        HumanTaskWrite(
+            run_id=row.run_id,
+            chain_id=row.chain_id,
+            workflow=row.workflow,
+            workflow_id=row.workflow_id,
+            changes=("closed",),
+            task=_task_state(row).as_closed(Ending.RUN_CLOSED.value, at),
+        )
+        for row in rows
+    ]
+
+
+def _task_state(row: HumanTask) -> HumanTaskState:
+    """Return the state of a task, as far as it is stored."""
+    form = None if row.form is None else FormSpec(**row.form)
+    outcomes = tuple(row.outcomes)
+    asking = HumanTaskSpec(title=row.title, label=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)
+    return HumanTaskState(
+        key=row.key,
+        spec=asking,
+        candidates=tuple(row.asked),
+        opened_at=row.opened_at,
+        due_at=row.due_at,
+        reminders=row.reminders,
+        reminded_at=row.reminded_at,
+        escalated_at=row.escalated_at,
+    )

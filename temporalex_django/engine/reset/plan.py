@@ -1,0 +1,332 @@
+"""The plan of a reset or a fork: a point of a run, checked against its history and its code.
+
+Pure, except that it replays the code of the run within limits of time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.prefix import (
+    HistoryPrefix,
+    count_activations,
+    deduplicate,
+    is_closed_by_code,
+    read_prefix,
+)
+from temporalex_django.core.history.replay import try_replay
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.contracts.run_storage import InboxMessage, RunRecord, TaskState
+from temporalex_django.engine.operator_overrides import allows_overrides, input_digests
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
+
+#: Later runs of the chain whose messages can be delivered again (see decision 43).
+_MAX_SUCCESSORS = 100
+#: Choices for the messages behind the point.
+REDELIVER, DROP = "again", "drop"
+
+
+def should_redeliver(messages: object) -> bool:
+    """Return True if messages behind the point are delivered again. Raises ``PayloadError`` for an unknown choice."""
+    if messages not in (REDELIVER, DROP):
+        raise PayloadError(
+            f"messages={messages!r} is not a valid choice: use {REDELIVER!r} (deliver them again) or {DROP!r}"
+        )
+    return messages == REDELIVER
+
+
+def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
+    """Return the runs as which a run has continued, whose messages are later ones.
+
+    ``runs`` are the run and those after it in its chain, with their statuses. Raises ``ActionNotPossible`` where one of
+    them was reset: its messages cannot be distinguished from those that were delivered again. A fork (``forked``) is of
+    the run as it continued before that. Raises it for too many runs, too. See decision 43.
+    """
+    last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
+    if not forked and last < len(runs) - 1:
+        raise ActionNotPossible(
+            f"the run {runs[last][0]} has been reset since, so it is not known which messages came later: reset the "
+            f"newest run of the chain, or drop the messages (messages={DROP!r})"
+        )
+    if last > _MAX_SUCCESSORS:
+        raise ActionNotPossible(
+            f"the chain has more than {_MAX_SUCCESSORS} later runs: drop their messages (messages={DROP!r}), or "
+            "reset or fork a later run"
+        )
+    return [run for run, _ in runs[1 : last + 1]]
+
+
+def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
+    """Return the id of a fork: the given one or, without one or with an empty one, one made of that of the run.
+
+    Raises ``InvalidId``.
+    """
+    if id is not None and id != "":
+        return check_id(id) if unique is None else unique.check(id)
+    if unique is None:
+        return check_id(f"{source_id[:180]}-fork-{suffix()}")
+    # Without a scope any number of runs may share the value, so a suffix is enough. Else the id would be taken.
+    if unique.scope != "none":
+        raise InvalidId(
+            f"runs of this class have ids of the form {unique.key}{SEPARATOR}value: give the fork an id (id=)"
+        )
+    return unique.run_id_for(unique.value_of(source_id), suffix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """A plan to start from a run (``record``) at a point (``prefix``).
+
+    - ``redeliver``: messages behind the point are delivered again, else dropped.
+    - ``edited_inputs``: args and kwargs of open activities by command number; these activities get a new key.
+    - ``seed``: that of the run from there on.
+    - ``atomic``: turns run atomic activities, else the process that claims activities does.
+    - ``search_attributes``: those that the run started with.
+    - ``unread``: results that had come and that the run had not read when it was closed.
+    """
+
+    record: RunRecord
+    prefix: HistoryPrefix
+    seed: int
+    redeliver: bool = True
+    edited_inputs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    tags: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    atomic: bool = True
+    search_attributes: Mapping[str, Any] | None = None
+    unread: Sequence[InboxMessage] = ()
+
+    @property
+    def edited_activities(self) -> list[str]:
+        """The names of the activities that get another input."""
+        return [self.prefix.activities[number].attributes["activity"] for number in sorted(self.edited_inputs)]
+
+    @property
+    def edited_digests(self) -> dict[str, dict[str, str]]:
+        """The digests of their old and new inputs, by command number."""
+        old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited_inputs)}
+        return {
+            str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited_inputs[number])
+            for number, was in old.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCheck:
+    """The result of a replay that checks how far the code follows the history.
+
+    ``activation_count`` is the number of activations that the code goes through as they are recorded, and ``error`` is
+    why it goes no further. Both are about the run, the class and the number of activations in ``key``. They stay true,
+    because histories only grow (see decision 42).
+    """
+
+    key: tuple[UUID, type[Workflow], int]
+    activation_count: int
+    error: BaseException | None
+
+
+def check_replay(
+    events: Sequence[HistoryEvent],
+    run_id: UUID,
+    code: type[Workflow],
+    *,
+    to: int | None,
+    limit: float | None,
+    max_seconds: float | None,
+) -> ReplayCheck:
+    """Replay the history up to the point and return the findings.
+
+    ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them. Raises
+    ``ActionNotPossible``.
+    """
+    last = _last_activation(events, to)
+    reset_point = read_prefix(events, last if to is None else to)
+    return ReplayCheck(
+        (run_id, code, reset_point.activation), *_count_replayable(code, reset_point, limit, max_seconds)
+    )
+
+
+def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
+    """Return the last activation to which one can go back. Raises ``ActionNotPossible`` where ``to`` is behind it."""
+    count = count_activations(events)
+    last = count - is_closed_by_code(events)
+    if to is not None and not (type(to) is int and 0 <= to <= last):
+        closes = f"; activation {count} closed it" if last < count else ""
+        raise ActionNotPossible(
+            f"there is no activation {to!r} to go back to: the run has activations 0 (its start) to {last}{closes}"
+        )
+    return last
+
+
+def make_plan(
+    events: Sequence[HistoryEvent],
+    record: RunRecord,
+    code: type[Workflow],
+    *,
+    to: int | None,
+    redeliver: bool,
+    edited_inputs: Any,
+    editable: bool,
+    seed: int,
+    in_trouble: bool,
+    limit: float | None,
+    atomic: bool,
+    successor_histories: Iterable[Sequence[HistoryEvent]] = (),
+    tasks: Iterable[TaskState] = (),
+    replay_check: ReplayCheck | None = None,
+    max_seconds: float | None = None,
+) -> ResetPlan:
+    """Plan a reset or fork with the code of this process, behind the activation ``to``.
+
+    None is the last one that the code goes through as it is recorded and that did not close the run; it takes a run
+    that is ``in_trouble``. ``edited_inputs`` is as people give it: see ``_parse_edits``, of a class whose activities
+    are ``editable``. ``limit`` and ``max_seconds`` are those of ``check_replay``, whose findings (``replay_check``) are
+    used if they are of this point. ``successor_histories`` are those of the runs as which it has continued, and
+    ``tasks`` are its activities in their present state.
+
+    Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
+    """
+    last = _last_activation(events, to)
+    if replay_check is None or replay_check.key != (record.run_id, code, last if to is None else to):
+        replay_check = check_replay(events, record.run_id, code, to=to, limit=limit, max_seconds=max_seconds)
+    good_count, error = replay_check.activation_count, replay_check.error
+    if to is None and not in_trouble and good_count == last:
+        raise ActionNotPossible("the run has no problem: name the activation to go back to")
+    if to is not None and good_count < to:
+        raise ActionNotPossible(
+            f"its code does not reproduce activation {good_count + 1} as recorded "
+            f"({error and error_line(error)}): correct the code, or go back to activation {good_count} or earlier"
+        )
+    reset_point = read_prefix(events, good_count if to is None else to)
+    for history in successor_histories if redeliver else ():
+        reset_point.later_messages += read_prefix(history, 0).later_messages
+    reset_point.later_messages = deduplicate(reset_point.later_messages)
+    _apply_edited_inputs(reset_point, tasks)
+    return ResetPlan(
+        record=record,
+        prefix=reset_point,
+        seed=seed,
+        redeliver=redeliver,
+        edited_inputs=_parse_edits(edited_inputs, reset_point, editable=editable),
+        tags=list(code.tags) or None,
+        metadata=dict(code.metadata) or None,
+        atomic=atomic,
+        search_attributes=events[0].attributes.get("search_attributes") if events else record.search_attributes,
+        unread=[
+            InboxMessage(
+                id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"]
+            )
+            for message in (events[-1].attributes.get("unread", ()) if events else ())
+        ],
+    )
+
+
+class _ReplayTimeout(Exception):
+    """Raised when there are more activations than there is time for."""
+
+
+def _count_replayable(
+    code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
+) -> tuple[int, BaseException | None]:
+    """Return the number of activations of a prefix that the code can replay, and the last error.
+
+    Events behind the prefix are left out, since they may include marks of patches.
+    """
+    label = f"the replay of {code.name}"
+    bounded = partial(watchdog.run, limit=limit, label=label)
+    until = float("inf") if max_seconds is None else time.monotonic() + max_seconds
+    last_error: BaseException | None = None
+
+    def check_budget() -> None:
+        watchdog.note_all_blocked()
+        if time.monotonic() > until:
+            raise _ReplayTimeout
+
+    while True:
+        good_count, error = try_replay(code.definition, reset_point.events, run=bounded, on_activation=check_budget)
+        if isinstance(error, _ReplayTimeout):
+            raise ActionNotPossible(
+                f"its code takes longer than {max_seconds:g} s to replay {reset_point.activation} activations "
+                f"(it reached {good_count}): go back to an earlier one, or make the code faster"
+            )
+        last_error = error or last_error
+        if good_count == reset_point.activation:
+            return good_count, last_error
+        # A shorter prefix may lack the mark of a patch, and the code then takes another path: replay it, too.
+        reset_point = read_prefix(reset_point.events, good_count)
+
+
+def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
+    """Give open activities the input, and the key, that somebody has given them since."""
+    for task in tasks:
+        open_activity = reset_point.activities.get(task.seq)
+        if open_activity is not None and isinstance(task.options.get("edited"), Mapping):
+            key = activity_policy.idempotency_key(task)
+            call = activity_policy.edited_input(task.args, task.kwargs, task.options, key=key)
+            reset_point.activities[task.seq] = open_activity.with_input(call)
+
+
+def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
+    """Parse edits of open activities: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
+    if edited_inputs is None:
+        return {}
+    if not isinstance(edited_inputs, Mapping):
+        raise PayloadError("edited inputs must map the numbers of activities to their inputs: {number: [argument, …]}")
+    edits: dict[int, dict[str, Any]] = {}
+    for name, call_input in edited_inputs.items():
+        number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
+        open_activity = None if number is None else reset_point.activities.get(number)
+        if number is None or open_activity is None:
+            open_numbers = ", ".join(map(str, sorted(reset_point.activities))) or "none"
+            raise ActionNotPossible(
+                f"no activity {quoted(name)} is open at activation {reset_point.activation} (open: {open_numbers})"
+            )
+        if not editable:
+            raise ActionNotPossible(
+                f"activity {number} is a step: its input comes from the steps before it, so you cannot edit it"
+            )
+        if not allows_overrides(open_activity.attributes.get("options") or {}):
+            raise ActionNotPossible(f"activity {number}: its code does not allow edits of its input (by_hand=False)")
+        call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
+        if (
+            not isinstance(call, Mapping)
+            or not set(call) <= {"args", "kwargs"}
+            or not isinstance(call.get("args", []), list)
+            or not isinstance(call.get("kwargs", {}), Mapping)
+        ):
+            raise PayloadError(
+                f"the edited input of activity {number} must be a list of arguments, "
+                f"or {{'args': […], 'kwargs': {{…}}}}"
+            )
+        label = f"the edited input of activity {number}"
+        edits[number] = codec.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=label)
+        _check_input(edits[number], open_activity.attributes["activity"], number)
+    return edits
+
+
+def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
+    """Raise ``PayloadError`` for an input that does not fit, ``ActionNotPossible`` where the code is missing."""
+    try:
+        code = activity.find(name)
+    except ActivityNotFound as exc:
+        raise ActionNotPossible(
+            f"this process lacks the code of activity {number} ({quoted(name)}), so it cannot check the edited input"
+        ) from exc
+    try:
+        code.decode(deep_copy(call["args"]), deep_copy(call["kwargs"]))
+    except PayloadError as exc:
+        raise PayloadError(f"the edited input of activity {number} does not fit: {exc.message}") from exc

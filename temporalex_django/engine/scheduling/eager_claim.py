@@ -1,0 +1,38 @@
+"""The eager claim: a worker claims new activities in the turn that schedules them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from temporalex_django.authoring import activity
+from temporalex_django.engine.contracts.run_storage import NewTask
+from temporalex_django.engine.scheduling.capacity import Capacity
+
+
+@dataclass(slots=True, kw_only=True)
+class EagerClaim:
+    """A worker that claims new activities in the write of the turn that scheduled them, which saves a claim.
+
+    It claims activities of ``queues`` as long as there is ``capacity``. Local activities come first, of all queues and
+    whatever the capacity, up to ``max_local``. Further ones wait in the queue of their run like any other.
+    ``is_refused`` is True for activities that wait until limits and switches are judged; None refuses none.
+    """
+
+    owner: int
+    capacity: Capacity
+    queues: Collection[str]
+    max_local: int = 400
+    is_refused: Callable[[NewTask], bool] | None = None
+
+    def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:
+        """Return the activities to claim, and consume their capacity. Atomic ones are left to the turn."""
+        candidates = [task for task in tasks if not task.atomic and task.activity in activity.registry]
+        if self.is_refused is not None:
+            candidates = [task for task in candidates if not self.is_refused(task)]
+        local = [task for task in candidates if task.is_local][: self.max_local]
+        for task in local:
+            self.capacity.acquire(task.activity)
+        return local + [
+            t for t in candidates if not t.is_local and t.queue in self.queues and self.capacity.acquire(t.activity)
+        ]

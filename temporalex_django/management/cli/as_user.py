@@ -1,0 +1,69 @@
+"""The option ``--as-user``: a command acts for a user.
+
+It does only what that user may do, to the runs that exist for them, and the audit names them. Without the option a
+command may do everything, and the audit names the account of the operating system.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import Any, cast
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
+
+from temporalex_django.access import VIEW, require_access, runs_for
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.core.names import quoted
+from temporalex_django.errors import ActionNotPermitted
+from temporalex_django.management.cli import exit_codes
+from temporalex_django.models import Instance
+from temporalex_django.operations.base import Actor, storage
+
+
+def add_user_argument(parser: CommandParser) -> None:
+    """Add the option ``--as-user``."""
+    parser.add_argument(
+        "--as-user",
+        metavar="NAME",
+        help="Act as this user, with their permissions only (default: act without restrictions).",
+    )
+
+
+def resolve_actor(as_user: str | None) -> Actor:
+    """Return the actor of the command. Raises ``CommandError`` for a name that no user has."""
+    if as_user is None:
+        return Actor(source="command", account=os_account())
+    user_model: Any = get_user_model()
+    user = user_model.objects.filter(**{user_model.USERNAME_FIELD: as_user}).first()
+    if user is None:
+        text = exit_codes.with_next_step(
+            f"--as-user {quoted(as_user)} is not a user", "Give the name that they log in with."
+        )
+        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+    return Actor(user=cast("Person", user), source="command")
+
+
+def os_account() -> str:
+    """Return the account of the operating system that owns this process.
+
+    The environment is not used, because everybody can set it.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container, for example
+        return f"uid {os.getuid()}"
+
+
+def visible_runs(actor: Actor) -> QuerySet[Instance]:
+    """Return the runs that the actor may look at. Raises ``CommandError`` if the user may look at none."""
+    alias = storage().alias
+    try:
+        require_access(actor.user, VIEW, alias=alias)
+    except ActionNotPermitted as exc:
+        raise exit_codes.as_command_error(exc) from exc
+    allowed_runs = runs_for(actor.user, alias=alias)
+    # None means no restriction: code and commands without a user see all runs.
+    return Instance.objects.using(alias) if allowed_runs is None else allowed_runs

@@ -1,0 +1,66 @@
+"""Arguments that several commands share: the run that is meant, and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from temporalex_django.access import runs_for
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli.exit_codes import usage_error
+from temporalex_django.management.cli.printing import add_json_argument, escape
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+
+
+def add_run_arguments(parser: CommandParser) -> None:
+    """Add the arguments that name a run, with ``--as-user`` and ``--json``."""
+    parser.add_argument("run", metavar="RUN", help="Business id (selects its newest run) or run id.")
+    parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
+    people.add_user_argument(parser)
+    add_json_argument(parser)
+
+
+def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
+    """Find the run to act on, among those that exist for the actor.
+
+    The action itself checks the permission of the actor.
+    """
+    run_storage = storage()
+    return find_run(
+        run, storage=run_storage, workflow=workflow, visible_runs=runs_for(actor.user, alias=run_storage.alias)
+    )
+
+
+def find_visible_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
+    """Find the run to read. Raises ``CommandError`` if the user may not look at runs."""
+    return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.visible_runs(actor))
+
+
+def parse_json(text: str | None, *, option: str) -> Any:
+    """Parse the value of an option as JSON; ``-`` reads it from the standard input.
+
+    Returns None for an option that is not given. Raises ``CommandError`` for malformed JSON.
+    """
+    if text is None:
+        return None
+    if text == "-":
+        text = sys.stdin.read()
+    try:
+        # Python reads NaN and Infinity, which are not JSON, and which no payload can contain.
+        return json.loads(text, parse_constant=_reject_constant)
+    # Hostile or generated JSON may be nested too deep: that is a usage error as well.
+    except (ValueError, RecursionError) as exc:
+        reason = "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+        raise usage_error(
+            f"{option} {escape(text[:60])} is not valid JSON: {escape(reason)}",
+            f"""Quote it for the shell: {option} '{{"a": 1}}'. Write a string as '"text"'. """
+            f"{option} - reads standard input.",
+        ) from exc
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,145 @@
+"""The output of commands with ``--json``.
+
+The JSON Schema of each class is stored beside the golden files of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalex_django.authoring.backend import Description
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.models import Instance
+from temporalex_django.operations.run_lookup import RunTarget
+from temporalex_django.present.sentences import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The state of a run, in words."""
+
+    state: str
+    text: str
+    trouble: bool
+    since: datetime | None
+    until: datetime | None
+
+
+def summary_output(summary: Summary, *, short: bool = False) -> Where:
+    """Return the output for the summary of a run."""
+    text = summary.short_text if short else summary.text
+    return Where(state=summary.state, text=text, trouble=summary.trouble, since=summary.since, until=summary.until)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunListed:
+    """A line of ``list``."""
+
+    id: str
+    run_id: str
+    workflow: str
+    version: int
+    queue: str
+    status: str
+    closed: bool
+    summary: Where
+    created_at: datetime
+    started_at: datetime | None
+    closed_at: datetime | None
+    tags: Sequence[str] | None
+
+
+def run_output(run: Instance, summary: Summary) -> RunListed:
+    """Return the output for the row of a run."""
+    return RunListed(
+        id=run.workflow_id,
+        run_id=str(run.pk),
+        workflow=run.workflow,
+        version=run.version,
+        queue=run.queue,
+        status=run.status,
+        closed=run.status in CLOSED_STATUSES,
+        summary=summary_output(summary, short=True),
+        created_at=run.created_at,
+        started_at=run.started_at,
+        closed_at=run.closed_at,
+        tags=run.tags,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDescribed:
+    """The result of ``describe``.
+
+    ``run`` is what ``handle.describe()`` returns, and ``summary`` is the sentence about the run.
+    """
+
+    run: Description
+    queue: str
+    created_at: datetime
+    parent_run_id: str | None
+    summary: Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPrinted:
+    """A line of ``history``."""
+
+    number: int
+    activation: int
+    kind: str
+    at: datetime
+    attributes: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNamed:
+    """The run that was started, or on which a command acted."""
+
+    id: str
+    run_id: str
+    workflow: str
+    version: int
+
+
+def run_fields(target: RunTarget) -> dict[str, Any]:
+    """Return the fields of ``RunNamed`` for a run."""
+    return {
+        "id": target.workflow_id,
+        "run_id": str(target.selected_run_id),
+        "workflow": target.workflow,
+        "version": target.version,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSent(RunNamed):
+    """The result of ``signal``. The run reads the signal in its next turn."""
+
+    signal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateAnswered(RunNamed):
+    """The result of ``update``."""
+
+    update: str
+    result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAnswered(RunNamed):
+    """The result of ``query``."""
+
+    query: str
+    result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphResumed(RunNamed):
+    """The result of ``resume``: the waiting step has its event."""
+
+    event: str

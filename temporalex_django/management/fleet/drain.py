@@ -1,0 +1,72 @@
+"""Drain a worker from any machine: it finishes its work, accepts nothing new, and keeps running until you stop it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import printing
+from temporalex_django.operations.fleet.drain import DrainWorker
+from temporalex_django.operations.fleet.undrain import UndrainWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrained:
+    """A worker.
+
+    ``drained_at`` is the time since which it accepts nothing new; null if it accepts work.
+    """
+
+    worker: str
+    host: str
+    pid: int
+    activities: int
+    drained_at: datetime | None
+
+
+class DrainCommand:
+    """The subcommands ``drain WORKER`` and ``undrain WORKER``."""
+
+    output: ClassVar[Any] = WorkerDrained
+
+    def __init__(self, action: type[DrainWorker], description: str, done_text: str) -> None:
+        self.action = action
+        # The docstring of a subcommand is its help text.
+        self.__doc__ = description
+        self.done_text = done_text
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the worker, the reason, ``--as-user`` and ``--json``."""
+        parser.add_argument(
+            "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
+        )
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+        people.add_user_argument(parser)
+        printing.add_json_argument(parser)
+
+    def handle(
+        self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
+    ) -> None:
+        """Drain or undrain the worker: one UPDATE, and the audit."""
+        row = self.action(worker, reason=reason, by=people.resolve_actor(as_user)).execute()
+        if json:
+            worker_output = WorkerDrained(
+                worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
+            )
+            printing.print_json(command, worker_output)
+        else:
+            printing.write_line(command, f"{printing.escape(row)}: {self.done_text}")
+
+
+COMMANDS = {
+    "drain": DrainCommand(
+        DrainWorker, __doc__ or "", "it stops accepting work within a moment; undrain lets it accept work again"
+    ),
+    "undrain": DrainCommand(
+        UndrainWorker, "Let a drained worker accept work again.", "it accepts work again within a moment"
+    ),
+}

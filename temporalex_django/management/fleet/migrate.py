@@ -1,0 +1,135 @@
+"""Move open runs to another version of their class.
+
+`temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
+
+Prints for each run whether it moves, and if not, why. Name steps by their classes or by their keys. `--map Old=`
+drops the data of a step that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.db.querying import iterate_pages
+from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.graph.steps import key_of, name_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.run_lookup import find_chain
+from temporalex_django.operations.runs.move import Move, MoveOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsMoved:
+    """The outcome for each run."""
+
+    dry_run: bool
+    runs: Sequence[MoveOutcome]
+
+
+output = RunsMoved
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
+    parser.add_argument(
+        "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
+    )
+    parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
+    parser.add_argument(
+        "--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="A renamed step (can be repeated)."
+    )
+    people.add_user_argument(parser)
+    parser.add_argument("--dry-run", action="store_true", help="Report what would happen, and change nothing.")
+    parser.add_argument("--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500).")
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    flow: str,
+    old: int,
+    new: int,
+    names: Sequence[str],
+    dry_run: bool,
+    batch: int,
+    json: bool,
+    as_user: str | None,
+    **_: Any,
+) -> None:
+    """Move the runs, each in a transaction of its own.
+
+    Raises ``CommandError`` if a version is not in the code, and if runs were not moved.
+    """
+    if batch < 1:
+        raise exit_codes.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
+    old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
+    # Both classes and the mapping are checked before the first run is moved.
+    mapping = _parse_mapping(names, old_class, new_class)
+    verdicts: list[MoveOutcome] = []
+    actor = people.resolve_actor(as_user)
+    runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+    # Counting costs a scan, which only a progress bar needs.
+    total = runs.count() if printing.is_watched(command, lines=not json) else 0
+    with printing.progress(command, lines=not json) as report:
+        for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
+            target = find_chain(run.chain_id, storage=storage())
+            report(done, total)
+            # Read again by its chain: the run may have ended, or moved, since the page was read.
+            if target.version != old or target.closed:
+                continue
+            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
+            verdicts.append(verdict)
+            if not json:
+                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
+                printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
+    unmoved = [verdict for verdict in verdicts if not verdict.moves]
+    if json:
+        printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+    else:
+        moved_text = f"{len(verdicts) - len(unmoved)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
+        printing.write_line(command, moved_text)
+    # A pipeline must notice that the old version is still in use.
+    if unmoved:
+        text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "The reasons are listed above.")
+        raise CommandError(text, returncode=exit_codes.FINDINGS)
+
+
+def _resolve_class(flow: str, version: int) -> type[Workflow]:
+    versioned_class = workflows.find(flow)
+    if not versioned_class.is_versioned():
+        raise UnknownWorkflow(f"{flow} is not a versioned workflow: all its runs use one class")
+    return versioned_class.resolve_version(version)[1]
+
+
+def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: type[Workflow]) -> dict[str, str]:
+    mapping: dict[str, str] = {}
+    for text in pairs:
+        old, equals, new = text.partition("=")
+        if not equals or not old:
+            raise exit_codes.usage_error(f"--map {printing.escape(text)} is not a pair", "Write OldStep=NewStep.")
+        mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
+    return mapping
+
+
+def _step_key(name: str, cls: type[Workflow]) -> str:
+    """Return the key of a step that is named by its class or by its key."""
+    steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
+    for step in steps:
+        if name in (key_of(step), name_of(step)):
+            return key_of(step)
+    step_names = ", ".join(map(name_of, steps)) or "none"
+    raise exit_codes.usage_error(
+        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"Its steps: {step_names}."
+    )

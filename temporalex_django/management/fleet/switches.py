@@ -1,0 +1,100 @@
+"""Switch a queue, an activity or a workflow class off and on, for all workers.
+
+`switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers
+notice the change within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.access import Operation, require_access
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import printing
+from temporalex_django.models import SwitchedOff
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.switch_on import SwitchOn
+from temporalex_django.operations.fleet.switches import SwitchOff
+
+_VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch that is off, or was off before this command."""
+
+    kind: str
+    name: str
+    since: datetime
+    by: str
+    reason: str
+
+
+output = Switch | Sequence[Switch]
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
+    for name, text in (
+        ("show", "List what is switched off, since when, and by whom."),
+        ("off", "Switch it off: workers start nothing new of it, and running work finishes."),
+        ("on", "Switch it on: waiting work continues."),
+    ):
+        subparser = parsers.add_parser(name, description=text, help=text)
+        if name != "show":
+            subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="Kind of the switch.")
+            subparser.add_argument(
+                "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
+            )
+            subparser.add_argument(
+                "--reason", default="", metavar="TEXT", help="Reason for the audit, and for people who wait."
+            )
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    what: str,
+    as_user: str | None,
+    json: bool,
+    kind: str = "",
+    name: str = "",
+    reason: str = "",
+    **options: object,
+) -> None:
+    """Print the switches that are off, or change one. A change is one row."""
+    del options
+    actor = people.resolve_actor(as_user)
+    if what == "show":
+        alias = storage().alias
+        require_access(actor.user, _VIEW_OPERATION, alias=alias)
+        outputs = [_switch_output(row) for row in SwitchedOff.objects.using(alias)]
+        if json:
+            printing.print_json(command, outputs)
+        elif not outputs:
+            printing.write_line(command, "nothing is switched off")
+        else:
+            cells = [
+                (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, switch.reason)
+                for switch in outputs
+            ]
+            printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
+        return
+    # Switching on deletes the row, and the action returns it as it was.
+    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=actor).execute()
+    if json:
+        printing.print_json(command, _switch_output(row))
+    else:
+        printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
+
+
+def _switch_output(row: SwitchedOff) -> Switch:
+    return Switch(kind=row.kind, name=row.name, since=row.since, by=row.by, reason=row.reason)

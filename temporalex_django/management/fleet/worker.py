@@ -1,0 +1,217 @@
+"""Advance workflows and run their activities in this process until it is stopped."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from temporalex_django.authoring import workflow
+from temporalex_django.checks import unapplied_migrations
+from temporalex_django.conf import get_settings
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.liveness.guardian import supervise
+from temporalex_django.liveness.recovery import report_deaths
+from temporalex_django.liveness.stop_signals import StopSignals
+from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.workers.loop import WorkerLoop, all_queues, unknown_queues
+from temporalex_django.workers.reconnect import retry_until_available
+
+#: Fields of log records that are printed beside the text.
+_LOG_FIELDS = ("run_id", "workflow", "workflow_id", "action", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSaid:
+    """A line of a worker's output.
+
+    ``event`` is ``started``, ``log`` for a line of the log, or ``ended``. ``turns`` is the number of turns of runs when
+    it ended. ``about`` names the subject of a line of the log, as far as it is known: ``run_id``, ``workflow``,
+    ``workflow_id``, ``action``, ``worker``.
+    """
+
+    event: Literal["started", "log", "ended"]
+    at: datetime
+    text: str
+    worker: str | None = None
+    workflows: int | None = None
+    queues: Sequence[str] | None = None
+    database: str | None = None
+    turns: int | None = None
+    level: str | None = None
+    logger: str | None = None
+    about: Mapping[str, str] | None = None
+
+
+output = WorkerSaid
+
+
+class JsonLogHandler(logging.Handler):
+    """Logging handler that prints records as lines of JSON between the other lines."""
+
+    def __init__(self, command: BaseCommand) -> None:
+        super().__init__()
+        self.command = command
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record. It contains no payloads, because the log has none."""
+        try:
+            log_event = WorkerSaid(
+                event="log",
+                at=datetime.fromtimestamp(record.created, UTC),
+                text=record.getMessage(),
+                level=record.levelname,
+                logger=record.name,
+                about={
+                    name: str(attribute) for name in _LOG_FIELDS if (attribute := record.__dict__.get(name)) is not None
+                },
+            )
+            printing.print_json_line(self.command, log_event)
+        except Exception:  # noqa: BLE001 - as every handler of the standard library does
+            self.handleError(record)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument(
+        "--queues", help="Names of queues, comma-separated (default: all that workflows and activities name)."
+    )
+    parser.add_argument("--burst", action="store_true", help="Stop when nothing is due.")
+    parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    queues: str | None,
+    burst: bool,
+    timeout: float | None,
+    json: bool,
+    verbosity: int = 1,
+    **_: Any,
+) -> None:
+    """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
+
+    After the first signal the worker finishes its present turn, waits for activities, releases the other claims, and
+    ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
+
+    From the command line a child of this process does the work, and this process ends the child when nothing inside it
+    can. With ``--json`` the log goes to the standard output as well, unless the project has configured logging.
+    """
+    _log_to_console(command, verbosity, json=json)
+    queue_names = _parse_queues(command, queues)
+    settings, on_heartbeat = get_settings(), _do_nothing
+    hard_limit = settings.HARD_DEADLOCK_TIMEOUT
+    if hard_limit is not None and getattr(command, "_called_from_command_line", False):
+        # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
+        # 21).
+        connections.close_all()
+        leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+        storage = DjangoStorage()
+        outcome = supervise(
+            storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
+        )
+        # The parent gets the exit status of the child; the child gets a function, and goes on below.
+        if isinstance(outcome, int):
+            os._exit(outcome)
+        on_heartbeat = outcome
+        faulthandler.enable()
+    stop = threading.Event()
+    # Python allows signal handlers in the main thread alone; tests run the command in others.
+    if threading.current_thread() is threading.main_thread():
+        StopSignals(stop)
+    if not workflow.registry:
+        command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
+    storage = DjangoStorage()
+    try:
+        if not retry_until_available(
+            connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
+        ):
+            return
+    except TimeoutError as exc:
+        raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
+    # After the database is reachable, so that a worker may be started before it.
+    if missing := unapplied_migrations(storage.alias):
+        text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
+        raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
+    loop = WorkerLoop(queues=queue_names, kind="burst" if burst else "worker", on_heartbeat=on_heartbeat)
+    worker_id, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
+    start_event = WorkerSaid(
+        event="started",
+        at=datetime.now(UTC),
+        text=f"worker {worker_id}: {text}, database {loop.alias!r}",
+        worker=worker_id,
+        workflows=len(workflow.registry),
+        queues=queue_names,
+        database=loop.alias,
+    )
+    _print_event(command, start_event, json=json)
+    gc.freeze()  # what is loaded now stays loaded: collections need not look at it again
+    gc.set_threshold(
+        50_000, 20, 100
+    )  # the default would scan thousands of parked executors, which stay young for long, again and again
+    try:
+        turns = loop.run(stop, until_idle=burst, timeout=timeout)
+    except TimeoutError as exc:
+        raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
+    text = f"worker {worker_id}: stopped after {turns} turns of runs"
+    _print_event(
+        command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
+    )
+
+
+def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
+    """Return the names of the queues to poll.
+
+    Warns about names that nothing in the project uses: with a misspelt name the worker would wait in vain.
+    """
+    known_queues = all_queues()
+    if queues is None:
+        return known_queues
+    queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
+    if not queue_names:
+        raise exit_codes.usage_error(
+            "--queues names no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
+        )
+    for name, similar_name in unknown_queues(queue_names).items():
+        suggestion = (
+            f"Did you mean {similar_name}?" if similar_name else f"The project names {', '.join(known_queues)}."
+        )
+        command.stderr.write(
+            f"No workflow, activity or task of this project names the queue {printing.escape(name)}: it gets "
+            f"work only from calls that name it, with options(queue=...). {suggestion}"
+        )
+    return queue_names
+
+
+def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) -> None:
+    if json:
+        printing.print_json_line(command, worker_event)
+    else:
+        command.stdout.write(worker_event.text)
+    command.stdout.flush()  # the next line may be a long time away
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
+    """Add a handler if logging is not configured, so that a worker reports at least its errors."""
+    logger = logging.getLogger("temporalex_django")
+    if not logger.hasHandlers():
+        handler = JsonLogHandler(command) if json else logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)

@@ -1,0 +1,300 @@
+"""Perform one operation on many runs. Workers process the runs, each in a transaction of its own.
+
+`bulk ACTION` with filters or run ids starts a job. `bulk show` lists jobs and their failures, `bulk stop` stops a job,
+and `bulk resume` continues it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import QuerySet
+
+from temporalex_django.access import Operation, require_access, runs_for
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.conf import get_settings
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import confirmation, exit_codes, printing
+from temporalex_django.management.cli.command_arguments import parse_json
+from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filter_names, filters_of
+from temporalex_django.management.runs.operator_commands import (
+    add_input_arguments,
+    add_selector_arguments,
+    input_values,
+)
+from temporalex_django.models import BulkItem, BulkJob, Instance
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.bulk.items import redact_items
+from temporalex_django.operations.bulk.resume import ResumeBulk
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.bulk.worker import count_text, jobs_for
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+_ACTIONS: dict[str, type[OperatorRunAction[Any]]] = {**STEERING}
+_MAX_ROWS = 50
+_POLL_SECONDS = 0.2
+_VIEW_OPERATION = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNotDone:
+    """A run of a job for which the operation failed.
+
+    ``part`` is the command number of its activity or timer, if the operation is about one.
+    """
+
+    run_id: str
+    part: int | None
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPrinted:
+    """A bulk job.
+
+    ``problems`` are the first 50 runs that failed.
+    """
+
+    id: str
+    action: str
+    state: str
+    total: int
+    done: int
+    failed: int
+    left: int
+    by: str
+    reason: str
+    created_at: datetime
+    finished_at: datetime | None
+    problems: Sequence[RunNotDone]
+
+
+output = JobPrinted | Sequence[JobPrinted]
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
+    for name, action in _ACTIONS.items():
+        _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
+    signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal")
+    signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
+    signal.add_argument(
+        "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
+    )
+    _add_start_arguments(signal, None)
+    for name, text, nargs in (
+        ("show", "Show a job and its failed runs; without JOB, list the latest jobs.", "?"),
+        ("stop", "Stop a job. Processed runs stay as they are; the others wait until you resume the job.", None),
+        ("resume", "Resume a stopped job with its remaining runs.", None),
+    ):
+        subparser = parsers.add_parser(name, description=text, help=text)
+        subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
+        if name != "show":
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
+
+
+def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="Run ids of the runs.")
+    parser.add_argument("--all", action="store_true", help="Select all runs, without a filter.")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="Wait until workers have processed the job; exit with status 1 if a run failed.",
+    )
+    parser.add_argument(
+        "--token",
+        metavar="TEXT",
+        help="Token of the job: if you start it again with the same token, you get the same job.",
+    )
+    add_filters(parser)
+    if action is None:
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+    else:
+        add_input_arguments(parser, action)
+        add_selector_arguments(parser, action, excluded=filter_names())
+        if action.destructive:
+            confirmation.add_yes_argument(parser)
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
+
+
+def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
+    """Start a job, or read, stop or resume one, and print it.
+
+    Starting stores the runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, exit status 1 if runs failed.
+    """
+    actor = people.resolve_actor(as_user)
+    if what == "show" and options["job"] is None:
+        _print_list(command, actor, json=json)
+        return
+    if what == "show":
+        job = _find_job(options["job"], actor)
+    elif what in ("stop", "resume"):
+        job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=actor).execute()
+    else:
+        job = _start_job(command, what, actor, options)
+        job = _wait_for_job(command, job) if options["wait"] else job
+    _print_job(command, job, actor, json=json)
+    if options.get("wait") and job.failed:
+        next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
+        raise CommandError(
+            exit_codes.with_next_step(f"{job.failed} of {count_text(job.action, job.total)} failed", next_step),
+            returncode=exit_codes.FINDINGS,
+        )
+
+
+def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
+    filters = filters_of(options)
+    # Exactly one of the three: a filter that was lost in a script must not select every run.
+    if bool(filters) + bool(options["runs"]) + options["all"] != 1:
+        raise exit_codes.usage_error(
+            "the command needs exactly one selection of runs", "Give filters, run ids, or --all."
+        )
+    runs: Any = options["runs"]
+    if not runs:
+        alias = storage().alias
+        # The right to look at runs is checked by the action, for a selection by filters.
+        visible_runs = runs_for(actor.user, alias=alias)
+        runs = apply_filters(Instance.objects.using(alias) if visible_runs is None else visible_runs, filters)
+    if action_name == "signal":
+        inputs = {"signal": options["signal"], "payload": parse_json(options["payload"], option="--payload")}
+    else:
+        action = _ACTIONS[action_name]
+        # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
+        inputs = {**action.selection_from(filters), **input_values(options, action)}
+    if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
+        confirmation.confirm(
+            command, f"{_ACTIONS[action_name].effect} Continue for {_count_text(runs)}?", yes=options["yes"]
+        )
+    return StartBulk(
+        action_name, runs=runs, reason=options["reason"], token=options["token"], by=actor, **inputs
+    ).execute()
+
+
+def _count_text(runs: Any) -> str:
+    """Return the number of the runs in words; a queryset is counted up to the limit of a job."""
+    limit = get_settings().BULK_LIMIT
+    count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
+    return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
+
+
+def _find_job(ref: str, actor: Actor) -> BulkJob:
+    try:
+        job = _visible_jobs(actor).filter(pk=UUID(ref)).first()
+    except ValueError:
+        job = None
+    if job is None:
+        text = exit_codes.with_next_step(
+            f"there is no bulk job {printing.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
+        )
+        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+    return job
+
+
+def _visible_jobs(actor: Actor) -> QuerySet[BulkJob]:
+    alias = storage().alias
+    # Own jobs need the permission as well, as over REST.
+    require_access(actor.user, _VIEW_OPERATION, alias=alias)
+    return jobs_for(actor.user, alias=alias)
+
+
+def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
+    """Wait until workers have processed the job or it is stopped, and return it.
+
+    Raises ``CommandError`` if no worker is alive to process it.
+    """
+    with printing.progress(command) as report:
+        while True:
+            job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
+            report(job.total - job.left, job.total, f", {job.failed:,} failed")
+            if job.state != BulkJob.State.RUNNING:
+                return job
+            # Workers may all have stopped meanwhile, and then the job would never end.
+            if not live_workers(alias=storage().alias).workflow_versions:
+                text = f"no live worker can process the job {job.pk}; it waits"
+                raise CommandError(
+                    exit_codes.with_next_step(text, "Start one: manage.py temporalex worker"),
+                    returncode=exit_codes.TRY_AGAIN,
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
+    jobs = [_job_output(job, ()) for job in _visible_jobs(actor).order_by("-pk")[:_MAX_ROWS]]
+    if json:
+        printing.print_json(command, jobs)
+    elif not jobs:
+        printing.write_line(command, "no bulk jobs")
+    else:
+        cells = [
+            (
+                job_output.id,
+                job_output.action,
+                job_output.state,
+                f"{job_output.done:,}",
+                f"{job_output.failed:,}",
+                f"{job_output.left:,}",
+            )
+            for job_output in jobs
+        ]
+        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "FAILED", "LEFT"), cells)
+
+
+def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
+    return JobPrinted(
+        id=str(job.pk),
+        action=job.action,
+        state=job.state,
+        total=job.total,
+        done=job.done,
+        failed=job.failed,
+        left=job.left,
+        by=job.actor_name,
+        reason=job.reason,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+        problems=[
+            RunNotDone(
+                run_id=str(bulk_item.run_id), part=bulk_item.part, code=bulk_item.code, message=bulk_item.message
+            )
+            for bulk_item in failed_items
+        ],
+    )
+
+
+def _item_label(problem: RunNotDone) -> str:
+    return problem.run_id if problem.part is None else f"{problem.run_id} #{problem.part}"
+
+
+def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:
+    alias = storage().alias
+    failed_items = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_MAX_ROWS]
+    # Messages of failed runs may quote payloads.
+    job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
+    if json:
+        printing.print_json(command, job_output)
+        return
+    counts = f"{job_output.done:,} done, {job_output.failed:,} failed, {job_output.left:,} left"
+    printing.write_line(
+        command,
+        f"bulk job {job_output.id}: {job_output.action} of {count_text(job_output.action, job_output.total)}, {job_output.state}: {counts}",
+    )
+    if job_output.problems:
+        printing.print_table(
+            command,
+            ("RUN", "REASON"),
+            [(_item_label(problem), problem.message or problem.code) for problem in job_output.problems],
+        )

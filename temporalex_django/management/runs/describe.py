@@ -1,0 +1,93 @@
+"""Show the state of a run, what it waits for, and the messages that it accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import QuerySet
+
+from temporalex_django.access import is_unfiltered, redactor_for
+from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management.cli.outputs import RunDescribed, summary_output
+from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
+from temporalex_django.models import Instance
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.read.describe import describe
+from temporalex_django.operations.read.run_summary import summarize_run
+
+output = RunDescribed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    command_arguments.add_run_arguments(parser)
+
+
+def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
+    """Print the state of a run.
+
+    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    """
+    actor = people.resolve_actor(as_user)
+    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
+    row = runs.filter(pk=target.selected_run_id).first()
+    if row is None:  # it was deleted after it was found
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
+    redactor = redactor_for(actor.user, row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
+    if redactor.shows_payloads:
+        audit.record_read(actor, row)
+    run_output = RunDescribed(
+        run=describe(target, storage=storage(), run=row, redactor=redactor),
+        queue=row.queue,
+        created_at=row.created_at,
+        parent_run_id=_visible_parent_id(row, people.visible_runs(actor)),
+        summary=summary_output(summarize_run(row, redactor=redactor)),
+    )
+    if json:
+        printing.print_json(command, run_output)
+        return
+    printing.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
+
+
+def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
+    """Return the id of the run that started this one, if that run exists for the user."""
+    parent = row.parent_run_id
+    if parent is None or not (is_unfiltered(visible_runs) or visible_runs.filter(pk=parent).exists()):
+        return None
+    return str(parent)
+
+
+def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
+    """Return the rows of the text output in their order; the caller leaves out empty ones."""
+    run = run_output.run
+    return [
+        ("Run", run.id),
+        ("Summary", run_output.summary.text),
+        ("Class", f"{run.workflow} (version {run.version})"),
+        ("Status", run.status),
+        ("Run id", run.run_id),
+        ("Parent", run_output.parent_run_id or ""),
+        ("Queue", run_output.queue),
+        ("Created", printing.format_local_time(run_output.created_at)),
+        ("Started", printing.format_local_time(run.started_at)),
+        ("Closed", printing.format_local_time(run.closed_at)),
+        ("Waiting for", ", ".join(run.waiting_for)),
+        ("Search attributes", ", ".join(f"{name}={attribute}" for name, attribute in run.search_attributes.items())),
+        ("Tags", ", ".join(run.tags)),
+        ("Signals", ", ".join(run.accepts.get("signals", ()))),
+        ("Updates", ", ".join(run.accepts.get("updates", ()))),
+        *(
+            (f"Activity {entry.seq}", f"{entry.activity}: {entry.state}, attempt {entry.attempt}, queue {entry.queue}")
+            for entry in run.activities
+        ),
+        *(
+            (f"Failed signal {entry.id}", f"{entry.name}: {entry.type}: {entry.message}")
+            for entry in run.failed_messages
+        ),
+    ]

@@ -1,0 +1,143 @@
+"""Write histories as JSON files, one for each run, for `temporalex replay --file` and for tests.
+
+The files contain the payloads in plain text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
+
+from temporalex_django.access import redactor_for
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history import json_file
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.lookup import parse_run_id
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.models import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryWritten:
+    """A file that ``export`` has written; one line each."""
+
+    id: str
+    run_id: str
+    workflow: str
+    events: int
+    path: str
+
+
+output = HistoryWritten
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
+    parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
+    parser.add_argument("--open", action="store_true", help="Only open runs.")
+    people.add_user_argument(parser)
+    parser.add_argument(
+        "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
+    )
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    ids: list[str],
+    workflow: str | None,
+    open: bool,
+    output: str,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Write the files, and replace those that exist. Runs are read one at a time.
+
+    Raises ``CommandError`` if no run matches, and for a user who may not see payloads.
+    """
+    if not ids and workflow is None:
+        raise exit_codes.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
+    actor = people.resolve_actor(as_user)
+    runs = people.visible_runs(actor).filter(started_at__isnull=False)
+    if ids:
+        runs = runs.filter(_id_condition(ids))
+    if workflow is not None:
+        runs = runs.filter(workflow=workflow)
+    if open:
+        runs = runs.exclude(status__in=CLOSED_STATUSES)
+    folder, storage, count = Path(output), DjangoStorage(), 0
+    total = runs.count() if printing.is_watched(command, lines=json) else 0
+    with printing.progress(command, lines=json) as report:
+        # Runs are read by pages of ids, so an export of any size takes little memory.
+        for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
+            history_output = _write_history(
+                row, folder, UNREDACTED if actor.user is None else _redactor(actor.user, row), storage
+            )
+            count += 1
+            report(count, total)
+            if json:
+                printing.print_json_line(command, history_output)
+    if not count:
+        text = exit_codes.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
+        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+    if not json:
+        printing.write_line(
+            command, printing.escape(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
+        )
+
+
+#: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+
+
+def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: DjangoStorage) -> HistoryWritten:
+    path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
+    events = [redactor.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Payloads may be confidential, so only the owner can read the file.
+        with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
+            file.write(json_file.dump(events))
+    except OSError as exc:
+        raise exit_codes.usage_error(
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
+        ) from exc
+    return HistoryWritten(
+        id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)
+    )
+
+
+def _redactor(user: Person, row: Instance) -> Redactor:
+    return redactor_for(user, row).require_payloads(user)
+
+
+def _id_condition(ids: Sequence[str]) -> Q:
+    """Return the condition for runs with these ids.
+
+    A text that is the run id of no run is taken as a business id. It selects all runs with that id, of any workflow.
+    """
+    # A business id may look like a UUID as well, so it counts as a run id only if such a run exists.
+    texts_by_id = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
+    existing_ids = (
+        Instance.objects.using(get_settings().DATABASE).filter(pk__in=texts_by_id).values_list("pk", flat=True)
+    )
+    matched_texts = {texts_by_id[run_id] for run_id in existing_ids}
+    return Q(pk__in=texts_by_id) | Q(workflow_id__in=[text for text in ids if text not in matched_texts])
+
+
+def _safe_file_name(name: str) -> str:
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in name)

@@ -1,0 +1,75 @@
+"""Print the history of a run, one row for each thing that happened.
+
+With --json, every event as one line of JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from temporalex_django.access import redactor_for
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.db.querying import iterate_pages
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management.cli.outputs import EventPrinted
+from temporalex_django.models import HistoryEvent
+from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.read import timeline
+
+output = EventPrinted
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    command_arguments.add_run_arguments(parser)
+
+
+def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
+    """Print the history. JSON is read in pages of 500 events.
+
+    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    """
+    actor = people.resolve_actor(as_user)
+    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    redactor = redactor_for(actor.user, target.row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
+    if redactor.shows_payloads:
+        audit.record_read(actor, target.row)
+    if json:
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
+        for event in iterate_pages(events, by="seq"):
+            printing.print_json_line(command, _event_output(event, redactor))
+        return
+    now, rows = timezone.now(), timeline.rows_of_run(target.selected_run_id, redactor=redactor, storage=storage())
+    cells = [
+        (
+            row.number,
+            row.activation,
+            printing.format_local_time(row.began),
+            row.text(now=now, titles=timeline.titles_of(row)),
+        )
+        for row in rows
+    ]
+    if cells:
+        printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
+    else:
+        printing.write_line(command, "no history yet: no worker has picked up the run")
+
+
+def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
+    """Return the output for an event; attributes that the codec cannot read are an error text."""
+    attributes = event.data
+    redacted = (
+        redactor.redact_payload(repr(attributes))
+        if isinstance(attributes, UnreadablePayload)
+        else redactor.redact_attributes(attributes, kind=event.kind)
+    )
+    return EventPrinted(
+        number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=redacted
+    )

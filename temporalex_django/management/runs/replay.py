@@ -1,0 +1,367 @@
+"""Replay recorded histories with the current code, as a check before a deploy.
+
+Nothing is written. The exit status is 1 if a history does not match the code.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from temporalex_django.authoring import workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history import json_file, replay
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
+from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management.cli.subprocess_setup import set_up_django
+from temporalex_django.models import Instance
+from temporalex_django.operations.runs.compare import replay_limit
+from temporalex_django.workers import hash_seed
+
+Finding = dict[str, Any]
+
+
+class ReplayBatch(NamedTuple):
+    """The result of replaying some histories.
+
+    ``histories`` is their number. ``findings`` are those that do not fit, ``differences`` the differences in those that
+    fit.
+    """
+
+    histories: int
+    findings: list[Finding]
+    differences: list[Finding]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMisfit:
+    """A history that does not fit the code, or cannot be used.
+
+    ``source`` is its file. ``recorded`` and ``produced`` are the commands that differ, and ``seq`` is their number.
+    ``file`` and ``line`` are the place of the code that issued the command.
+    """
+
+    run: str | None
+    id: str | None
+    workflow: str | None
+    error: str
+    message: str
+    source: str | None = None
+    seq: int | None = None
+    recorded: str | None = None
+    produced: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryDifference:
+    """An input of an activity or a child, or a duration, that differs between the code and a history.
+
+    ``event`` is the number of the history event, and ``command`` the command that it belongs to. ``path`` is the place
+    in the input, in names that the code declares. ``file`` and ``line`` are the place of the code that issued the
+    command.
+    """
+
+    run: str | None
+    id: str | None
+    workflow: str | None
+    kind: Literal["input", "duration"]
+    event: int
+    command: str
+    path: str
+    source: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoriesReplayed:
+    """The result of ``replay``.
+
+    ``checked`` and ``clean`` are numbers of histories. ``findings`` do not fit the code. ``differences`` may have been
+    made on purpose.
+    """
+
+    checked: int
+    clean: int
+    findings: Sequence[HistoryMisfit]
+    differences: Sequence[HistoryDifference]
+
+
+output = HistoriesReplayed
+
+#: Number of runs that a process replays at a time.
+_CHUNK_SIZE = 20
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument(
+        "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
+    )
+    parser.add_argument("--open", action="store_true", help="Only open runs.")
+    parser.add_argument("--sample", type=int, metavar="N", help="Replay only N runs, chosen at random.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
+    parser.add_argument(
+        "--file",
+        action="append",
+        metavar="PATH",
+        help="A history file, or a folder of them, to replay instead of the database (can be repeated).",
+    )
+    parser.add_argument("--processes", type=int, help="Use at most this many processes (default: one per processor).")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="Also fail if an input of an activity or a child differs; "
+        "without this option, differences are only listed.",
+    )
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    file: Sequence[str] | None,
+    sample: int | None,
+    processes: int | None,
+    strict: bool,
+    json: bool,
+    **filters: Any,
+) -> None:
+    """Replay the histories and print the findings.
+
+    On the command line, other processes replay the histories, with a hash seed that differs from the one of this
+    process. Raises ``CommandError`` (exit status 1) if the code does not fit a history, or a history is unusable.
+    """
+    if sample is not None and sample < 1:
+        raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
+    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = replay_runs
+    if file:
+        runs: list[Any] = [str(path) for path in _history_files(file)]
+        replay_chunk = partial(replay_files, only=filters["workflow"])
+    else:
+        runs = _select_runs(**{name: filters[name] for name in ("workflow", "open", "seed")}, sample=sample)
+    chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
+    findings: list[Finding] = []
+    differences: list[Finding] = []
+    checked_count = 0
+    # Other processes cannot see what an open transaction has written.
+    shared = not connections[get_settings().DATABASE].in_atomic_block
+    # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
+    # 16).
+    always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
+    with printing.progress(command) as report_progress:
+        for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
+            checked_count += batch.histories
+            findings += batch.findings
+            differences += batch.differences
+            report_progress(checked_count, len(runs), f", {len(findings):,} do not match")
+    report = HistoriesReplayed(
+        checked=checked_count,
+        clean=checked_count - len(findings),
+        findings=[*map(_misfit_output, findings)],
+        differences=[HistoryDifference(**difference) for difference in differences],
+    )
+    if json:
+        printing.print_json(command, report)
+    else:
+        _print_report(command, report)
+    if findings:
+        text = f"{len(findings)} of {checked_count} histories do not match the code"
+        next_step = "Fix the code, or create a new version of it."
+        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+    if strict and (
+        input_differences := [difference for difference in report.differences if difference.kind == "input"]
+    ):
+        text = f"the code gives other inputs than those in {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories"
+        next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
+        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+
+
+def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
+    """Replay these runs of the database."""
+    storage = DjangoStorage()
+    records = storage.run_records(runs)
+    findings: list[Finding] = []
+    differences: list[Finding] = []
+    for run in runs:
+        labels = {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow}
+        try:
+            events = storage.histories({run: 0})[run]
+        except TemporalexError as exc:
+            findings.append({**labels, **_error_finding(exc)})
+            continue
+        _replay_history(labels, events, findings, differences)
+    return ReplayBatch(len(runs), findings, differences)
+
+
+def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> ReplayBatch:
+    """Replay these files.
+
+    Files of workflows that are not in ``only`` are findings.
+    """
+    findings: list[Finding] = []
+    differences: list[Finding] = []
+    for path in paths:
+        try:
+            history_file = json_file.load(Path(path).read_bytes(), source=path)
+            if only and history_file.workflow not in only:
+                raise PayloadError(
+                    f"{path}: event 1 belongs to the workflow {history_file.workflow}, not to {', '.join(only)}"
+                )
+        # One unusable file is a finding, and the others are still replayed.
+        except (TemporalexError, OSError) as exc:
+            findings.append({"run": None, "id": None, "workflow": None, "source": path, **_error_finding(exc)})
+            continue
+        labels = {"run": history_file.run_id, "id": history_file.id, "workflow": history_file.workflow, "source": path}
+        _replay_history(labels, history_file.events, findings, differences)
+    return ReplayBatch(len(paths), findings, differences)
+
+
+def _replay_history(
+    labels: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]
+) -> None:
+    """Replay one history, and add the result to ``findings`` or ``differences``."""
+    try:
+        definition = workflow.class_for_run(
+            labels["workflow"], events[0].attributes.get("version", 1) if events else 1
+        ).definition
+        # Code may loop for ever over a history: the limit grows with the number of events.
+        bounded_run = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {labels['run']}")
+        differences_found = replay.replay(definition, events, run=bounded_run)
+    except Exception as exc:  # noqa: BLE001 - code of users: any error is a finding
+        findings.append({**labels, **_error_finding(exc)})
+    else:
+        differences += [{**labels, **_difference_finding(difference)} for difference in differences_found]
+
+
+def _difference_finding(difference: ReplayDifference) -> Finding:
+    """Return the fields of a difference, without the values, which are payloads."""
+    fields = {
+        "kind": difference.kind,
+        "event": difference.event,
+        "command": difference.command,
+        "path": difference.path,
+    }
+    return {**fields, **_parse_place(difference.place)}
+
+
+def _parse_place(place: str | None) -> Finding:
+    path, _, line = (place or "").rpartition(":")
+    return {"file": path or None, "line": int(line) if line else None}
+
+
+def _error_finding(error: BaseException) -> Finding:
+    code = error.code if isinstance(error, TemporalexError) else type(error).__name__
+    finding: Finding = {"error": code, "message": str(error) or type(error).__name__}
+    if isinstance(error, NondeterminismError):
+        finding |= {"seq": error.seq, "recorded": error.recorded, "produced": error.produced}
+        finding |= _parse_place(error.place)
+    elif not isinstance(error, (TemporalexError, OSError)):
+        # An error of user code belongs to no command, so its innermost frame is the place.
+        last_frame = traceback.extract_tb(error.__traceback__)[-1]
+        finding |= {"file": last_frame.filename, "line": last_frame.lineno}
+    return finding
+
+
+def _select_runs(*, workflow: Sequence[str] | None, open: bool, sample: int | None, seed: int) -> list[UUID]:
+    runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
+    if workflow:
+        runs = runs.filter(workflow__in=workflow)
+    if open:
+        runs = runs.open()
+    run_ids = list(runs.values_list("pk", flat=True))
+    # Sorted again, so that a sample runs in the same order each time.
+    if sample is not None and sample < len(run_ids):
+        run_ids = sorted(random.Random(seed).sample(run_ids, sample))  # noqa: S311 - a repeatable sample
+    return run_ids
+
+
+def _history_files(names: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for path in map(Path, names):
+        if not path.exists():
+            raise exit_codes.usage_error(f"--file {printing.escape(path)} does not exist", "Name a file or a folder.")
+        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    return files
+
+
+def _run_chunks(
+    replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
+) -> Iterator[ReplayBatch]:
+    """Yield the results of ``replay_chunk`` in order.
+
+    The chunks are replayed in new processes that set Django up, or in this process if one process is enough. With
+    ``always_spawn`` new processes are used in any case. They have another hash seed than this one.
+    """
+    processes = min(processes, len(chunks))
+    with ExitStack() as stack:
+        results: Iterable[ReplayBatch]
+        if processes > 1 or (always_spawn and chunks):
+            stack.enter_context(_different_hash_seed())
+            # Spawn, not fork: only a new interpreter takes the hash seed, and forked connections would be shared.
+            pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), set_up_django, (sys.path,))
+            results = stack.enter_context(pool).map(replay_chunk, chunks)
+        else:
+            results = map(replay_chunk, chunks)
+        yield from results
+
+
+@contextmanager
+def _different_hash_seed() -> Iterator[None]:
+    """Give processes that are started in the block another hash seed, so that their sets have another order."""
+    previous_seed = os.environ.get(hash_seed.VARIABLE)
+    os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
+    try:
+        yield
+    finally:
+        if previous_seed is None:
+            del os.environ[hash_seed.VARIABLE]
+        else:
+            os.environ[hash_seed.VARIABLE] = previous_seed
+
+
+def _misfit_output(finding: Finding) -> HistoryMisfit:
+    text_keys = ("run", "id", "workflow", "error", "message", "source", "recorded", "produced", "file")
+    text_fields: dict[str, Any] = {
+        name: None if finding.get(name) is None else str(finding[name]) for name in text_keys
+    }
+    return HistoryMisfit(**text_fields, seq=finding.get("seq"), line=finding.get("line"))
+
+
+def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
+    for misfit in report.findings:
+        location = f" ({misfit.file}:{misfit.line})" if misfit.file else ""
+        printing.write_line(
+            command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
+        )
+    for difference in report.differences:
+        location = f" ({difference.file}:{difference.line})" if difference.file else ""
+        problem = (
+            f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
+        )
+        printing.write_line(
+            command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
+        )
+    text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not match the code"
+    differences_text = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
+    printing.write_line(command, f"{text}{differences_text}")

@@ -1,0 +1,47 @@
+"""Give a graph the event that one of its steps waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management.cli.outputs import GraphResumed, run_fields
+from temporalex_django.operations.runs.resume import Resume
+
+output = GraphResumed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    command_arguments.add_run_arguments(parser)
+    parser.add_argument("event", metavar="EVENT", help="What happened, such as approved.")
+    parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
+    parser.add_argument(
+        "--data", metavar="JSON", help="Data of the event, as JSON; use - to read it from standard input."
+    )
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    run: str,
+    workflow: str | None,
+    event: str,
+    step: str | None,
+    data: str | None,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Send the event. A step with a role takes it only from a user who has that role (``--as-user``)."""
+    actor, event_data = people.resolve_actor(as_user), command_arguments.parse_json(data, option="--data")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.
+    Resume(target, event=event, step=step, data=event_data, by=actor).execute()
+    if json:
+        printing.print_json(command, GraphResumed(**run_fields(target), event=event))
+    else:
+        printing.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")

@@ -1,0 +1,118 @@
+"""Start a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.apps import apps
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import Model
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads.search_attributes import parse_all
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import printing
+from temporalex_django.management.cli.command_arguments import parse_json
+from temporalex_django.management.cli.exit_codes import usage_error
+from temporalex_django.management.cli.outputs import RunNamed, run_fields
+from temporalex_django.operations.runs.start import Start
+
+output = RunNamed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
+    parser.add_argument(
+        "--args",
+        dest="arguments",
+        metavar="JSON",
+        help="Arguments of run(), as JSON; use - to read them from standard input.",
+    )
+    parser.add_argument("--id", metavar="ID", help="Business id of the run (default: generated).")
+    parser.add_argument(
+        "--value", metavar="VALUE", help="Value from which the business id is made, for a class with `unique`."
+    )
+    parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
+    parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="Object that the run is about.")
+    parser.add_argument(
+        "--attribute",
+        dest="attributes",
+        metavar="NAME=VALUE",
+        action="append",
+        help="A search attribute that the class declares (can be repeated).",
+    )
+    parser.add_argument(
+        "--tag",
+        dest="tags",
+        metavar="TAG",
+        action="append",
+        help="A tag in addition to those of the class (can be repeated).",
+    )
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    flow: str,
+    arguments: str | None,
+    id: str | None,
+    value: str | None,
+    number: int | None,
+    subject: str | None,
+    attributes: list[str] | None,
+    tags: list[str] | None,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Start the run and print its ids. Two rows are inserted in one transaction; a worker runs its first turn."""
+    # Everything is parsed before the start, so a wrong option has no effect.
+    cls = workflows.find(flow).choose(number, {})
+    subject_object = None if subject is None else _find_subject(subject)
+    start_args = parse_json(arguments, option="--args")
+    search_attributes = None if attributes is None else _parse_attributes(attributes, cls.search_attributes)
+    actor = people.resolve_actor(as_user)
+    target = Start(
+        cls,
+        args=start_args,
+        id=id,
+        value=value,
+        subject=subject_object,
+        search_attributes=search_attributes,
+        tags=tags,
+        by=actor,
+    ).execute()
+    if json:
+        printing.print_json(command, RunNamed(**run_fields(target)))
+    else:
+        printing.write_line(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
+
+
+def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the search attributes by name; for a list of texts the option is given once for each."""
+    parsed: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise usage_error(f"--attribute {printing.escape(text)} is not a pair", "Write NAME=VALUE.")
+        parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
+    encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
+    return encoded
+
+
+def _find_subject(text: str) -> Model:
+    label, _colon, key = text.partition(":")
+    try:
+        model = apps.get_model(label)
+        subject: Model = model._default_manager.using(get_settings().DATABASE).get(pk=key)  # noqa: SLF001 - Django documents it
+        return subject
+    # The model, the key and its type may each be wrong, and each raises errors of its own.
+    except Exception as exc:
+        raise usage_error(
+            f"--subject {printing.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
+        ) from exc

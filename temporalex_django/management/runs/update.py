@@ -1,0 +1,69 @@
+"""Send an update to a run and print its response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management.cli.outputs import UpdateAnswered, run_fields
+from temporalex_django.operations.runs.update import SendUpdate
+
+output = UpdateAnswered
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the subcommand."""
+    command_arguments.add_run_arguments(parser)
+    parser.add_argument("name", metavar="NAME", help="Name of the update.")
+    parser.add_argument(
+        "--args",
+        dest="arguments",
+        metavar="JSON",
+        help="Arguments of the update, as JSON; use - to read them from standard input.",
+    )
+    parser.add_argument(
+        "--message-id",
+        metavar="ID",
+        help="Id of the message: an update that you send again with the same id returns the first answer.",
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=ANSWER_TIMEOUT,
+        metavar="SECONDS",
+        help=f"Seconds to wait for the answer (default: {ANSWER_TIMEOUT:g}).",
+    )
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    run: str,
+    workflow: str | None,
+    name: str,
+    arguments: str | None,
+    message_id: str | None,
+    wait: float,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Send the update and print its response.
+
+    The update runs in this process if it has the class and the run is free; otherwise a worker runs it (see decision
+    33).
+    """
+    actor, update_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+    target = command_arguments.find_target(run, workflow, actor=actor)
+    # ``exact``: a message id that came with other arguments before is an error, and no repetition.
+    result = SendUpdate(
+        target, update=name, args=update_args, id=message_id, timeout=wait, exact=True, by=actor
+    ).execute()
+    if json:
+        printing.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
+    else:
+        printing.print_json(command, result)

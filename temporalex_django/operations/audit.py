@@ -1,0 +1,248 @@
+"""The audit: rows of ``OperatorAction``, and the log of Django's admin.
+
+It records what people did, tried and read. Ordinary operations of code are not recorded here, because the histories
+have them.
+
+Nobody can flood the audit. Attempts of users who are not logged in go only to the log. The same attempt or read of the
+same person is one row per minute. Of different attempts, the first hundred within that minute have rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.contenttypes.models import ContentType
+from django.core.cache import cache
+from django.db import connections, router, transaction
+from django.utils import timezone
+
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.conf import get_settings
+from temporalex_django.models import Instance, OperatorAction
+
+logger = logging.getLogger("temporalex_django.operations")
+
+#: Period within which a repeated attempt or read counts as the same one.
+_REPEAT_PERIOD = timedelta(minutes=1)
+#: Most rows for the attempts of one person in that period; the log has all attempts.
+_MAX_ROWS = 100
+#: Name of the action under which the audit records that payloads were read.
+READ = "view_payload"
+#: Source of operations of code; no person at a keyboard is behind them.
+_CODE_SOURCE = "code"
+_MAX_REASON_LENGTH = 1000
+_MAX_NAME_LENGTH = 200
+#: Denials in a transaction that may be rolled back, to be recorded after it has ended.
+_deferred_denials: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
+
+
+class AuditActor(Protocol):
+    """The part of ``operations.base.Actor`` that the audit reads."""
+
+    @property
+    def user(self) -> Person | None: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def program(self) -> bool: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def account(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+
+
+@contextmanager
+def defer_denials() -> Iterator[None]:
+    """Record the denials inside the block after it has ended.
+
+    The transaction of the block may be rolled back by then, and the rows of denials must survive that.
+    """
+    # Only the outermost block is certain to be outside of the transaction, so it records the denials of inner ones.
+    if _deferred_denials.get() is not None:
+        yield
+        return
+    denials: list[Callable[[], None]] = []
+    token = _deferred_denials.set(denials)
+    try:
+        yield
+    finally:
+        _deferred_denials.reset(token)
+        for record in denials:
+            record()
+
+
+def record_denial(
+    by: AuditActor,
+    action: str,
+    reason: str,
+    *,
+    run: Instance | None = None,
+    workflow: str = "",
+    message: str = "",
+    ref: str = "",
+) -> None:
+    """Record that a user may not perform an operation.
+
+    ``reason`` contains no payload. ``message`` is the name of the signal, update, query or event of the attempt.
+    ``ref`` is the text with which the user named a run that was not looked up. Two attempts are the same if they have
+    the same action, run, class and message.
+
+    The row is written outside of the refused transaction, if that is rolled back already or ``defer_denials`` is
+    active. Inside a transaction that the caller has open, the row is rolled back with it, and only the log entry is
+    certain.
+    """
+    user = by.user
+    if user is None:
+        return
+    if (deferred := _deferred_denials.get()) is not None:
+        deferred.append(
+            partial(record_denial, by, action, reason, run=run, workflow=workflow, message=message, ref=ref)
+        )
+        return
+    user_id = getattr(user, "pk", None)
+    run_text = "" if run is None else f" of {run.workflow} {run.workflow_id}"
+    level = logging.INFO if user_id is None else logging.WARNING
+    logger.log(
+        level,
+        "%s%s denied to user %s (%s)",
+        action,
+        run_text,
+        user_id,
+        by.source,
+        extra={"action": action, "denied": True},
+    )
+    alias = get_settings().DATABASE
+    connection = connections[alias]
+    # A transaction that is marked for rollback accepts no statement; the log entry above is all that remains.
+    if user_id is None or (connection.in_atomic_block and connection.needs_rollback):
+        return
+    details = {name: _strip_unprintable(text) for name, text in (("message", message), ("run", ref)) if text}
+    rows = OperatorAction.objects.using(alias).filter(
+        denied=True, actor_id=user_id, at__gt=timezone.now() - _REPEAT_PERIOD
+    )
+    # Read at most as many rows as may be written: this bounds the read for somebody who tries very often.
+    earlier_rows = [*rows.values_list("action", "run_id", "workflow", "details")[:_MAX_ROWS]]
+    attempt_key = (action, None, workflow) if run is None else (action, run.pk, run.workflow)
+    recorded_keys = ((tuple(row[:3]), row[3].get("message")) for row in earlier_rows)
+    if len(earlier_rows) < _MAX_ROWS and (attempt_key, details.get("message")) not in recorded_keys:
+        _create_row(
+            by,
+            action,
+            run,
+            alias=alias,
+            denied=True,
+            reason=reason[:_MAX_REASON_LENGTH],
+            workflow=workflow,
+            details=details,
+        )
+
+
+def _strip_unprintable(text: str) -> str:
+    """Remove characters that the JSON columns of some databases reject.
+
+    The text comes from a URL or a request, so it can contain anything.
+    """
+    return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
+
+
+def record_read(by: AuditActor, run: Instance) -> None:
+    """Record that a person was shown payloads of a run.
+
+    Code and programs are not recorded. This is one INSERT per minute and run: the default cache remembers what was
+    recorded. A read that the cache has lost is recorded again.
+    """
+    _record_read(by, run.pk, lambda alias: _create_row(by, READ, run, alias=alias))
+
+
+def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
+    """Record that a person was shown payloads of a Django task.
+
+    The task belongs to no run, so the details of the row contain its id and its function. See ``record_read``.
+    """
+    details = {"task": path, "id": str(task_id)}
+    _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
+
+
+def _record_read(by: AuditActor, object_id: UUID, create_row: Callable[[str], None]) -> None:
+    user_id = getattr(by.user, "pk", None)
+    if user_id is None or by.program or by.source == _CODE_SOURCE:
+        return
+    alias, cache_key = get_settings().DATABASE, f"temporalex:read:{user_id}:{object_id}"
+    if cache.get(cache_key) is None:
+        create_row(alias)
+        # Set the cache only after the commit: a row that is rolled back must not suppress the next one for a minute.
+        transaction.on_commit(lambda: cache.set(cache_key, 1, _REPEAT_PERIOD.total_seconds()), using=alias)
+
+
+def _create_row(
+    by: AuditActor,
+    action: str,
+    run: Instance | None,
+    *,
+    alias: str,
+    workflow: str = "",
+    label: str = "",
+    details: Mapping[str, str] | None = None,
+    **columns: Any,
+) -> None:
+    OperatorAction.objects.using(alias).create(
+        at=timezone.now(),
+        action=action,
+        run_id=None if run is None else run.pk,
+        workflow=workflow if run is None else run.workflow,
+        workflow_id=label[:_MAX_NAME_LENGTH] if run is None else run.workflow_id,
+        details={**(details or {}), **job_details(by)},
+        **actor_columns(by),
+        **columns,
+    )
+
+
+def job_details(by: AuditActor) -> dict[str, Any]:
+    """Return the part of a row's details that names the bulk job it belongs to."""
+    return {"job": by.job} if by.job else {}
+
+
+def actor_columns(by: AuditActor) -> dict[str, Any]:
+    """Return the columns of a row that say who acts, and from where."""
+    user = by.user
+    return {
+        "actor_id": getattr(user, "pk", None),
+        "actor_name": (by.account if user is None else str(user))[:200],
+        "source": by.source,
+        "address": by.address,
+        "request_id": by.request_id,
+    }
+
+
+def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
+    """Add an entry to the log that Django's admin shows for an object and a user.
+
+    Does nothing where the admin is not installed.
+    """
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry  # noqa: PLC0415 - a model of that app
+
+    # The admin log belongs to the project and may be routed to another database than ours.
+    alias = router.db_for_write(LogEntry)
+    content_type = ContentType.objects.db_manager(alias).get_for_model(Instance)
+    LogEntry.objects.using(alias).create(
+        user_id=by.user.pk,  # type: ignore[union-attr] # the caller checked that the user is stored
+        content_type=content_type,
+        object_id=run_id,
+        object_repr=object_text[:200],
+        action_flag={"start": ADDITION, "delete": DELETION}.get(action, CHANGE),
+        change_message=f"{action} ({by.source})" + (f": {reason[:_MAX_REASON_LENGTH]}" if reason else ""),
+    )

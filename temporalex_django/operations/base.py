@@ -1,0 +1,277 @@
+"""Base of all operations: access checks, the audit row, the Django signal and the log line.
+
+Each operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these
+classes, so they cannot differ (see decision 36).
+
+``user=None`` means code, which may do everything. For a person the access policy is asked, with the model permission
+that the class names. Messages that code sends in the name of a user (``handle.update(..., by=user)``) are the one
+exception: their handler says who may send them.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from django.db import DatabaseError, connections
+from django.utils import timezone
+
+from temporalex_django import access, signals
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.conf import get_settings
+from temporalex_django.core import current
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import ActionNotPermitted, NestingError, UpdateTimeout
+from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.operations import audit
+
+logger = logging.getLogger("temporalex_django.operations")
+
+T = TypeVar("T")
+
+#: Operations by name, as far as their modules have been imported; ``operations.registry`` contains all of them.
+registry: dict[str, type[Action[Any]]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """The user, program or code that performs an operation, and the interface that it uses.
+
+    ``user`` is None for code. ``source`` is the interface: admin, rest, pages, command or code. ``program`` is True if
+    a machine acts for the user, for example with a token. ``account`` is the account of the operating system that ran a
+    command; operations of code under an account are audited too. ``job`` is the id of the bulk job that the operation
+    is part of.
+    """
+
+    user: Person | None = None
+    source: str = "code"
+    address: str | None = None
+    program: bool = False
+    request_id: str = ""
+    account: str = ""
+    job: str = ""
+
+    @property
+    def sender(self) -> Sender | None:
+        """The sender that is stored with a message."""
+        return authorization.sender_of(self.user)
+
+
+CODE = Actor()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSubject:
+    """The run that an action was about, for audit, signal and log.
+
+    ``run_id`` is None for an action that was about no particular run.
+    """
+
+    run_id: str | None
+    workflow: str
+    workflow_id: str
+
+
+def storage() -> DjangoStorage:
+    """Return the storage on the database connection of the calling thread."""
+    return DjangoStorage()
+
+
+class Action(ABC, Generic[T]):
+    """Base class of all operations.
+
+    ``execute()`` checks, acts and records. ``perform()`` is the part that a subclass implements.
+
+    ``name`` is the name of the operation in the audit. ``forced`` actions are audited even when code performs them.
+    ``authorized_by_run`` is True for messages of which the run itself says who may send them. ``is_routine`` is True
+    for operations that programs perform all day, so that the audit can separate them from actions of people.
+    """
+
+    name: ClassVar[str]
+    permission: ClassVar[str]
+    forced: ClassVar[bool] = False
+    authorized_by_run: ClassVar[bool] = False
+    is_routine: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Only classes with a name of their own: a subclass that inherits one must not replace the class that declares
+        # it.
+        if "name" in vars(cls):
+            registry.setdefault(cls.name, cls)
+
+    def __init__(self, *, by: Actor = CODE) -> None:
+        self.by = by
+        self.storage = storage()
+
+    def execute(self) -> T:
+        """Check access and perform the operation.
+
+        Raises ``ActionNotPermitted`` before anything is read or written, and whatever ``perform`` raises.
+        """
+        with self.audit_denials():
+            self.check()
+            return self.perform()
+
+    @contextmanager
+    def translate_busy(self, label: str) -> Iterator[None]:
+        """Raise ``UpdateTimeout`` (code ``busy``) if the database provides no lock in time; nothing is done then.
+
+        Inside the caller's own transaction the database error propagates, because that transaction is broken.
+        """
+        try:
+            yield
+        except DatabaseError as exc:
+            if connections[self.storage.alias].in_atomic_block or not self.storage.is_transient(exc):
+                raise
+            raise UpdateTimeout(
+                f"{self.name} of {label}: the database is busy. Nothing was done; try again", code="busy"
+            ) from exc
+
+    @contextmanager
+    def audit_denials(self) -> Iterator[None]:
+        """Record ``ActionNotPermitted`` in the audit, after the transaction of the block was rolled back."""
+        try:
+            yield
+        except ActionNotPermitted as exc:
+            context = {"workflow": self.workflow_name or "", "message": self.message_name or ""}
+            audit.record_denial(self.by, self.name, str(exc), run=self.row, **context)
+            raise
+
+    @abstractmethod
+    def perform(self) -> T: ...
+
+    def check(self) -> None:
+        """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
+
+        Raises ``WorkflowNotFound`` for a run that does not exist for this user, and ``NestingError`` inside workflow
+        code.
+        """
+        refuse_inside_workflow(self.name)
+        for operation in self.permission_requests if self.by.user is not None else ():
+            access.require_access(self.by.user, operation, alias=self.storage.alias, run=self.row)
+
+    @property
+    def permission_requests(self) -> Sequence[access.Operation]:
+        """All operations that the access policy is asked about; it has to allow each of them."""
+        return (self.permission_request,)
+
+    @property
+    def permission_request(self) -> access.Operation:
+        """The operation that the access policy is asked about."""
+        # Who may send a message is judged when it is delivered, not when it is sent (see decision 37).
+        is_exempt = self.authorized_by_run and self.by.source == CODE.source
+        permission = None if is_exempt else f"{APP}.{self.permission}"
+        return access.Operation(
+            action=self.name, permission=permission, workflow=self.workflow_name, message=self.message_name
+        )
+
+    @property
+    def row(self) -> Instance | None:
+        """The run that the operation is about; None for a start."""
+        return None
+
+    @property
+    def workflow_name(self) -> str | None:
+        """The name of the workflow class, or None if the operation is about no class."""
+        return None if self.row is None else self.row.workflow
+
+    @property
+    def message_name(self) -> str | None:
+        """The name of the message, or None if the operation sends none."""
+        return None
+
+    # -- the audit ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_audited(self) -> bool:
+        return self.forced or self.by.user is not None or bool(self.by.account)
+
+    @property
+    def is_automatic(self) -> bool:
+        if self.by.user is None:
+            return self.by.source == CODE.source
+        return self.is_routine and self.by.program
+
+    def audit_transaction(self) -> AbstractContextManager[None]:
+        """Open a transaction when an audit row has to commit together with the message.
+
+        A single INSERT needs no transaction. The exception is a database with a writer lock, because a transaction of
+        the storage gets that lock sooner.
+        """
+        needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
+        return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
+
+    def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
+        """Write the audit row in the open transaction; after the commit, send ``operator_acted`` and log.
+
+        None of them contains payloads. An ordinary message from code leaves only a log line, because it is in the
+        history.
+        """
+        if self.is_audited or logger.isEnabledFor(logging.DEBUG):
+            self.storage.on_commit(lambda: self._announce(subject, reason))
+        if not self.is_audited:
+            return
+        OperatorAction.objects.using(self.storage.alias).create(
+            at=timezone.now(),
+            action=self.name,
+            run_id=subject.run_id,
+            workflow=subject.workflow,
+            workflow_id=subject.workflow_id,
+            reason=reason,
+            forced=self.forced,
+            automatic=self.is_automatic,
+            details={**details, **audit.job_details(self.by)},
+            **audit.actor_columns(self.by),
+        )
+        # Messages that applications send all day in the names of their users are not administration, so the admin's log
+        # leaves them out. The audit row above is written in any case.
+        is_stored_user = getattr(self.by.user, "pk", None) is not None
+        if subject.run_id is not None and is_stored_user and not (self.is_routine and self.by.source == CODE.source):
+            audit.add_admin_log_entry(
+                self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason
+            )
+
+    def _announce(self, subject: AuditSubject, reason: str) -> None:
+        ids = {"run_id": subject.run_id, "workflow": subject.workflow, "workflow_id": subject.workflow_id}
+        logger.log(
+            logging.INFO if self.is_audited else logging.DEBUG,
+            "%s%s by %s",
+            self.name,
+            f" of {subject.workflow} {subject.workflow_id}" if subject.workflow else "",
+            (self.by.account or self.by.source)
+            if self.by.user is None
+            else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",
+            extra={**ids, "action": self.name},
+        )
+        if self.is_audited:
+            sender = workflows.signal_sender(subject.workflow)
+            signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
+
+
+def refuse_inside_workflow(operation: str) -> None:
+    """Raise ``NestingError`` inside workflow code.
+
+    Workflow code has primitives of its own for these operations, and only those can be replayed.
+    """
+    if current.is_inside_workflow():
+        raise NestingError(
+            f"{operation} was called on a handle inside workflow code: use api.signal_external, "
+            "api.cancel_external or api.child, or call it in an activity"
+        )
+
+
+def to_plain_payload(value: Any, *, label: str) -> Any:
+    """Return ``value`` as it will be stored.
+
+    Raises ``PayloadError`` with the path of the part that cannot be encoded, or for a payload that is too large.
+    """
+    return codec.to_plain(value, label=label, limit=get_settings().MAX_PAYLOAD_BYTES)

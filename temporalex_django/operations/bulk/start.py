@@ -1,0 +1,335 @@
+"""Start a bulk job: one operation on many runs, or on activities or timers of many runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.core.exceptions import EmptyResultSet
+from django.db.models import QuerySet
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.names import check_message_id, check_name, quoted
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.lookup import parse_run_id
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
+from temporalex_django.models import BulkItem, BulkJob, Instance
+from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject, to_plain_payload
+from temporalex_django.operations.bulk.items import DEFERRED_COLUMNS
+from temporalex_django.operations.bulk.worker import operator_action
+from temporalex_django.operations.runs.signal import SendSignal
+
+_BATCH_SIZE = 500
+#: A time among the values of a filter, or an id that was derived from one (see ``narrowing``).
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
+
+
+class StartBulk(Action[BulkJob]):
+    """Operation that creates and returns a bulk job, which workers process.
+
+    ``action`` is the name of any operator action, or ``signal``. It is performed on each of the ``runs``. An action on
+    activities or timers is performed on each one that the runs have now and for which it is possible. The ``selectors``
+    of the action, among the ``inputs``, choose among them.
+
+    ``runs`` are run ids, or a queryset of runs (a filter), at most ``BULK_LIMIT``. Only runs that exist for the user
+    count. ``visible_runs`` and ``is_admitted`` are restrictions of an interface: the first is a queryset, and the
+    second is asked about each run. Excluded runs of a queryset are skipped, and an excluded run id is refused.
+    ``inputs`` are those of the action; for ``signal`` they are ``signal`` and ``payload``.
+
+    The permission of the action is checked now, and again for each run when it is processed. A queryset also requires
+    the permission to view runs. With a ``token``, a repeated request of the same person returns the job that the first
+    one started, while that job is kept (see ``forgetting``). Times in a queryset are not compared.
+
+    One transaction, which is the caller's if one is open. Audited. Raises:
+
+    - ``ActionNotPermitted``;
+    - ``ActionNotPossible`` for an unknown action, no runs, too many runs, or an input that only one run can have;
+    - ``WorkflowNotFound`` for an id that does not exist for the user;
+    - ``PayloadError``;
+    - ``TypeError`` for inputs that the action does not take, and for invalid ``runs``;
+    - ``InvalidId`` for an invalid token;
+    - ``IdempotencyKeyReused`` for a token that was used for another request.
+    """
+
+    name: ClassVar[str] = "start_bulk"
+    permission: ClassVar[str] = "bulk_actions"
+    forced: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        action: str,
+        *,
+        runs: Iterable[str | UUID] | QuerySet[Instance],
+        reason: str = "",
+        token: str | None = None,
+        visible_runs: QuerySet[Instance] | None = None,
+        is_admitted: Callable[[Instance], bool] | None = None,
+        by: Actor = CODE,
+        **inputs: Any,
+    ) -> None:
+        super().__init__(by=by)
+        self.action = action
+        self.runs = _validate_runs(runs)
+        self.reason = check_text(reason, label="the reason")
+        self.token = None if token is None else check_message_id(token, label="bulk job")
+        self.visible_runs = visible_runs
+        self.is_admitted = is_admitted
+        self.action_permission, self.input_values, self.selection = _validate_inputs(action, inputs)
+
+    def check(self) -> None:
+        """Check also the permission of the action itself.
+
+        A user who selects runs by a queryset must be allowed to view runs, because the selection reveals their
+        properties.
+        """
+        super().check()
+        if isinstance(self.runs, QuerySet):
+            access.require_access(self.by.user, access.VIEW, alias=self.storage.alias)
+        action_operation = access.Operation(action=self.action, permission=f"{APP}.{self.action_permission}")
+        action = operator_action(self.action)
+        edits_input = action is not None and any(
+            action_input.edits and action_input.name in self.input_values for action_input in action.inputs
+        )
+        extra_operations = [access.EDIT] if edits_input else []
+        extra_operations += (
+            [access.VIEW_PAYLOAD] if edits_input or (action is not None and action.sees_payloads) else []
+        )
+        for operation in (action_operation, *extra_operations):
+            access.require_access(self.by.user, operation, alias=self.storage.alias)
+
+    def perform(self) -> BulkJob:
+        alias, user, token = self.storage.alias, self.by.user, self._token_digest
+        with self.storage.transaction():
+            job = BulkJob(
+                id=uuid7(),
+                action=self.action,
+                given=codec().encode(self.input_values),
+                reason=self.reason,
+                token=token,
+                asked="" if token is None else self._request_digest(),
+                actor_id=getattr(user, "pk", None),
+                actor_name=(self.by.account if user is None else str(user))[:200],
+                by_code=user is None,
+                source=self.by.source,
+                address=self.by.address,
+                request_id=self.by.request_id,
+                program=self.by.program,
+                total=0,
+                created_at=self.storage.now(),
+            )
+            # Before the limit and the selection: a repeated request returns its job, whatever has changed since.
+            if token is not None and (duplicate := self._find_duplicate(job, token)) is not None:
+                return duplicate
+            self._require_job_limit()
+            parts = self._build_parts(self._select_runs())
+            job.total = len(parts)
+            job.save(using=alias)
+            items = [BulkItem(job_id=job.pk, run_id=run, part=seq) for run, seq in parts]
+            BulkItem.objects.using(alias).bulk_create(items, batch_size=_BATCH_SIZE)
+            self.record(
+                AuditSubject(run_id=None, workflow="", workflow_id=""),
+                reason=self.reason,
+                job=str(job.pk),
+                of=self.action,
+                runs=len({run for run, _ in parts}),
+                **({} if self._target_kind == "run" else {"parts": job.total, **self.selection}),
+            )
+        return job
+
+    def _require_job_limit(self) -> None:
+        """Raise ``ActionNotPossible`` if the user already has ``BULK_JOBS`` running jobs.
+
+        The limit keeps other people's jobs from waiting long.
+        """
+        user_id, limit = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
+        if user_id is None:
+            return
+        running = BulkJob.objects.using(self.storage.alias).filter(actor_id=user_id, state=BulkJob.State.RUNNING)
+        if running.exclude(total=0).count() >= limit:
+            raise ActionNotPossible(
+                f"{self.by.user} already has {limit} running bulk jobs, which is the limit (BULK_JOBS): wait "
+                "until one has finished, or stop one"
+            )
+
+    @property
+    def _token_digest(self) -> str | None:
+        """The digest of the user and the token.
+
+        It cannot collide with the digest of another person, whatever characters the two parts contain.
+        """
+        return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
+
+    def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
+        """Return the job that has the token, or None if ``job`` was stored with it now.
+
+        A concurrent request with the same token waits for this transaction. Raises ``IdempotencyKeyReused``.
+        """
+        jobs = BulkJob.objects.using(self.storage.alias)
+        jobs.bulk_create([job], ignore_conflicts=True)
+        stored_job = jobs.get(token=token)
+        if stored_job.asked != job.asked:
+            raise IdempotencyKeyReused(f"another bulk job has already used the token {self.token}")
+        return None if stored_job.pk == job.pk else stored_job
+
+    def _request_digest(self) -> str:
+        """Return a digest of the request, without the times in it."""
+        runs: Sequence[str]
+        if isinstance(self.runs, QuerySet):
+            try:
+                # The same filter compiles to the same statement. Times in it are left out: a repeated request computes
+                # them anew.
+                rows = self._run_keys(self.runs)
+                sql, values = rows.query.get_compiler(using=self.storage.alias).as_sql()
+            except EmptyResultSet:
+                sql, values = "", ()
+            runs = [sql, *(parameter for parameter in map(str, values) if not _TIME_PATTERN.fullmatch(parameter))]
+        else:
+            runs = sorted({str(self._run_id(run)) for run in self.runs})
+        return _digest([self.action, self.input_values, self.reason, runs, self.selection])
+
+    def _select_runs(self) -> list[UUID]:
+        """Return the ids of the selected runs, newest first.
+
+        Raises ``ActionNotPossible`` and ``WorkflowNotFound``.
+        """
+        alias, limit = self.storage.alias, get_settings().BULK_LIMIT
+        allowed_runs = access.runs_for(self.by.user, alias=alias)
+        queryset = Instance.objects.using(alias) if allowed_runs is None else allowed_runs
+        if self.visible_runs is not None and not access.is_unfiltered(self.visible_runs):
+            queryset = queryset.filter(pk__in=self.visible_runs.using(alias).order_by().values("pk"))
+        requested_ids: set[UUID] = set()
+        if isinstance(self.runs, QuerySet):
+            queryset = queryset.filter(pk__in=self._run_keys(self.runs))
+        else:
+            requested_ids = {self._run_id(entry) for entry in self.runs}
+            queryset = queryset.filter(pk__in=list(requested_ids)[: limit + 1])
+        # One more than the limit says that there are too many, without counting all of them.
+        run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
+        if max(len(requested_ids), len(run_ids)) > limit:
+            raise ActionNotPossible(f"a bulk job accepts at most {limit:,} runs (BULK_LIMIT): choose fewer")
+        # A run of another tenant and one that does not exist get the same error.
+        if missing := requested_ids - set(run_ids):
+            raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
+        run_ids = self._filter_admitted(run_ids)
+        if not run_ids:
+            raise ActionNotPossible("the selection contains no runs")
+        if len(run_ids) > 1 and (entry := self._single_run_input()):
+            raise ActionNotPossible(
+                f"the input {entry!r} is for one run, but {len(run_ids):,} runs are selected: leave it out"
+            )
+        return run_ids
+
+    @property
+    def _target_kind(self) -> str:
+        action = operator_action(self.action)
+        return "run" if action is None else action.target_kind
+
+    def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
+        """Return the items of the job.
+
+        Raises ``ActionNotPossible`` if there are none, or too many.
+        """
+        action, limit = operator_action(self.action), get_settings().BULK_LIMIT
+        if action is None:
+            return [(run, None) for run in runs]
+        parts = action.parts(runs, self.selection, alias=self.storage.alias, limit=limit + 1)
+        if not parts:
+            raise ActionNotPossible(
+                f"none of the {len(runs):,} runs has any {action.target_kind} for which this is possible"
+            )
+        if len(parts) > limit:
+            raise ActionNotPossible(
+                f"a bulk job accepts at most {action.count_text(limit)} (BULK_LIMIT), and more are selected: "
+                "choose fewer"
+            )
+        return parts
+
+    def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
+        """Return a queryset of the ids of the runs.
+
+        A slice keeps its order, because the order determines which runs are in it.
+        """
+        queryset = runs.using(self.storage.alias)
+        return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
+
+    def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
+        """Return the run ids that ``is_admitted`` accepts.
+
+        Raises ``ActionNotPermitted`` if the caller named a run that it refuses.
+        """
+        if self.is_admitted is None:
+            return run_ids
+        rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
+        refused_runs = {run.pk: run for run in rows if not self.is_admitted(run)}
+        if refused_runs and not isinstance(self.runs, QuerySet):
+            run = refused_runs[max(refused_runs)]
+            raise ActionNotPermitted(f"{self.by.user} may not {self.action} {run.workflow} {run.workflow_id}")
+        return [run_id for run_id in run_ids if run_id not in refused_runs]
+
+    def _single_run_input(self) -> str | None:
+        """Return the name of a passed input, such as an id, that only one run can have, or None."""
+        action = operator_action(self.action)
+        inputs = () if action is None else action.inputs
+        return next(
+            (
+                action_input.name
+                for action_input in inputs
+                if action_input.single and self.input_values.get(action_input.name)
+            ),
+            None,
+        )
+
+    def _run_id(self, run: object) -> UUID:
+        run_id = run if isinstance(run, UUID) else parse_run_id(run) if isinstance(run, str) else None
+        if run_id is None:
+            raise WorkflowNotFound(f"there is no run {quoted(run)}")
+        return run_id
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8", "replace")).hexdigest()
+
+
+def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
+    """Return the queryset, or a list of run ids.
+
+    Raises ``TypeError`` for anything else.
+    """
+    if isinstance(runs, QuerySet):
+        if not issubclass(runs.model, Instance):
+            raise TypeError(f"runs is a queryset of {runs.model.__name__}: pass a queryset of Instance, or run ids")
+        return runs
+    if isinstance(runs, str | bytes | Mapping) or not isinstance(runs, Iterable):
+        raise TypeError(f"runs={quoted(runs)} is not valid: pass a list of run ids, or a queryset of runs")
+    return [*runs]
+
+
+def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return the permission of the action, its inputs, and the selection of parts, as they will be stored.
+
+    Raises ``ActionNotPossible``, ``PayloadError`` and ``TypeError``.
+    """
+    if action == SendSignal.name:
+        if unknown := sorted(set(inputs) - {"signal", "payload"}):
+            raise TypeError(f"signal has no input {', '.join(unknown)}")
+        name = check_name(inputs.get("signal"), label="signal")
+        payload = to_plain_payload(inputs.get("payload"), label=f"the payload of signal {name!r}")
+        return SendSignal.permission, {"signal": name, "payload": payload}, {}
+    action_class = operator_action(action) if isinstance(action, str) else None
+    if action_class is None:
+        raise ActionNotPossible(f"{quoted(action)} is not an operation on runs")
+    selector_names = {selector.name for selector in action_class.selectors}
+    selection = action_class.validate_inputs(
+        action_class.selectors, {name: value for name, value in inputs.items() if name in selector_names}
+    )
+    values = action_class.validate_inputs(
+        action_class.inputs, {name: value for name, value in inputs.items() if name not in selector_names}
+    )
+    return action_class.permission, values, selection

@@ -1,0 +1,280 @@
+"""The workers' side of bulk jobs: each run of a job is a transaction, which also stores the outcome for that run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.db.models import QuerySet
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.error_text import error_line
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
+from temporalex_django.liveness.crash_attribution import MOST_CRASHES
+from temporalex_django.models import BulkItem, BulkJob
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import Action, Actor
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.history_action import ReplayFromAction
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.operations.runs.signal import SendSignal
+
+logger = logging.getLogger("temporalex_django.operations")
+
+#: Seconds that a worker spends on bulk jobs before it continues with other work.
+_BUDGET_SECONDS = 0.2
+_JOBS_PER_ROUND = 50
+#: Number of times that a busy run is tried, each time after the other runs of the job.
+_MAX_TRIES = 5
+_MAX_MESSAGE_LENGTH = 500
+#: Number of leases for which a worker holds a job while it replays. A replay takes at most one lease, and somewhat more
+#: where nothing can interrupt it. If the worker dies, nobody continues with the job before the hold has expired.
+_HOLD_LEASES = 2
+#: By database alias, the job that this process served last.
+_last_job: dict[str, UUID] = {}
+
+
+def has_running_jobs(alias: str) -> bool:
+    """Return True if there is a bulk job to work on."""
+    return BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).exists()
+
+
+def run_jobs(alias: str) -> bool:
+    """Work on bulk jobs for a short time, one run of each in turn. Return True if anything was done.
+
+    Each run is a transaction of its own. The next call starts after the job that was served last. A job whose runs are
+    slow gets time for one run, and the other jobs are served after it.
+    """
+    deadline, did_run = time.monotonic() + _BUDGET_SECONDS, False
+    jobs = deque(_rotated_jobs(alias))
+    while jobs:
+        job = _last_job[alias] = jobs.popleft()
+        # Check the time only after an item, so that each call makes progress however long the queries above took.
+        if _run_next_item(job, DjangoStorage(alias)):
+            did_run = True
+            if time.monotonic() >= deadline:
+                return True
+            jobs.append(job)
+    return did_run
+
+
+def _rotated_jobs(alias: str) -> list[UUID]:
+    """Return the running jobs, oldest first, starting after the job that was served last."""
+    running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
+    jobs, last_job = running.values_list("pk", flat=True), _last_job.get(alias)
+    if last_job is None:
+        return [*jobs[:_JOBS_PER_ROUND]]
+    return [*jobs.filter(pk__gt=last_job)[:_JOBS_PER_ROUND], *jobs.filter(pk__lte=last_job)[:_JOBS_PER_ROUND]]
+
+
+def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
+    """Return the jobs that belong to a user: those that they started.
+
+    Code (``user`` None) gets all jobs, and so do superusers for whom all runs exist.
+    """
+    jobs = BulkJob.objects.using(alias)
+    if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
+        return jobs.all()
+    key = getattr(user, "pk", None)
+    return jobs.none() if key is None else jobs.filter(actor_id=key)
+
+
+def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
+    """Return the operator action with this name, or None if there is none."""
+    from temporalex_django.operations.registry import STEERING  # noqa: PLC0415 - that module imports this one
+
+    return STEERING.get(name)
+
+
+def count_text(action: str, count: int) -> str:
+    """Return the number of items of a job of that action as text, such as ``5 activities``."""
+    return (operator_action(action) or OperatorRunAction).count_text(count)
+
+
+def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
+    """Build the action on one run, or on one activity or timer of it."""
+    inputs = codec().decode(bytes(job.given))
+    if job.action == SendSignal.name:
+        return SendSignal(target, **inputs, id=f"bulk-{job.pk}-{item.pk}", by=by)
+    action = operator_action(job.action)
+    if action is None:
+        raise ActionNotPossible(f"this process does not have the operation {job.action}")
+    return action(target, reason=job.reason, by=by, seq=item.part, **inputs)
+
+
+def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
+    """Process one run of a job.
+
+    Returns False when no run is left, when another worker has the job, or when the job was stopped.
+    """
+    alias, is_replay = storage.alias, False
+    skip_locked = connections[alias].features.has_select_for_update_skip_locked
+    with storage.transaction("bulk"):
+        jobs = BulkJob.objects.using(alias).select_for_update(skip_locked=skip_locked)
+        job = jobs.filter(pk=pk, state=BulkJob.State.RUNNING).first()
+        if job is None or (job.held_until is not None and job.held_until > storage.now()):
+            return False
+        # Busy runs have more tries, so they come after all runs that have not been tried as often.
+        item = BulkItem.objects.using(alias).filter(job_id=pk, outcome="").order_by("tries", "pk").first()
+        if item is None:
+            job.state, job.finished_at = BulkJob.State.DONE, storage.now()
+        # Too many workers ended in the replay of this run: that is its outcome, and the job continues (see decision
+        # 42).
+        elif item.crashes >= MOST_CRASHES:
+            _mark_failed(item, "crash", f"{item.crashes} workers died while they replayed the run")
+        elif is_replay := _is_replay_job(job):
+            # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The
+            # worker that comes back takes it off again.
+            item.crashes += 1
+            job.held_until = storage.now() + timedelta(seconds=_HOLD_LEASES * get_settings().LEASE_SECONDS)
+        else:
+            _run_item(job, item, lambda: _action_for(job, item, storage).execute(), storage)
+        _save_progress(job, item, storage)
+    # The lock of the job is released here, so that a slow replay does not keep others from stopping the job.
+    if is_replay:
+        assert item is not None
+        _check_and_run(job, item, storage)
+    return item is not None
+
+
+def _is_replay_job(job: BulkJob) -> bool:
+    """Return True if the action of the job replays the code of the runs."""
+    action = operator_action(job.action)
+    return action is not None and issubclass(action, ReplayFromAction)
+
+
+def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+    """Replay the code of the run without a lock, then perform the action.
+
+    The replay may take a while, and it may end this process. Another worker that finds the hold of the job expired
+    continues with it. In that case the outcome of this call does not count.
+    """
+    run_action: Callable[[], object]
+    try:
+        action = _action_for(job, item, storage)
+        assert isinstance(action, ReplayFromAction)
+        with action.audit_denials():
+            action.check()
+            action.check_replay()
+        run_action = action.execute
+    except Exception as exc:  # noqa: BLE001 - any error becomes the outcome of the item
+        run_action = partial(_reraise, exc)
+    try:
+        _finish_item(job, item, run_action, storage)
+    # The database failed, and not the code of the run. Release the item, as far as the database still answers.
+    except DatabaseError:
+        with suppress(DatabaseError):
+            _release_item(job, item, storage)
+        raise
+
+
+def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
+    """Perform the action after the replay, unless the job was stopped or another worker has continued with it."""
+    with storage.transaction("bulk end"):
+        current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
+        # ``crashes`` works as a fence: it differs if another worker has started the replay of this item meanwhile.
+        current_item = (
+            BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes).first()
+        )
+        if current_item is None:
+            return
+        current_item.crashes, current_job.held_until = 0, None
+        if current_job.state == BulkJob.State.RUNNING:
+            _run_item(current_job, current_item, run_action, storage)
+        _save_progress(current_job, current_item, storage)
+
+
+def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+    """Release the item, so that any worker may process it again.
+
+    The attempt is not counted as a crash, because no process ended.
+    """
+    with storage.transaction("bulk let go"):
+        items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
+        if items.update(crashes=item.crashes - 1):
+            BulkJob.objects.using(storage.alias).filter(pk=job.pk).update(held_until=None)
+
+
+def _reraise(error: Exception) -> None:
+    raise error
+
+
+def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
+    """Save the item and the counters of the job in the open transaction."""
+    if item is not None:
+        item.save(using=storage.alias)
+        job.done += item.outcome == "done"
+        job.failed += item.outcome == "failed"
+    job.save(using=storage.alias, update_fields=["state", "finished_at", "done", "failed", "held_until"])
+
+
+def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]:
+    by = _actor_of(job)
+    visible_runs = access.runs_for(by.user, alias=storage.alias)
+    return build_action(job, item, find_run(str(item.run_id), storage=storage, visible_runs=visible_runs), by)
+
+
+def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
+    """Perform the action in a savepoint, and store on the item that it is done, or why it failed.
+
+    Raises the error of the database when a connection is lost or an error is transient. The item is tried again then.
+    """
+    try:
+        with audit.defer_denials(), storage.savepoint():
+            run_action()
+    except UpdateTimeout as exc:
+        item.tries += 1
+        if item.tries >= _MAX_TRIES:
+            _mark_failed(item, exc.code, str(exc))
+    except TemporalexError as exc:
+        _mark_failed(item, exc.code, str(exc))
+    except Exception as exc:
+        if isinstance(exc, DatabaseError) and (storage.is_transient(exc) or storage.is_connection_lost(exc)):
+            raise
+        logger.error("%s of run %s in bulk job %s: %s", job.action, item.run_id, job.pk, error_line(exc))
+        _mark_failed(item, "internal", type(exc).__name__)
+    else:
+        item.outcome = "done"
+
+
+def _mark_failed(item: BulkItem, code: str, message: str) -> None:
+    item.outcome, item.code, item.message = "failed", code, message[:_MAX_MESSAGE_LENGTH]
+
+
+def _actor_of(job: BulkJob) -> Actor:
+    """Return the actor who started the job, with the user as they are now.
+
+    Raises ``ActionNotPermitted`` for a user who no longer exists.
+    """
+    make_actor = partial(
+        Actor,
+        source=job.source,
+        address=job.address,
+        program=job.program,
+        request_id=job.request_id,
+        job=str(job.pk),
+    )
+    if job.by_code:
+        return make_actor(account=job.actor_name)
+    # Read the user anew: they may have been deactivated or deleted since the job was started.
+    try:
+        user = job.actor
+    # The user was deleted by other means than Django, which would have set the column to NULL.
+    except ObjectDoesNotExist:
+        user = None
+    if user is None:
+        raise ActionNotPermitted(f"the user {job.actor_name} no longer exists")
+    return make_actor(user=user)

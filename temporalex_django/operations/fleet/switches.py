@@ -1,0 +1,149 @@
+"""Switch off a queue, an activity or a workflow class for all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from temporalex_django.authoring import activity
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import queue_limits
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.db import background_tasks
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import ActionNotPossible
+from temporalex_django.models import ActivityTask, SwitchedOff, Worker
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
+
+_MAX_NAMES = 10
+#: Tables whose rows wait for a worker, each with the condition of its partial index.
+_WAITING_SOURCES = (
+    ("chains", "temporalex_chain", "due_at is not null"),
+    ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
+    ("lines", "temporalex_activity_task", "owner is null and not atomic and line is not null"),
+)
+
+
+class SwitchOff(Action[SwitchedOff]):
+    """Operation that switches something off and returns the row of the switch.
+
+    Workers notice it within a second. Work that is under way continues to its end. If a queue is off, no runs and no
+    activities are taken from it. If an activity is off, it waits, while other activities of its queue continue. Runs of
+    a workflow class that is off stop where they are, and refuse updates. Anything that arrives meanwhile waits.
+
+    Raises ``ActionNotPossible`` for something that is off already, for names that neither this process nor a worker
+    knows, and for an atomic activity. Writes one row, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "switch_off"
+    permission: ClassVar[str] = "use_switches"
+    forced: ClassVar[bool] = True
+
+    def __init__(self, kind: str, switch_name: str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        if kind not in SwitchedOff.Switchable.values:
+            raise ActionNotPossible(
+                f"there is no switch for {quoted(kind)}: choose one of {', '.join(SwitchedOff.Switchable.values)}"
+            )
+        self.kind = kind
+        self.switch_name = check_text(switch_name, label=f"the name of the {kind}")
+        self.reason = check_text(reason, label="the reason")
+
+    def perform(self) -> SwitchedOff:
+        alias = self.storage.alias
+        names = switchable_names(self.kind, alias=alias)
+        if self.switch_name not in names and not self._is_enqueued():
+            suggestions = f". Known names: {', '.join(sorted(names)[:_MAX_NAMES])}" if names else ""
+            raise ActionNotPossible(
+                f"neither this process nor a worker knows the {self.kind} {quoted(self.switch_name)}{suggestions}"
+            )
+        local_activity = (
+            activity.registry.get(self.switch_name) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
+        )
+        if local_activity is not None and local_activity.options_set.atomic:
+            raise ActionNotPossible(
+                f"{self.switch_name} is atomic: it runs in the turns of its runs, and no worker claims it. "
+                "Switch off the workflow classes that call it"
+            )
+        with self.storage.transaction():
+            # The unique constraint decides if two people switch at once; the second one gets the error below.
+            row, is_new = SwitchedOff.objects.using(alias).get_or_create(
+                kind=self.kind,
+                name=self.switch_name,
+                defaults={
+                    "since": self.storage.now(),
+                    "by": audit.actor_columns(self.by)["actor_name"],
+                    "reason": self.reason,
+                },
+            )
+            if not is_new:
+                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is already switched off")
+            self.record_switch(self.reason)
+        return row
+
+    def _is_enqueued(self) -> bool:
+        """Return True if the name is that of a waiting Django task.
+
+        A process knows such a name only after it has run or enqueued the task, so the row counts as well.
+        """
+        waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
+        return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
+
+    def record_switch(self, reason: str) -> None:
+        """Write the audit row of the switch."""
+        workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
+        subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
+        self.record(subject, reason=reason, kind=self.kind, name=self.switch_name)
+
+
+def waiting_queues(*, alias: str) -> list[str]:
+    """Return the queues in which runs or activities wait.
+
+    One read, which looks at an index once for each queue.
+    """
+    sql = DjangoStorage(alias).sql
+    return [
+        name
+        for (name,) in sql.select(
+            " union ".join(_distinct_queues_sql(*source) for source in _WAITING_SOURCES), [], ("text",)
+        )
+    ]
+
+
+def _distinct_queues_sql(name: str, table: str, where: str) -> str:
+    # ``select distinct`` would read all waiting rows. This recursion asks the index for the next larger name each time,
+    # so a queue with a million rows costs one look (a loose index scan).
+    first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
+    return (
+        f"select queue from (with recursive {name}(queue) as ({first} union all"  # noqa: S608
+        f" select ({first} and queue > {name}.queue) from {name} where {name}.queue is not null)"
+        f" select queue from {name}) {name}_all where queue is not null"
+    )
+
+
+def switchable_names(kind: str, *, alias: str) -> set[str]:
+    """Return the names that this process and live workers know.
+
+    For queues, this includes those in which something waits.
+    """
+    rows = [*Worker.objects.using(alias).filter(buried_at=None)]
+    names: Iterable[str]
+    if kind == SwitchedOff.Switchable.WORKFLOW:
+        names = [*workflows.registry, *(name for row in rows for name in row.workflows)]
+    elif kind == SwitchedOff.Switchable.ACTIVITY:
+        names = [*activity.registry, *(name for row in rows for name in row.activity_names)]
+    else:
+        workflow_queues = (cls.task_queue for cls in workflows.concrete_classes())
+        activity_queues = (definition.options_set.queue or "default" for definition in activity.registry.values())
+        task_queues = background_tasks.backend_queues() or ()
+        names = [
+            *workflow_queues,
+            *activity_queues,
+            *task_queues,
+            *queue_limits(),
+            *(name for row in rows for name in row.queues),
+        ]
+        names += waiting_queues(alias=alias)
+    return set(names)

@@ -1,0 +1,112 @@
+"""The durable runtime as a ``graph.contracts.Runner``: calls become rows, and workers do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalex_django.authoring.authorization import split_decider
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import NotConfigured, ResultTimeout
+from temporalex_django.graph.contracts import Storage, Timer
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.steps import StepRef
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.polling import Deadline, wait_for
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.resume import Resume
+from temporalex_django.operations.runs.start import Start
+
+
+class DjangoRunner:
+    """The ``contracts.Runner`` that uses the actions, in the transaction of the caller.
+
+    ``storage`` is a ``TableStorage``. The runner executes and recovers nothing itself. Any worker may continue the open
+    runs.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def start_instance(
+        self,
+        workflow: Any,
+        *,
+        id: str,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Start a run and return its business id; see ``Start``."""
+        cls = workflow.resolve_version(version)[1]
+        return Start(cls, args=context, id=id, telemetry=telemetry).execute().workflow_id
+
+    def resume(
+        self,
+        id: str,
+        event: str,
+        *,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        by: Any = None,
+        workflow: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Resume a waiting step; see ``Resume``.
+
+        ``by`` is a user, or a name, which has no role.
+        """
+        user, name = split_decider(by)
+        target = _find_target(id, workflow, version)
+        Resume(target, event=event, step=step, data=data, by=Actor(user=user), decided_by=name).execute()
+
+    def schedule_resume(
+        self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
+    ) -> Timer:
+        """Raise ``NotConfigured``, because timers of durable graphs belong to their steps.
+
+        A timer that is not in the history would be lost, or fire twice.
+        """
+        del step, delay
+        _find_target(id, workflow, version).require_open("schedule_resume")
+        raise NotConfigured(
+            f"{id}: timers of durable graphs are part of their histories, so they belong to steps: use "
+            "Wait(duration), WaitForEvent(name, timeout=...) or Approval(due=...)"
+        )
+
+    def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
+        """Cancel a run; see ``operations.runs.cancel``."""
+        Cancel(_find_target(id, workflow, version)).execute()
+
+    def wait(
+        self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
+    ) -> Instance:
+        """Wait until the run is closed, and return its instance.
+
+        Polls with growing pauses. Raises ``ResultTimeout``.
+        """
+
+        def poll() -> Instance | None:
+            instance = self.storage.get(id, workflow=workflow, version=version)
+            return instance if instance.closed else None
+
+        closed_instance = wait_for(poll, Deadline(timeout))
+        if closed_instance is None:
+            raise ResultTimeout(f"{id!r} has no result yet")
+        return closed_instance
+
+    def recover(self) -> int:
+        """Return 0, because workers recover runs."""
+        return 0
+
+    def forget(self, id: str) -> None:
+        """Do nothing, because this process keeps no state of a run."""
+
+    def stop(self) -> None:
+        """Do nothing, because nothing runs in this process."""
+
+
+def _find_target(id: str, workflow: str | None, version: int | None) -> RunTarget:
+    storage = DjangoStorage()
+    return find_run(id, storage=storage, workflow=workflow, version=version)

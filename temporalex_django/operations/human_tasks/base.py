@@ -1,0 +1,187 @@
+"""Base of the operations on a human task, and the checks that they share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+
+from temporalex_django import access
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.human_tasks import base_key
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    FourEyes,
+    HumanTaskClaimed,
+    HumanTaskClosed,
+    HumanTaskNotFound,
+)
+from temporalex_django.models import HumanTask, Instance
+from temporalex_django.operations.base import Action, Actor, AuditSubject
+from temporalex_django.operations.human_tasks.inbox import find_task, is_excluded, matching_candidate, outcome_text
+
+T = TypeVar("T")
+
+
+class HumanTaskAction(Action[T]):
+    """Base class of operations on a human task.
+
+    People who may decide the task may perform them, and need no further permission. ``label`` is the text of the
+    button. ``effect`` says in a sentence what will happen, and ``done`` what has happened.
+
+    Runs in the caller's transaction and locks the row of the task. Raises ``HumanTaskNotFound``, ``HumanTaskClosed``,
+    ``HumanTaskClaimed``, ``ActionNotPermitted`` and ``UpdateTimeout`` (code ``busy``); nothing is done then.
+    """
+
+    permission: ClassVar[str] = "view_humantask"
+    label: ClassVar[Promise]
+    effect: ClassVar[Promise]
+    done: ClassVar[Promise]
+
+    def __init__(self, task: HumanTask | UUID | str, *, reason: str = "", by: Actor) -> None:
+        super().__init__(by=by)
+        self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
+        self.reason = check_text(reason, label="the reason")
+
+    @property
+    def permission_request(self) -> access.Operation:
+        """The operation without a permission.
+
+        The access policy may still refuse it.
+        """
+        return replace(super().permission_request, permission=None)
+
+    @property
+    def row(self) -> Instance:
+        run: Instance = self.task.run
+        return run
+
+    @property
+    def message_name(self) -> str:
+        return self.task.key
+
+    @property
+    def audit_subject(self) -> AuditSubject:
+        task = self.task
+        return AuditSubject(run_id=str(task.run_id), workflow=task.workflow, workflow_id=task.workflow_id)
+
+    @property
+    def user(self) -> Person:
+        """The user who acts.
+
+        Raises ``ActionNotPermitted`` for code, because the operation requires a person.
+        """
+        if self.by.user is None:
+            raise ActionNotPermitted(f"{self.name} of {task_label(self.task)} requires a user: pass by=user")
+        return self.by.user
+
+    def execute(self) -> T:
+        with self.translate_busy(task_label(self.task)):
+            return super().execute()
+
+    def lock_task(self) -> HumanTask:
+        """Lock the task in the open transaction and return its current row.
+
+        Raises ``HumanTaskClosed``.
+        """
+        self.task = lock_task(self.task, storage=self.storage)
+        return self.task
+
+    def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
+        """Return the candidate that lets the user decide the task, and the person it applies to.
+
+        Raises ``ActionNotPermitted`` and ``FourEyes``.
+        """
+        return require_candidate(self.user, task)
+
+    def require_unclaimed(self, task: HumanTask) -> None:
+        """Raise ``HumanTaskClaimed`` if somebody else has claimed the task."""
+        require_unclaimed(self.user, task, storage=self.storage)
+
+
+def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
+    """Lock the task in the open transaction and return its current row.
+
+    Raises ``HumanTaskNotFound`` if the row was deleted, and ``HumanTaskClosed``.
+    """
+    # Lock the row of the task alone, and none that the query may join.
+    locked_task = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
+    if locked_task is None:
+        raise HumanTaskNotFound(f"{task_label(task)} no longer exists: somebody has deleted its run")
+    require_open(locked_task)
+    return locked_task
+
+
+def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
+    """Raise ``HumanTaskClaimed`` if somebody else has claimed the task, by the clock of the database."""
+    until = task.claimed_until
+    if until is None or task.claimed_by_key == authorization.sender_key(user) or until <= storage.now():
+        return
+    raise HumanTaskClaimed(f"{task_label(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
+
+
+def require_claims_respected(
+    user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage
+) -> None:
+    """Raise ``HumanTaskClaimed`` if the event would decide a task that somebody else has claimed.
+
+    ``step`` is the key of the step or task that the event is for, or None if the sender named none.
+    """
+    for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
+        if event in task.outcomes and step in (None, task.key, base_key(task.key)):
+            require_unclaimed(user, task, storage=storage)
+
+
+def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
+    """Return the part of a decision that says who decides it, if they may; see ``HumanTasks.judge``.
+
+    Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed`` and ``HumanTaskClaimed``.
+    """
+    require_open(task)
+    candidate, person = require_candidate(user, task)
+    require_unclaimed(user, task, storage=storage)
+    decider: dict[str, Any] = {"by": str(user), "by_key": authorization.sender_key(user)}
+    # The task was delegated to this person: the code does not know that candidate, so the decision names it.
+    if candidate not in task.asked:
+        decider["word"] = candidate
+    if person is not user:
+        decider["for"] = {"key": authorization.sender_key(person), "name": str(authorization.sender_of(person))}
+    return decider
+
+
+def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
+    """Return the candidate that lets the user decide the task, and the person it applies to.
+
+    The person is the user, or somebody on whose behalf they decide. Raises ``ActionNotPermitted`` and ``FourEyes``.
+    """
+    candidacy = matching_candidate(user, task)
+    if candidacy is None:
+        candidates = ", ".join(task.asked)
+        raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: the candidates are {candidates}")
+    # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
+    for person in {authorization.sender_key(user): user, authorization.sender_key(candidacy[1]): candidacy[1]}.values():
+        if is_excluded(person, task):
+            raise FourEyes(
+                f"{user} may not decide {task_label(task)}: a different user must decide, because {person} "
+                "started or forked the run, or decided an earlier approval"
+            )
+    return candidacy
+
+
+def require_open(task: HumanTask) -> None:
+    """Raise ``HumanTaskClosed`` with the outcome, if the task is closed."""
+    if task.closed_at is not None:
+        raise HumanTaskClosed(f"{task_label(task)} is no longer open: {outcome_text(task)}")
+
+
+def task_label(task: HumanTask) -> str:
+    """Return the name of a task for error messages.
+
+    It contains the key and not the title, because people who may not see the title read these messages.
+    """
+    return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"

@@ -1,0 +1,176 @@
+"""Decide a human task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.authoring.human_tasks import base_key, clean_form_data
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.process import REQUEST
+from temporalex_django.db.inserts import InsertedMessage, find_message
+from temporalex_django.db.people.human_tasks import question_of
+from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
+from temporalex_django.models import HumanTask
+from temporalex_django.operations.base import Actor, AuditSubject, storage
+from temporalex_django.operations.human_tasks.base import admit_decider, lock_task, require_unclaimed, task_label
+from temporalex_django.operations.human_tasks.inbox import find_task
+from temporalex_django.operations.run_lookup import find_chain
+from temporalex_django.operations.runs.update import RequestAction, UpdateStatus, update_status
+
+
+class Decide(RequestAction):
+    """Operation with which a person decides a human task.
+
+    ``outcome`` is one of the outcomes of the task, and ``data`` is what its form asks for. ``form`` is the digest of
+    the form that was filled in, where it is known.
+
+    The decision is judged in a turn of the run, in the same process in which an update would be (see
+    ``RequestAction``). If two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``,
+    which says who decided.
+
+    Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``, ``ActionNotPermitted``,
+    ``FourEyes``, ``RunPaused`` and ``UpdateTimeout``.
+    """
+
+    name: ClassVar[str] = "decide"
+    permission: ClassVar[str] = "view_humantask"
+    kind: ClassVar[str] = REQUEST
+    label: ClassVar[Promise] = _("Decide")
+    effect: ClassVar[Promise] = _("The run continues with your decision.")
+    done: ClassVar[Promise] = _("Your decision is in the history.")
+
+    def __init__(
+        self,
+        task: HumanTask | UUID | str,
+        *,
+        outcome: str,
+        data: Any = None,
+        comment: str = "",
+        form: str | None = None,
+        id: str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+        by: Actor,
+    ) -> None:
+        self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
+        self.comment = check_text(comment, label="the comment")
+        self.form = form
+        self._is_resend = False
+        if not isinstance(outcome, str) or outcome not in self.task.outcomes:
+            raise PayloadError(f"{task_label(self.task)} accepts {', '.join(self.task.outcomes)}, not {outcome!r}")
+        target = find_chain(self.task.chain_id, storage=storage())
+        payload = {
+            "event": outcome,
+            "step": base_key(self.task.key),
+            "task": self.task.key,
+            "run": str(self.task.run_id),
+            "data": data,
+            "comment": self.comment,
+            # The question as the person saw it: the turn compares it with the one that the code asks (see decision 47).
+            "question": question_of(self.task),
+        }
+        super().__init__(
+            target, message=outcome, payload=payload, id=id, timeout=timeout, mode="auto", by=by, exact=True
+        )
+        if id is not None and (earlier_payload := self._earlier_payload()) is not None:
+            self._is_resend = True
+            if isinstance(earlier_payload, dict) and self._is_same_decision(earlier_payload):
+                # Send the stored payload again: it contains the decider as determined then, who may not qualify any
+                # more.
+                self.payload = earlier_payload
+
+    def _earlier_payload(self) -> Any:
+        """Return the payload of an earlier decision of this sender under this id, or None.
+
+        A decision that was refused does not count; it is judged anew.
+        """
+        chain, sender = self.target.chain_id, self.by.sender
+        earlier_message = find_message(chain, self.message_id, storage=self.storage)
+        if (
+            earlier_message is None
+            or sender is None
+            or earlier_message[1].sender is None
+            or earlier_message[1].sender.key != sender.key
+        ):
+            return None
+        status = update_status(chain, self.message_id, storage=self.storage)
+        is_refused = status is None or (
+            status.outcome is not None and status.outcome.status in ("rejected", "undelivered")
+        )
+        return None if is_refused else earlier_message[1].payload
+
+    def _is_same_decision(self, earlier_payload: dict[str, Any]) -> bool:
+        """Return True if an earlier decision of this id said the same."""
+        data = self.payload["data"]
+        # The stored data went through the form, which normalizes them. Compare data that went through it, too.
+        if "judged" in earlier_payload:
+            data = clean_form_data(self.task.form, data, title=self.task.title)["data"]
+        own_payload = {name: value for name, value in self.payload.items() if name != "question"} | {"data": data}
+        return all(earlier_payload.get(name) == value for name, value in own_payload.items())
+
+    @property
+    def permission_request(self) -> access.Operation:
+        """The operation without a permission: candidates of the task need none.
+
+        The access policy may still refuse it.
+        """
+        return replace(super().permission_request, permission=None)
+
+    @property
+    def user(self) -> Person:
+        if self.by.user is None:
+            raise ActionNotPermitted(f"{task_label(self.task)} must be decided by a user: pass by=user")
+        return self.by.user
+
+    def check(self) -> None:
+        """Check also that the user may decide the task, and that the task is still open.
+
+        Raises ``FormChanged`` if the form differs from the one that was filled in.
+        """
+        super().check()
+        if self._is_resend:
+            # The decision counted once already. Checks that may fail by now must not keep its outcome from the sender.
+            return
+        task = self.task
+        self.payload |= admit_decider(self.user, task, storage=self.storage)
+        if self.form is not None and self.form != (task.form or {}).get("digest"):
+            raise FormChanged(f"the form of {task_label(task)} has changed since you opened it: open it again")
+        self.payload |= clean_form_data(task.form, self.payload["data"], title=task.title)
+
+    def _insert(self) -> InsertedMessage:
+        """Insert the decision, after checking that nobody else has claimed the task.
+
+        This runs under the lock of the run, or where the message is left to a worker. The row of the task is read again
+        under its lock, so a claim that was made since ``check`` counts.
+        """
+        if not self._is_resend:
+            require_unclaimed(self.user, lock_task(self.task, storage=self.storage), storage=self.storage)
+        return super()._insert()
+
+    def _status_in_closed_run(self) -> UpdateStatus:
+        try:
+            return super()._status_in_closed_run()
+        except WorkflowClosed as exc:
+            # The row says what happened: this raises ``HumanTaskClosed`` with the outcome, if there is one.
+            with self.storage.transaction():
+                lock_task(self.task, storage=self.storage)
+            raise HumanTaskClosed(f"{task_label(self.task)} is no longer open: the run ended") from exc
+
+    def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
+        """Write the audit row with the task and the person on whose behalf it was decided.
+
+        The comment is a payload, so only the history has it.
+        """
+        substitute = {"for": self.payload["for"]["name"]} if "for" in self.payload else {}
+        super().record(subject, reason=reason, task=str(self.task.pk), **substitute, **details)
+
+    @property
+    def _label(self) -> str:
+        return f"the decision {self.message!r} of {task_label(self.task)}"

@@ -1,0 +1,217 @@
+"""The inbox of a person: the human tasks that they may decide now. Also looks up single tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from temporalex_django import access
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
+from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
+from temporalex_django.operations.base import storage
+
+#: Kinds of waits that may have a human task.
+_HUMAN_WAIT_KINDS = ("human_task", "step")
+Order = Literal["due", "opened"]
+_ORDERS: dict[str, tuple[Any, ...]] = {
+    "due": (F("due_at").asc(nulls_last=True), "opened_at", "pk"),
+    "opened": ("opened_at", "pk"),
+}
+
+
+def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) -> HumanTaskQuerySet:
+    """Return the open human tasks that the user may decide now.
+
+    A user may decide by their name, groups and permissions, by those of people on whose behalf they act, and by
+    delegation. Tasks that somebody else has claimed are left out. So are tasks for which the user is excluded, and
+    tasks of runs that do not exist for them.
+
+    ``order`` puts the tasks that are due first, or those that were opened first. ``now`` replaces the clock of the
+    database. The result is an ordinary queryset: one query, which reads only open tasks, however many runs there are.
+    Raises whatever the access policy raises.
+    """
+    alias = storage().alias
+    user_key = authorization.sender_key(user)
+    tasks = HumanTask.objects.using(alias).open().filter(_decidable_condition(user))
+    tasks = tasks.filter(Q(claimed_until=None) | Q(claimed_until__lte=now or Now()) | Q(claimed_by_key=user_key))
+    runs = access.runs_for(user, alias=alias)
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    return tasks.order_by(*_ORDERS[order])
+
+
+def open_tasks_of_run(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
+    """Return the open human tasks of a run, oldest first.
+
+    For a user, only those that they may see. One query for code.
+    """
+    tasks = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
+    return [task for task in tasks if user is None or may_view(user, task)]
+
+
+def awaited_tasks(run: Instance, *, limit: int) -> list[HumanTask]:
+    """Return the human tasks that a run waits for, oldest first, for a reader who may look at the run.
+
+    No query where the run waits for nobody.
+    """
+    if not run.is_open or not any(wait.get("kind") in _HUMAN_WAIT_KINDS for wait in run.waits or ()):
+        return []
+    return [*HumanTask.objects.using(storage().alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:limit]]
+
+
+def all_tasks_of_run(run: UUID) -> list[HumanTask]:
+    """Return the human tasks of a run, open and closed, oldest first."""
+    return list(HumanTask.objects.using(storage().alias).filter(run_id=run).order_by("opened_at", "key"))
+
+
+def to_open_human_task(task: HumanTask) -> OpenHumanTask:
+    """Convert a row to the value that handles return."""
+    return OpenHumanTask(
+        id=str(task.pk),
+        key=task.key,
+        title=task.title,
+        outcomes=task.outcomes,
+        asked=task.asked,
+        opened_at=task.opened_at,
+        due_at=task.due_at,
+        reminders=task.reminders,
+        escalated_at=task.escalated_at,
+        four_eyes=task.four_eyes,
+        form=task.form,
+        shows=task.shown_value,
+        claimed_by=task.claimed_by_name,
+        claimed_until=task.claimed_until,
+        happened="" if task.is_open else outcome_text(task),
+    )
+
+
+def outcome_text(task: HumanTask) -> str:
+    """Return in words how a closed task ended."""
+    at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
+    match task.ending:
+        case Ending.DECIDED:
+            return f"{task.decided_by_name or 'code'} decided {task.outcome!r} at {at}"
+        case Ending.OVERDUE:
+            return f"nobody had decided by {at}, when it was due"
+        case Ending.CANCELLED:
+            return f"the run stopped waiting for it at {at}"
+    return f"the run ended at {at}"
+
+
+def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
+    """Return the human task with that id, open or closed.
+
+    Raises ``HumanTaskNotFound``, also for a task that the user may not see. People see a task if they may decide it, or
+    could have decided it while it was open, or may look at its run.
+    """
+    try:
+        task_id = pk if isinstance(pk, UUID) else UUID(pk)
+    except (ValueError, AttributeError, TypeError):
+        task_id = None
+    task = None if task_id is None else HumanTask.objects.using(storage().alias).filter(pk=task_id).first()
+    if task is None or (user is not None and not may_view(user, task)):
+        raise HumanTaskNotFound(f"there is no human task {str(pk)[:50]!r}")
+    return task
+
+
+def may_view(user: Person, task: HumanTask) -> bool:
+    """Return True if the human task exists for the user."""
+    alias = storage().alias
+    runs = access.runs_for(user, alias=alias)
+    if runs is not None and not runs.filter(pk=task.run_id).exists():
+        return False
+    if matching_candidate(user, task) is not None or is_excluded(user, task):
+        return True
+    try:
+        access.require_access(user, access.VIEW, alias=alias, run=task.run)
+    except (ActionNotPermitted, WorkflowNotFound):
+        return False
+    return True
+
+
+def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | None:
+    """Return the candidate that lets the user decide the task, and the person it applies to, or None.
+
+    The person is the user, or somebody on whose behalf they decide. A person excluded by four eyes is returned only if
+    nobody else matches.
+    """
+    candidates = candidates_of(task)
+    excluded_match = None
+    for person in (user, *principals(user)):
+        for candidate in candidates:
+            if authorization.matches_candidate(person, candidate, permits=access.policy().permits):
+                # An excluded match is kept: it makes the error say that four eyes are the reason, instead of a lack of
+                # rights.
+                if not task.four_eyes or not is_excluded(person, task):
+                    return candidate, person
+                excluded_match = excluded_match or (candidate, person)
+                break
+    return excluded_match
+
+
+def candidates_of(task: HumanTask) -> list[str]:
+    """Return the candidates who may decide a task, as text (see ``HumanTask.asked``).
+
+    These are the people who were asked, and the people to whom the task was delegated.
+    """
+    return [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
+
+
+def is_excluded(user: Person, task: HumanTask) -> bool:
+    """Return True if the user is excluded because a different person must decide."""
+    return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
+
+
+def _decidable_condition(user: Person) -> Q:
+    excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
+    # Subqueries on ids instead of joins: a task with several matching candidates must appear once.
+    decidable = Q(pk__in=_candidate_task_ids(user))
+    for person in principals(user):
+        decidable |= Q(pk__in=_candidate_task_ids(person)) & ~Q(
+            pk__in=_excluded_task_ids(authorization.sender_key(person))
+        )
+    return decidable & ~excluded
+
+
+def principals(user: Person) -> Collection[Person]:
+    """Return the people on whose behalf this user may decide as well."""
+    # A deactivated account must not act on behalf of others either.
+    if not getattr(user, "is_active", True):
+        return ()
+    return [
+        principal
+        for principal in access.policy().stands_in_for(user)
+        if getattr(principal, "pk", None) != getattr(user, "pk", 0)
+    ]
+
+
+def _excluded_task_ids(key: str) -> Any:
+    return Candidate.objects.using(storage().alias).filter(who=f"key:{key}", barred=True).values("task")
+
+
+def _candidate_task_ids(user: Person) -> Any:
+    """Return the ids of the open human tasks that ask for the user.
+
+    A superuser is a member of each group, and has each permission.
+    """
+    candidates = Candidate.objects.using(storage().alias).filter(barred=False)
+    if not getattr(user, "is_active", True):
+        return candidates.none().values("task")
+    sender = authorization.sender_of(user)
+    own_names = [] if sender is None else [f"user:{sender.name}"]
+    if getattr(user, "is_superuser", False):
+        return candidates.filter(
+            Q(who__in=own_names) | Q(who__startswith="group:") | Q(who__startswith="perm:")
+        ).values("task")
+    groups = user.groups.values_list("name", flat=True) if hasattr(user, "groups") else ()
+    identities = [*own_names, *(f"group:{name}" for name in groups)]
+    identities += [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
+    return candidates.filter(who__in=identities).values("task")

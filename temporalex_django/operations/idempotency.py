@@ -1,0 +1,84 @@
+"""Idempotent requests: a request that is sent again with the same key is executed once and gets the same answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.utils import timezone
+
+from temporalex_django.authoring import authorization
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.errors import IdempotencyKeyReused
+from temporalex_django.models import KeptAnswer
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import Actor, storage
+
+
+class DuplicateRequest(Exception):
+    """Raised for a request that was executed before.
+
+    ``object_id`` is the run or job that its answer showed. ``is_new`` is True if the request created it.
+    """
+
+    def __init__(self, object_id: UUID, *, is_new: bool) -> None:
+        super().__init__(str(object_id))
+        self.object_id = object_id
+        self.is_new = is_new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotentRequest:
+    """A request with an idempotency key of its sender.
+
+    ``request`` is the complete content of the request, as bytes.
+    """
+
+    by: Actor
+    key: str
+    request: bytes
+
+    def check_duplicate(self) -> None:
+        """Raise ``DuplicateRequest`` if the request was executed before.
+
+        Raises ``IdempotencyKeyReused`` if the key belongs to another request. One read.
+        """
+        stored_answer = KeptAnswer.objects.using(storage().alias).filter(key=self._key_digest).first()
+        if stored_answer is not None:
+            self._raise_duplicate(stored_answer)
+
+    @contextmanager
+    def run_once(self) -> Iterator[KeptAnswer]:
+        """Commit the work of the block together with the answer, on which the block sets ``made`` and ``new``.
+
+        Raises what ``check_duplicate`` raises. A concurrent request with the same key waits for this one and then finds
+        its answer. A block that raises leaves no key behind.
+        """
+        store = storage()
+        answers = KeptAnswer.objects.using(store.alias)
+        answer = KeptAnswer(id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now())
+        with audit.defer_denials(), store.transaction():
+            # The unique key makes a concurrent request wait here for our commit or rollback.
+            answers.bulk_create([answer], ignore_conflicts=True)
+            stored_answer = answers.get(key=self._key_digest)
+            if stored_answer.pk != answer.pk:
+                self._raise_duplicate(stored_answer)
+            yield answer
+            answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
+
+    def _raise_duplicate(self, stored_answer: KeptAnswer) -> None:
+        if stored_answer.request != self._request_digest or stored_answer.made is None:
+            raise IdempotencyKeyReused(f"another request has already used the key {self.key}")
+        raise DuplicateRequest(stored_answer.made, is_new=stored_answer.new)
+
+    @property
+    def _key_digest(self) -> str:
+        # Keys are private to their sender: the same key of another person is another request.
+        return hashlib.sha256(f"{authorization.sender_key(self.by.user)}\0{self.key}".encode()).hexdigest()
+
+    @property
+    def _request_digest(self) -> str:
+        return hashlib.sha256(self.request).hexdigest()

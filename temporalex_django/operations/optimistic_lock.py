@@ -1,0 +1,87 @@
+"""Optimistic locking of runs: two people who operate on a run at once do not undo each other's changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from uuid import UUID
+
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import RunChanged, UpdateTimeout, WorkflowNotFound
+from temporalex_django.models import Instance
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.run_lookup import RunTarget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVersion:
+    """The state of a run that is compared.
+
+    It is the current run of the chain, the length of its history, and its status. ``blocked`` is the code of the error,
+    or empty if the run is not blocked.
+    """
+
+    run_id: UUID
+    events: int
+    status: str
+    blocked: str
+    paused: bool
+
+
+def version_of(run: Instance) -> RunVersion:
+    """Return the version of a run that was read together with its ``chain``."""
+    return RunVersion(
+        run_id=run.chain.run_id,
+        events=run.chain.length,
+        status=run.status,
+        blocked=str((run.blocked or {}).get("code", "")),
+        paused=run.chain.paused,
+    )
+
+
+@contextmanager
+def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) -> Iterator[None]:
+    """Raise ``RunChanged`` unless the run is in one of the ``expected`` versions.
+
+    Operations inside the block commit together with the check. None as ``expected`` skips the check. Locks the chain
+    and waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` (``busy``).
+    """
+    if expected is None:
+        yield
+        return
+    store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
+    with audit.defer_denials(), store.transaction():
+        # Compare under the lock: without it the run could change between the comparison and the operation.
+        if not store.lock_chain(target.chain_id, wait=wait):
+            raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
+        run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.selected_run_id).first()
+        if run is None:
+            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
+        if (current := version_of(run)) not in expected:
+            raise _change_error(target, expected[-1] if expected else None, current)
+        yield
+
+
+def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
+    changes = {}
+    if expected is not None:
+        pairs = {
+            field.name: (getattr(expected, field.name), getattr(current, field.name)) for field in fields(RunVersion)
+        }
+        changes = {
+            name: {"was": _to_plain(was), "is": _to_plain(value)}
+            for name, (was, value) in pairs.items()
+            if was != value
+        }
+    text = "; ".join(f"{name} was {pair['was']!r} and is {pair['is']!r}" for name, pair in changes.items())
+    return RunChanged(
+        f"{target.workflow} {target.workflow_id} has changed since it was read: "
+        f"{text or 'the version that was read is not known'}",
+        changes=changes,
+    )
+
+
+def _to_plain(value: object) -> object:
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,276 @@
+"""Read a run: its state, its history and its result. Takes no locks and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.conf import codec
+from temporalex_django.core.durations import check_wait
+from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.payloads.search_attributes import decode_all
+from temporalex_django.db.graphs.graph_instances import instance_of
+from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
+from temporalex_django.db.messages.listen import listen
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import read_switches
+from temporalex_django.engine.outcomes import run_result
+from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
+from temporalex_django.graph import snapshot
+from temporalex_django.models import Instance
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
+from temporalex_django.operations.polling import (
+    Deadline,
+    WaitSlot,
+    await_for,
+    inside_transaction,
+    unlimited_wait,
+    wait_for,
+)
+from temporalex_django.operations.run_lookup import RunTarget, find_chain
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
+
+
+def describe(
+    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, redactor: Redactor = UNREDACTED
+) -> Description:
+    """Describe the current state of a run.
+
+    ``waiting_for`` also names work that has been due for a while and that no live worker can take, or may take.
+
+    Four reads; seven when something is due, and one more for names that are switched off. Two reads for a closed run.
+    One less when ``run``, its row, is passed.
+    """
+    now, parameters = storage.sql.now_expression(storage.clock)
+    run = run or _load_run(target, storage=storage)
+    waiting = list(run.waiting_for or [])
+    if run.status not in CLOSED_STATUSES and not run.blocked:
+        # One statement for everything that can be due, with the database's time: the clock of this process may differ.
+        rows = storage.sql.select(
+            "select c.due_at,"  # noqa: S608
+            " (select min(m.created_at) from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh),"
+            " exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null),"
+            f" {now} from temporalex_chain c where c.id = %s",
+            [*parameters, target.chain_id],
+            ("timestamptz", "timestamptz", "bool", "timestamptz"),
+        )
+        for due_at, unread_since, has_queued_tasks, at in rows:
+            since = min(
+                (moment for moment in (due_at, unread_since) if moment is not None and moment <= at), default=None
+            )
+            # Nothing is due, so no worker can be missing; this saves the reads below for most runs.
+            if since is None and not has_queued_tasks:
+                continue
+            workers = live_workers(alias=storage.alias)
+            missing_worker = None if run.paused else workers.missing_if_overdue(run, since=since, now=at)
+            waiting += [missing_worker] if missing_worker else []
+            waiting += _missing_code(run, workers, due_before=at - DUE_GRACE_PERIOD, storage=storage)
+            waiting += _switched_off_names(run, storage=storage)
+    failures = failed_messages_of(run.chain_id, storage=storage) if failed_count(run) else []
+    description = replace(
+        build_description(run, waiting_for=waiting, redactor=redactor),
+        failed_messages=[redactor.redact_failed_message(message) for message in failures],
+    )
+    if run.status in CLOSED_STATUSES:
+        return description
+    activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
+    return replace(description, activities=[redactor.redact_activity(activity) for activity in activities])
+
+
+def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
+    """Return the first failed messages of a chain, oldest first."""
+    rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
+    return [
+        FailedMessage(id=str(row.request_id), name=row.name, failed_at=row.answered_at, **row.failure)
+        for row in rows[:MOST_ACTIVITIES]
+    ]
+
+
+def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, storage: DjangoStorage) -> list[str]:
+    """Name the code or the key that due activities need and that no live worker has.
+
+    An activity counts as due since ``due_before``, or when its row says what it waits for.
+    """
+    rows = storage.sql.select(
+        "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
+        " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",
+        [run.pk, due_before],
+        ("text", "text", "text"),
+    )
+    needs = [
+        waits_for or f"the activity {name}"
+        for name, queue, waits_for in rows
+        if waits_for or not workers.can_run_activity(name, queue=queue)
+    ]
+    return [f"a worker with {need}" for need in dict.fromkeys(needs)]
+
+
+def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
+    """Name the things that the run waits for and that are switched off."""
+    switches = read_switches(storage.sql)
+    if not (switches.queues or switches.activities or switches.workflows):
+        return []
+    rows = storage.sql.select(
+        "select distinct activity, queue from temporalex_activity_task where run_id = %s and owner is null order by 1, 2",
+        [run.pk],
+        ("text", "text"),
+    )
+    switched_names = [f"the class {run.workflow}"] if run.workflow in switches.workflows else []
+    switched_names += [
+        f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in switches.queues
+    ]
+    switched_names += [f"the activity {name}" for name, _ in rows if name in switches.activities]
+    return [f"{switched_name} to be switched on" for switched_name in dict.fromkeys(switched_names)]
+
+
+def build_description(
+    run: Instance, *, waiting_for: Iterable[str] | None = None, redactor: Redactor = UNREDACTED
+) -> Description:
+    """Build the description from a row that was read already.
+
+    For a blocked run it also says what no worker has that the run needs, or that its class is switched off.
+    """
+    waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
+    if run.blocked and (missing_worker := run.blocked.get("waits_for")):
+        waiting.append(f"a worker with {missing_worker}")
+    if run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code:
+        waiting.append(f"the class {run.workflow} to be switched on")
+    return Description(
+        id=run.workflow_id,
+        run_id=str(run.pk),
+        workflow=run.workflow,
+        version=run.version,
+        status=run.status,
+        blocked=redactor.redact_blocked(run.blocked),
+        paused=run.paused,
+        waiting_for=redactor.redact_waiting_for(waiting, run.waits),
+        accepts=run.accepts or {"signals": [], "updates": []},
+        started_at=run.started_at,
+        closed_at=run.closed_at,
+        search_attributes=decode_all(run.search_attributes),
+        tags=run.tags or [],
+    )
+
+
+def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
+    runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
+    run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
+    if run is None:
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
+    return run
+
+
+def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> list[HistoryEvent]:
+    """Return the history of the newest run, or of the run that was asked for by its run id."""
+    return [
+        redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
+    ]
+
+
+class ResultWaiter:
+    """A wait for the result of a chain, which follows continue-as-new.
+
+    It waits with no transaction open. Inside a transaction it looks once and does not wait.
+
+    Raises ``WorkflowFailed`` or a subclass, ``WorkflowCancelled``, and ``ResultTimeout`` for a chain that is still
+    open. Whatever ``redactor`` hides is hidden in all of them.
+    """
+
+    def __init__(
+        self,
+        target: RunTarget,
+        *,
+        timeout: float | None,
+        storage: DjangoStorage,
+        wait_slot: WaitSlot = unlimited_wait,
+        redactor: Redactor = UNREDACTED,
+    ) -> None:
+        self.target = target
+        self.redactor = redactor
+        self.wait_slot = wait_slot
+        self.storage = storage
+        self.deadline = Deadline(check_wait(timeout))
+
+    def get(self) -> Any:
+        # Inside a transaction a worker cannot see what the caller wrote, so a wait could only time out.
+        if inside_transaction(self.storage.alias):
+            return self.resolve(self.poll())
+        listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
+        return self.resolve(wait_for(self.poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+
+    async def aget(self) -> Any:
+        outcome = await await_for(self.poll, self.deadline)
+        return await sync_to_async(self.resolve)(outcome)
+
+    def poll(self) -> tuple[str, Any] | None:
+        """Return the status and the closing attributes of the chain, or None while it is open."""
+        rows = self.storage.sql.select(
+            "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
+            " where c.id = %s and c.closed",
+            [self.target.chain_id],
+            ("text", "bytea"),
+        )
+        if not rows:
+            return None
+        status, closing = rows[0]
+        return status, None if closing is None else codec().decode(closing)
+
+    def resolve(self, outcome: tuple[str, Any] | None) -> Any:
+        target = self.target
+        if outcome is not None:
+            status, closing = outcome
+            attributes = closing if self.redactor is UNREDACTED else self.redactor.redact_attributes(closing or {})
+            return run_result(status, attributes, workflow=target.workflow, workflow_id=target.workflow_id)
+        description = describe(
+            find_chain(target.chain_id, storage=self.storage), storage=self.storage, redactor=self.redactor
+        )
+        if description.blocked:
+            reason = f"blocked: {description.blocked.get('error')}"
+        else:
+            reason = (
+                f"{description.status}, waiting for {', '.join(description.waiting_for)}"
+                if description.waiting_for
+                else description.status
+            )
+        if inside_transaction(self.storage.alias):
+            reason += (
+                ". Inside atomic() this call checks once and does not wait: what this transaction started or "
+                "sent is processed only after it commits. Ask for the result after that, for example in "
+                "transaction.on_commit()"
+            )
+        raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {reason}")
+
+
+def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
+    """Return the version of the run that is shown.
+
+    An older run of the chain may have had another version, if the chain was moved since.
+    """
+    return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
+
+
+def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
+    """Return a graph as an instance of the pure engine.
+
+    Raises ``UnknownWorkflow`` if the class is not a graph of this process.
+    """
+    version = selected_version(target, storage=storage)
+    # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
+    with inline_turn.crash_marker(storage).record_work("run", target.selected_run_id):
+        graph_instance = instance_of(target.selected_run_id, name=target.workflow, version=version)
+    return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
+
+
+def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
+    """Return the run ids of the chain, oldest first."""
+    runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
+    return list(runs.values_list("pk", flat=True))

@@ -1,0 +1,320 @@
+"""Filters of runs, shared by code, REST and the admin.
+
+Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
+``stuck_runs`` reads the workers. Columns that turns rewrite have no index, so open runs are distinguished by reading
+their rows. Everything else is found by an index, or by the position of a run's id among the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast, Coalesce, StrIndex
+from django.utils import timezone
+
+from temporalex_django.authoring.listing import WAIT_PREFIXES
+from temporalex_django.authoring.searching import SearchCondition
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.db.semi_join import semi_join
+from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
+from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.present.view_models import LATE_PERIOD
+
+Runs = QuerySet[Instance]
+
+_MANY_ATTEMPTS = 5
+#: A run's id comes from the clock of the process that starts it, and ``created_at`` from the clock of the database. The
+#: two never differ by more than this.
+_CLOCK_TOLERANCE = timedelta(days=1)
+_MAX_MILLISECONDS = 1 << 48
+#: Code points that cannot occur in text.
+_SURROGATES, _AFTER_SURROGATES = 0xD800, 0xE000
+
+
+def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
+    """Return the runs that have one of these statuses.
+
+    Statuses of runs that ended without a result have an index.
+    """
+    sorted_statuses = sorted(statuses)
+    if UNSUCCESSFUL_STATUSES.issuperset(sorted_statuses):
+        return (
+            runs.filter(ended=sorted_statuses[0])
+            if len(sorted_statuses) == 1
+            else runs.filter(ended__in=sorted_statuses)
+        )
+    matching_runs = (
+        runs.filter(status=sorted_statuses[0]) if len(sorted_statuses) == 1 else runs.filter(status__in=sorted_statuses)
+    )
+    alias = runs.db
+    # These statuses have no index, because turns rewrite them. Every such run also has a row that an index finds.
+    if sorted_statuses == ["running"]:
+        return semi_join(
+            matching_runs, _stopped_run_ids(alias).union(_run_ids_with_activities(alias), _run_ids_with_children(alias))
+        )
+    if sorted_statuses == ["pending"]:
+        return semi_join(matching_runs, _stopped_run_ids(alias).union(_due_run_ids(alias)))
+    return matching_runs
+
+
+def stuck_runs(runs: Runs) -> Runs:
+    """Return the runs that need the attention of a person.
+
+    A run is stuck if:
+
+    - it is blocked;
+    - it has an activity that fails again and again, or that no live worker takes;
+    - it has a failed message;
+    - it is due and no worker takes it.
+
+    Work that waits for a switch does not count. One read, of the workers.
+    """
+    due_before, alias = timezone.now() - LATE_PERIOD, runs.db
+    waiting_tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
+    untaken_tasks = waiting_tasks.filter(
+        Q(due_at__lt=due_before) & live_workers(alias=alias).unpolled_tasks() | Q(waits_for__isnull=False)
+    )
+    untaken_tasks = untaken_tasks.exclude(queue__in=_switched_off_names("queue", alias)).exclude(
+        activity__in=_switched_off_names("activity", alias)
+    )
+    due_chains = Chain.objects.using(alias).filter(due_at__lt=due_before, closed=False, paused=False)
+    blocked_runs = Instance.objects.using(alias).filter(blocked__isnull=False)
+    return semi_join(
+        runs,
+        blocked_runs.exclude(blocked__code=WorkflowSwitchedOff.code)
+        .order_by()
+        .values("pk")
+        .union(
+            ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
+            untaken_tasks.order_by().values("run_id"),
+            Message.objects.using(alias).failed().order_by().values("chain__run_id"),
+            due_chains.exclude(queue__in=_switched_off_names("queue", alias)).order_by().values("run_id"),
+        ),
+    )
+
+
+def with_cause(runs: Runs, cause: str) -> Runs:
+    """Return the runs that failed or are blocked with this cause, or have an activity that fails with it.
+
+    They are found by indexes.
+    """
+    alias = runs.db
+    run_ids = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
+    return semi_join(
+        runs, run_ids.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id"))
+    )
+
+
+def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
+    """Return the names that are switched off."""
+    return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
+
+
+def waiting_for(runs: Runs, kind: str) -> Runs:
+    """Return the open runs that wait for something of this kind.
+
+    ``kind`` is one of ``authoring.listing.WAIT_KINDS``.
+    """
+    # PostgreSQL estimates that LIKE matches hardly any run. It would then sort a page of many rows instead of reading
+    # it in order.
+    waiting_text = Cast("waiting_for", TextField())
+    positions = [StrIndex(waiting_text, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
+    matching_runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
+    alias = runs.db
+    match kind:
+        case "activity":
+            matching_runs = semi_join(matching_runs, _run_ids_with_activities(alias))
+        case "child":
+            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_run_ids_with_children(alias)))
+        case "timer":
+            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_due_run_ids(alias)))
+    return matching_runs.exclude(status__in=CLOSED_STATUSES)
+
+
+def _due_run_ids(alias: str) -> QuerySet[Any]:
+    """Return the ids of runs that continue by themselves, now or later, by an index."""
+    return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
+
+
+def _run_ids_with_activities(alias: str) -> QuerySet[Any]:
+    """Return the ids of runs that have activities without a result."""
+    return ActivityTask.objects.using(alias).order_by().values("run_id")
+
+
+def _run_ids_with_children(alias: str) -> QuerySet[Any]:
+    """Return the ids of runs that have open children, by an index of child runs."""
+    children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
+    return children.order_by().values("parent_run_id")
+
+
+def _stopped_run_ids(alias: str) -> QuerySet[Any]:
+    """Return the ids of blocked and paused runs; the query uses indexes alone.
+
+    None of them is due, even if something that they wait for has ended.
+    """
+    run_ids = Instance.objects.using(alias).order_by().values("pk")
+    return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
+
+
+def created_after(runs: Runs, moment: datetime) -> Runs:
+    """Return the runs that were started at that time or later.
+
+    Run ids sort by time, so no other runs are read.
+    """
+    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCK_TOLERANCE))
+
+
+def created_before(runs: Runs, moment: datetime) -> Runs:
+    """Return the runs that were started before that time."""
+    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
+
+
+def closed_before(runs: Runs, moment: datetime) -> Runs:
+    """Return the runs that were closed before that time.
+
+    They were started before it too, so a bound on the ids applies.
+    """
+    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
+
+
+def with_tag(runs: Runs, tag: str) -> Runs:
+    """Return the runs whose ``tags`` contain that tag."""
+    if "\0" in tag:
+        # No database keeps a NUL character, so no tag contains one.
+        return runs.none()
+    # Only PostgreSQL has an index for this condition; the rest of the function matches the stored text.
+    if connections[runs.db].features.supports_json_field_contains:
+        return runs.filter(tags__contains=[tag])
+    tags_text, condition = Cast("tags", TextField()), Q()
+    # A tag is the first of the list, or follows the end of another one. Checking what comes before it is necessary: the
+    # end of a tag that contains a quote looks like a tag of its own. The spaces and, in SQLite, the encoding of letters
+    # outside of ASCII depend on the writer of the row, so all forms are tried.
+    for encoded_tag in dict.fromkeys((json.dumps(tag, ensure_ascii=False), json.dumps(tag))):
+        for opening in ("[", '", ', '",'):
+            # A position instead of LIKE, which ignores case in SQLite.
+            position_alias = f"tag_at_{len(condition)}"
+            runs = runs.alias(**{position_alias: StrIndex(tags_text, Value(opening + encoded_tag))})
+            condition |= Q(**{position_alias: 1}) if opening == "[" else Q(**{f"{position_alias}__gt": 0})
+    return runs.filter(condition, tags__isnull=False)
+
+
+def current_runs(runs: Runs) -> Runs:
+    """Return the current run of each chain.
+
+    This is not a join. PostgreSQL estimates that two columns that must agree match next to no run. It would then sort a
+    page of many rows instead of reading it in order.
+    """
+    chains = Chain.objects.using(runs.db).filter(pk=OuterRef("chain_id"), run_id=OuterRef("pk"))
+    return runs.filter(Coalesce(Exists(chains), Value(value=False)))
+
+
+def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
+    """Return the runs that have these search attributes.
+
+    Each condition matches a row beside the run, which is found by an index.
+    """
+    for number, condition in enumerate(conditions):
+        rows = Q(workflow=condition.workflow, name=condition.name)
+        value = Decimal(condition.value) if condition.column == "number" else condition.value
+        comparison = _comparison(condition.column, condition.operator, value, alias=runs.db)
+        # An attribute with several values has a row for each, and a join would return the run once per row.
+        if condition.several:
+            runs = runs.filter(
+                Exists(SearchAttribute.objects.using(runs.db).filter(rows, comparison, run=OuterRef("pk")))
+            )
+            continue
+        row = f"searched_{number}"
+        attribute_condition = Q(searched__workflow=condition.workflow, searched__name=condition.name)
+        runs = runs.alias(**{row: FilteredRelation("searched", condition=attribute_condition)})
+        runs = runs.filter(_comparison(f"{row}__{condition.column}", condition.operator, value, alias=runs.db))
+    return runs
+
+
+def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
+    if operator != "prefix":
+        return Q(**{f"{column}__{operator}" if operator else column: value})
+    if not connections[alias].features.has_case_insensitive_like:
+        return Q(**{f"{column}__startswith": value})
+    # The other database is SQLite, which compares text by code points: a prefix is a range there.
+    lower_bound, upper_bound = Q(**{f"{column}__gte": value}), _upper_bound(value)
+    return lower_bound & Q(**{f"{column}__lt": upper_bound}) if upper_bound else lower_bound
+
+
+def _upper_bound(prefix: str) -> str:
+    """Return the first text that sorts after all texts with this prefix.
+
+    The result is empty if there is no such text.
+    """
+    stem = prefix.rstrip(chr(sys.maxunicode))
+    if not stem:
+        return ""
+    next_code_point = ord(stem[-1]) + 1
+    return stem[:-1] + chr(_AFTER_SURROGATES if next_code_point == _SURROGATES else next_code_point)
+
+
+def with_id_prefix(runs: Runs, prefix: str) -> Runs:
+    """Return the runs whose business id starts with the prefix, case-sensitively, by an index."""
+    return runs.filter(_comparison("workflow_id", "prefix", prefix, alias=runs.db))
+
+
+def with_version(runs: Runs, version: int) -> Runs:
+    """Return the runs of that version of their class.
+
+    The condition hides from PostgreSQL how many runs match. Most runs may have the version, but none of those that a
+    tenant sees. If PostgreSQL knew the number, it would read all runs in order and expect to find a match soon.
+    """
+    return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
+
+
+#: Filters by the names of ``authoring.listing.FILTERS``, and ``attributes``.
+FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
+    "id": lambda runs, value: runs.filter(workflow_id=value),
+    "id_prefix": with_id_prefix,
+    "status": with_status,
+    "version": with_version,
+    "queue": lambda runs, value: runs.filter(queue=value),
+    "blocked": lambda runs, value: runs.filter(blocked__isnull=not value),
+    "paused": lambda runs, value: runs.filter(paused__isnull=not value),
+    "stuck": lambda runs, value: (
+        stuck_runs(runs) if value else runs.exclude(pk__in=stuck_runs(_all_runs(runs)).values("pk"))
+    ),
+    "cause": with_cause,
+    "waits": waiting_for,
+    "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of the model's queryset class
+    "tag": with_tag,
+    "attributes": with_attributes,
+    "created_after": created_after,
+    "created_before": created_before,
+    "closed_after": lambda runs, value: runs.filter(closed_at__gte=value),
+    "closed_before": closed_before,
+}
+
+
+def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
+    """Return the runs for which all filters hold.
+
+    Names and values are those of ``authoring.listing.check_filters``.
+    """
+    for name, value in filters.items():
+        runs = FILTERS[name](runs, value)
+    return runs
+
+
+def _all_runs(runs: Runs) -> Runs:
+    return Instance.objects.using(runs.db).order_by()
+
+
+def _first_id(moment: datetime, margin: timedelta) -> UUID:
+    """Return an id below all ids that are created ``margin`` after the moment, for any year."""
+    milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
+    return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)

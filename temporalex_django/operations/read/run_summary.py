@@ -1,0 +1,571 @@
+"""The state of runs for their summaries in sentences, read with few statements for a whole page.
+
+A page of open runs needs two statements: their activities, and the workers. One more is needed if a run waits for a
+worker (for the switches), and one if some runs are closed. For a single run up to two more are needed. One is for
+what waits behind it (messages, or other runs that are blocked alike), and one for the state of its child.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    When,
+    Window,
+    prefetch_related_objects,
+)
+from django.db.models.functions import Coalesce, RowNumber
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.backend import OpenActivity
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.core import aliases
+from temporalex_django.db.messages.failed_messages import failed_count
+from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
+from temporalex_django.models.fields import UnreadablePayload, decode_payload
+from temporalex_django.operations.fleet.live_workers import live_workers_from
+from temporalex_django.operations.read import display_names
+from temporalex_django.present.formatting import humanize_name
+from temporalex_django.present.sentences import Summary, build_summary
+from temporalex_django.present.view_models import (
+    DUE_GRACE_PERIOD,
+    ActivityView,
+    BlockedView,
+    EndView,
+    PausedView,
+    RunView,
+    SwitchView,
+    WaitView,
+    WorkersView,
+)
+
+#: Activities of a run that a sentence may name; further ones are counted.
+_MAX_TASKS = 3
+_MAX_OTHERS = 1000
+#: Statuses of closed runs for which more can be said than the time.
+_STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreloadedRows:
+    """Rows of a run that the caller has read already, so that they are not read again.
+
+    ``tasks`` are as ``leading_tasks`` returns them, including those of the child that the run waits for. ``others`` is
+    the number of runs that are blocked for the same reason. ``unread`` is the number of messages that wait, and
+    ``failed_messages`` that of signals whose handler failed. ``closing_action`` says who ended the run and why.
+    ``unread_since`` is the time since which an unread message waits.
+    """
+
+    tasks: Mapping[UUID, Sequence[ActivityTask]]
+    workers: Sequence[Worker]
+    children: Sequence[Instance] = ()
+    others: int = 0
+    unread: int = 0
+    unread_since: datetime | None = None
+    failed_messages: int = 0
+    closing_action: tuple[str, str] = ("", "")
+
+
+def summarize_run(
+    run: Instance,
+    *,
+    redactor: Redactor,
+    now: datetime | None = None,
+    may_decide: bool = False,
+    preloaded: PreloadedRows | None = None,
+) -> Summary:
+    """Summarize the state of one run, as far as ``redactor`` shows it.
+
+    ``may_decide`` says that the reader can decide the task that the run waits for; the summary then says so. At most
+    six statements, and hardly any with ``preloaded``.
+    """
+    at = timezone.now() if now is None else now
+    return build_summary(
+        replace(load_run_state(run, redactor=redactor, now=at, preloaded=preloaded), may_decide=may_decide), now=at
+    )
+
+
+def load_run_state(
+    run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
+) -> RunView:
+    """Load the state from which the sentence about one run is built."""
+    return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
+
+
+def summarize_runs(
+    runs: Sequence[Instance], *, redactor_of: Callable[[Instance], Redactor], now: datetime | None = None
+) -> dict[UUID, Summary]:
+    """Summarize the runs of a page, by run id, each as its redactor shows it.
+
+    At most four statements. One more if the chains were not loaded with the runs (``select_related("chain")``).
+    """
+    at = timezone.now() if now is None else now
+    loader = RunStateLoader(runs, now=at)
+    return {run.pk: loader.summary(run, redactor_of(run)) for run in runs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunEnd:
+    closing: Any
+    actor_name: str
+    reason: str
+
+
+def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[ActivityTask]:
+    """Return the first activities of each run, those that failed first.
+
+    Each has the number of activities of its run as ``count``.
+    """
+    order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
+    rows = ActivityTask.objects.using(alias).filter(run_id__in=runs)
+    rows = rows.annotate(
+        place=Window(RowNumber(), partition_by=F("run_id"), order_by=order),
+        count=Window(Count("*"), partition_by=F("run_id")),
+    )
+    return rows.filter(place__lte=limit).order_by("run_id", "place")
+
+
+def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate the runs with what is said about their ends, and with whether anything is switched off.
+
+    The ends of annotated runs need no further read. Switches are read only if there are any.
+    """
+    actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
+    last_actions = actions.order_by("-id")
+    # The closing attributes of a completed run can be large. Read them only for classes that summarize a result.
+    class_names = [cls.name for cls in workflows.concrete_classes() if cls.summary]
+    has_reason = Q(status__in=_STATUSES_WITH_REASON) | Q(status="completed", workflow__in=class_names)
+    return annotate_switches(runs).annotate(
+        ended_with=Case(When(has_reason, then=F("closing")), default=None),
+        ended_by=Subquery(last_actions.values("actor_name")[:1]),
+        ended_why=Subquery(last_actions.values("reason")[:1]),
+    )
+
+
+def annotate_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate the runs with whether anything is switched off; switches are read only if so."""
+    return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
+
+
+def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate what the sentence about one run says of the messages of its chain.
+
+    These are the number of failed messages (see ``db.messages.failed_messages.failed_count``), and the time since which
+    an unread message waits.
+    """
+    failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
+    unread_messages = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
+    return runs.annotate(
+        failed_count=Coalesce(Subquery(failed_messages.annotate(n=Count("pk")).values("n")), 0),
+        unread_since=Subquery(unread_messages.values("created_at")[:1]),
+    )
+
+
+class RunStateLoader:
+    """The rows that were read for some runs.
+
+    ``with_details`` is True for a single run with everything that its page says. ``has_no_tasks`` is True if the caller
+    has found that none of the runs has an activity.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Instance],
+        *,
+        now: datetime | None = None,
+        with_details: bool = False,
+        has_no_tasks: bool = False,
+        preloaded: PreloadedRows | None = None,
+    ) -> None:
+        self.now = now = timezone.now() if now is None else now
+        self.with_details = with_details
+        self.preloaded = preloaded
+        self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
+        if runs:
+            prefetch_related_objects(list(runs), "chain")
+        open_runs = [run for run in runs if run.is_open]
+        # A run before its first turn has no activities, so a page of fresh runs needs no read of them.
+        started_runs = [run for run in open_runs if not self.is_untouched(run)]
+        self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
+        self.workers: list[Worker] = []
+        if preloaded is not None:
+            self.tasks |= {run.pk: [*preloaded.tasks.get(run.pk, ())[:_MAX_TASKS]] for run in open_runs}
+            self.workers = [*preloaded.workers]
+        elif started_runs and not has_no_tasks:
+            tasks = leading_tasks([run.pk for run in started_runs], alias=str(self.alias), limit=_MAX_TASKS)
+            for task in tasks.defer("call", "options", "heartbeat"):
+                self.tasks[task.run_id].append(task)
+        self.due_times = {run.pk: since for run in open_runs if (since := self._due_since(run)) is not None}
+        # Workers are needed only to say who runs an activity, or that nobody takes what waits.
+        if preloaded is None and any(
+            run.started_at is None or self.tasks.get(run.pk) or run.pk in self.due_times for run in open_runs
+        ):
+            self.workers = list(Worker.objects.using(self.alias))
+        self.switches = self._load_switches(open_runs)
+        self.worker_names = {worker.epoch: str(worker) for worker in self.workers}
+        self.live_workers = live_workers_from(self.workers, now=now)
+        self.live_count = len(self.live_workers.workflow_versions)
+        runs_with_reason = [
+            run
+            for run in runs
+            if run.status in _STATUSES_WITH_REASON or (run.status == "completed" and _summary_fields(run))
+        ]
+        self.run_ends: dict[UUID, _RunEnd] = {}
+        if runs_with_reason and preloaded is not None:
+            (run,), (actor_name, reason) = runs, preloaded.closing_action
+            self.run_ends = {run.pk: _RunEnd(closing=run.closing_value, actor_name=actor_name, reason=reason)}
+        elif runs_with_reason:
+            self.run_ends = self._load_ends(runs_with_reason)
+
+    def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
+        """Return the switches that are off, by kind and name.
+
+        One statement if something waits for a worker, and none otherwise.
+        """
+        has_waiting_tasks = any(
+            task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
+        )
+        if not has_waiting_tasks and not any(self._waits_for_worker(run) or _is_stopped_by_switch(run) for run in runs):
+            return {}
+        # The annotation says that nothing is switched off at all, which is true nearly always.
+        if not any(getattr(run, "anything_off", True) for run in runs):
+            return {}
+        return {
+            (row.kind, row.name): SwitchView(
+                kind=row.kind, name=row.name, since=row.since, actor=row.by, reason=row.reason
+            )
+            for row in SwitchedOff.objects.using(self.alias)
+        }
+
+    def _due_since(self, run: Instance) -> datetime | None:
+        """Return the time since which a started run waits for a worker.
+
+        None if it does not wait, or not for long.
+        """
+        if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
+            return None
+        unread_since = None
+        if self.preloaded is not None:
+            unread_since = self.preloaded.unread_since
+        elif hasattr(run, "unread_since"):
+            unread_since = run.unread_since
+        elif self.with_details:
+            unread_messages = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False, fresh=True)
+            unread_since = unread_messages.order_by("id").values_list("created_at", flat=True).first()
+        # A worker that lives takes due work within seconds, so a shorter wait says nothing.
+        since = min((at for at in (run.chain.due_at, unread_since) if at is not None), default=None)
+        return since if since is not None and since <= self.now - DUE_GRACE_PERIOD else None
+
+    def _waits_for_worker(self, run: Instance) -> bool:
+        return run.started_at is None or run.pk in self.due_times
+
+    def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
+        if not all(hasattr(run, "ended_with") for run in runs):
+            runs = [
+                *annotate_ends(Instance.objects.using(self.alias).filter(pk__in=[run.pk for run in runs]).only("pk"))
+            ]
+        return {
+            run.pk: _RunEnd(
+                closing=decode_payload(run.ended_with), actor_name=run.ended_by or "", reason=run.ended_why or ""
+            )
+            for run in runs
+        }
+
+    # -- one run -------------------------------------------------------------------------------------------------------
+
+    def summary(self, run: Instance, redactor: Redactor) -> Summary:
+        """Return the summary of one of the runs."""
+        return build_summary(self.state(run, redactor), now=self.now)
+
+    def state(self, run: Instance, redactor: Redactor) -> RunView:
+        """Return the state of one of the runs."""
+        code = display_names.class_or_none(run.workflow, run.version)
+        tasks = self.tasks.get(run.pk, [])
+        is_pending = run.started_at is None and run.is_open
+        waits_for_worker = run.is_open and self._waits_for_worker(run)
+        return RunView(
+            title=display_names.workflow_title(run.workflow, run.version),
+            workflow=run.workflow,
+            version=run.version,
+            status=run.status,
+            created_at=run.created_at,
+            started_at=run.started_at,
+            closed_at=run.closed_at,
+            is_started=not is_pending,
+            waits=self._build_waits(run, code, redactor),
+            activities=[self._build_activity(task, redactor) for task in tasks],
+            more_activities=max(0, tasks[0].count - len(tasks)) if tasks else 0,  # type: ignore[attr-defined] # annotated
+            blocked=self._build_blocked(run, redactor),
+            paused=self._build_paused(run),
+            end=self._build_end(run, code, redactor),
+            workers=WorkersView(alive_count=self.live_count, missing=self.missing_worker(run))
+            if waits_for_worker
+            else None,
+            due_since=self.due_times.get(run.pk),
+            switch=self._switch_of(run) if waits_for_worker or _is_stopped_by_switch(run) else None,
+            failed_messages=self._count_failed_messages(run),
+        )
+
+    def _count_failed_messages(self, run: Instance) -> int:
+        """Count the failed messages of the chain, for a run that is viewed alone.
+
+        Lists show them by a filter instead.
+        """
+        if self.preloaded is not None:
+            return self.preloaded.failed_messages
+        return failed_count(run) if self.with_details else 0
+
+    def _switch_of(self, run: Instance) -> SwitchView | None:
+        names = (run.workflow, aliases.current_name(run.workflow))
+        class_switches = (self.switches.get(("workflow", name)) for name in names)
+        return next(filter(None, class_switches), None) or self.switches.get(("queue", run.queue))
+
+    def _switch_of_activity(self, name: str) -> SwitchView | None:
+        current_name = aliases.ACTIVITIES.get(name, name)
+        return self.switches.get(("activity", name)) or self.switches.get(("activity", current_name))
+
+    @staticmethod
+    def is_untouched(run: Instance) -> bool:
+        """Return True if the run waits for its first turn.
+
+        Such a run has no activities and waits for nothing else.
+        """
+        return run.is_open and run.started_at is None and not run.blocked and not run.paused
+
+    def waiting_for(self, run: Instance) -> list[str]:
+        """Return what the run waits for, as its row says.
+
+        This includes the worker that it needs, if it waits for one for long and no live worker can take it.
+        """
+        missing_worker = self.missing_worker(run) if self._is_late(run) else None
+        return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
+
+    def missing_worker(self, run: Instance) -> str | None:
+        """Return why no live worker can take a run that waits for a turn.
+
+        None if one can, or if the run waits for no turn.
+        """
+        if not run.is_open or run.blocked or not self._waits_for_worker(run):
+            return None
+        return self.live_workers.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def _is_late(self, run: Instance) -> bool:
+        """Return True if the run has waited for a worker long enough to mention the lack of one."""
+        return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= DUE_GRACE_PERIOD)
+
+    def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
+        """Build the waits of a run, with the state of its child, one level deep."""
+        waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
+        if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
+            return waits
+        child = self._find_child(run, (run.waits or [{}])[0].get("seq"))
+        if child is None:
+            return waits
+        preloaded = (
+            None
+            if self.preloaded is None
+            else PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
+        )
+        # The reader may not be allowed to see the payloads of the child, which is a run of another class.
+        child_summary = RunStateLoader([child], now=self.now, preloaded=preloaded).summary(
+            child, Redactor(may_see_payloads=False)
+        )
+        return [replace(waits[0], place=child_summary.short_text)]
+
+    def _find_child(self, run: Instance, seq: Any) -> Instance | None:
+        """Return the newest run that the command with that number started."""
+        if self.preloaded is not None:
+            return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
+        unread_columns = ("args", "published", "closing", "carried_messages", "snapshot")
+        children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
+        return children.defer(*unread_columns).order_by("-id").first()
+
+    def _build_activity(self, task: ActivityTask, redactor: Redactor) -> ActivityView:
+        is_polled = (
+            self.live_workers.can_run_activity(task.activity, queue=task.queue)
+            if task.owner is None and not task.atomic
+            else None
+        )
+        last_seen = None
+        if is_polled is False:
+            sightings = [(worker.beat_at, str(worker)) for worker in self.workers if task.queue in worker.queues]
+            last_seen = (max(sightings)[1], max(sightings)[0]) if sightings else None
+        return ActivityView(
+            activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
+            title=display_names.activity_title(task.activity),
+            worker=self.worker_names.get(task.owner or 0, "") or "?",
+            has_worker=is_polled,
+            pollers=0 if is_polled is not False else self.live_workers.count_pollers(task.queue),
+            last_poller=last_seen,
+            switch=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
+        )
+
+    def _build_blocked(self, run: Instance, redactor: Redactor) -> BlockedView | None:
+        mark: Mapping[str, Any] | None = run.blocked
+        if not mark or not run.is_open:
+            return None
+        code = str(mark.get("code", ""))
+        # The text of an exception may quote a payload. The text about a crash is made by the engine and quotes nothing.
+        is_crash = code == "crash"
+        others = 0
+        if self.preloaded is not None:
+            others = self.preloaded.others
+        elif self.with_details:
+            blocked_runs = Instance.objects.using(self.alias).filter(workflow=run.workflow, blocked__isnull=False)
+            others = blocked_runs.filter(blocked__code=code).exclude(pk=run.pk)[:_MAX_OTHERS].count()
+        return BlockedView(
+            code=code,
+            error=str(mark.get("error", "")) if redactor.shows_error_text or is_crash else code,
+            since=_parse_time(mark.get("since")),
+            tries=int(mark.get("attempt") or 0),
+            next_try=run.chain.due_at if run.chain.run_id == run.pk else None,
+            place=mark.get("place"),
+            recorded=mark.get("recorded"),
+            produced=mark.get("produced"),
+            event=mark.get("event"),
+            waits_for=mark.get("waits_for"),
+            others=others,
+        )
+
+    def _build_paused(self, run: Instance) -> PausedView | None:
+        mark = getattr(run, "paused", None)
+        if not isinstance(mark, Mapping) or not run.is_open:
+            return None
+        by = mark.get("by")
+        message_count = 0
+        if self.preloaded is not None:
+            message_count = self.preloaded.unread
+        elif self.with_details:
+            message_count = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False).count()
+        return PausedView(
+            actor=str(by.get("name") or by.get("key") or "") if isinstance(by, Mapping) else str(by or ""),
+            since=_parse_time(mark.get("since")),
+            reason=str(mark.get("reason") or ""),
+            messages=message_count,
+        )
+
+    def _build_end(self, run: Instance, code: Any, redactor: Redactor) -> EndView:
+        if run.status == "continued_as_new" and self.with_details:
+            earlier_runs = Instance.objects.using(self.alias).filter(chain_id=run.chain_id, pk__lte=run.pk)
+            return EndView(number=earlier_runs.count() + 1)
+        run_end = self.run_ends.get(run.pk)
+        if run_end is None:
+            return EndView()
+        closing = run_end.closing if isinstance(run_end.closing, dict) else {}
+        if isinstance(run_end.closing, UnreadablePayload):
+            return EndView(actor=run_end.actor_name, error=repr(run_end.closing) if redactor.shows_payloads else "")
+        if run.status == "completed":
+            return EndView(
+                summary=_summary_values(redactor.redact_payload(closing.get("result")), _summary_fields(run))
+            )
+        limit = run.run_timeout if closing.get("timeout") == "run_timeout" else None
+        if closing.get("timeout") == "execution_timeout" and run.expires_at is not None:
+            limit = (run.expires_at - run.created_at).total_seconds()
+        step, activity = closing.get("step"), closing.get("activity")
+        location = (
+            display_names.step_title(code, str(step))
+            if step
+            else display_names.activity_title(str(activity))
+            if activity
+            else ""
+        )
+        return EndView(
+            actor=run_end.actor_name,
+            reason=run_end.reason
+            or (str(closing.get("reason") or "") if run.status != "failed" and redactor.shows_payloads else ""),
+            error=_failure_text(closing, redactor) if run.status == "failed" else "",
+            failed_title=location,
+            attempts=int(closing.get("attempts") or 0),
+            limit=limit,
+        )
+
+
+def _is_stopped_by_switch(run: Instance) -> bool:
+    return bool(run.is_open and run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code)
+
+
+def _without_failure_text(activity: OpenActivity) -> OpenActivity:
+    """Return the activity without the text of its failure, which may quote payloads."""
+    failure = activity.last_failure
+    return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
+
+
+def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
+    """Return why a run failed.
+
+    This is the text of an activity's failure, the reason that the code gave, or the exception that it raised.
+    """
+    kind = str(closing.get("type") or "")
+    if not redactor.shows_payloads:
+        return kind
+    if redactor.shows_error_text and closing.get("cause"):
+        return str(closing["cause"])
+    if redactor.shows_error_text and closing.get("message"):
+        return f"{kind}: {closing['message']}" if kind else str(closing["message"])
+    reason = redactor.redact_payload(closing.get("reason"))
+    return reason if isinstance(reason, str) else kind if reason is None else repr(reason)
+
+
+def _summary_fields(run: Instance) -> Sequence[str]:
+    """Return the fields of the result that the class puts into summaries."""
+    return getattr(display_names.class_or_none(run.workflow, run.version), "summary", ())
+
+
+def _summary_values(result: Any, names: Sequence[str]) -> list[tuple[str, str]]:
+    if not isinstance(result, Mapping):
+        return []
+    return [(humanize_name(name), str(result[name])) for name in names if name in result]
+
+
+def _parse_time(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
+    """Build one wait of a run from its row."""
+    kind = wait.get("kind", "other")
+    labels = wait.get("labels") or {}
+    title, messages = str(wait.get("label") or ""), []
+    if kind == "phase":
+        accepts = run.accepts or {}
+        names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
+        messages = [labels.get(name) or humanize_name(name) for name in names]
+    elif kind == "signal":
+        messages = [humanize_name(str(wait.get("name")))]
+    elif kind == "step":
+        title = display_names.step_title(code, str(wait.get("name")))
+        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
+    elif kind == "human_task":
+        title = title if redactor.shows_error_text else _("the human task %(key)s") % {"key": wait.get("name")}
+        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
+    elif kind == "child":
+        title = display_names.workflow_title(str(wait.get("name")))
+    return WaitView(
+        kind=kind,
+        title=title,
+        messages=messages,
+        role=wait.get("role"),
+        since=_parse_time(wait.get("since")),
+        until=_parse_time(wait.get("until")),
+        followed_by=wait.get("then"),
+        key=str(wait.get("id") or ""),
+    )

@@ -1,0 +1,25 @@
+"""All operations by name, from which filters, permissions and the audit are built.
+
+To collect them, this module imports each module of the package.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from temporalex_django import operations
+from temporalex_django.operations.base import Action, registry
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+# An operation registers itself when its class is created, so importing the modules is all that is needed.
+for _module in pkgutil.walk_packages(operations.__path__, f"{operations.__name__}."):
+    import_module(_module.name)
+
+ACTIONS: MappingProxyType[str, type[Action[Any]]] = MappingProxyType(dict(sorted(registry.items())))
+#: Operations that an operator performs on one run.
+STEERING: MappingProxyType[str, type[OperatorRunAction[Any]]] = MappingProxyType(
+    {name: action for name, action in ACTIONS.items() if issubclass(action, OperatorRunAction)}
+)

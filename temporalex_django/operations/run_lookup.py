@@ -1,0 +1,325 @@
+"""The target of an operation: a run that is found by business id or run id, or known from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.core.exceptions import EmptyResultSet
+from django.db.models import QuerySet
+
+from temporalex_django import access
+from temporalex_django.access import is_unfiltered
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.aliases import all_names, current_name
+from temporalex_django.core.names import quoted
+from temporalex_django.db.sql_columns import CHAINS, RUNS
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import read_switches
+from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run
+from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNotFound
+from temporalex_django.models import Instance
+from temporalex_django.operations.base import Action, AuditSubject, storage
+from temporalex_django.operations.read import run_filters
+from temporalex_django.operations.read.run_ordering import iterate_runs
+
+T = TypeVar("T")
+#: The runs among which somebody searches; None means all runs.
+Runs = QuerySet[Instance] | None
+IdQuery = tuple[str, list[Any]]
+
+_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "closed", "paused")
+_RUN = RUNS.pick_columns("workflow_id", "workflow", "version", "status")
+_IS_OFF_SQL = "exists (select 1 from temporalex_switched_off s where s.kind = 'workflow' and s.name = i.workflow)"
+_COLUMNS = f"{_CHAIN.with_alias('c')}, {_RUN.with_alias('i')}, {_IS_OFF_SQL}"
+_TYPES = (*_CHAIN.types, *_RUN.types, "bool")
+_WORKFLOW_COLUMN = 6
+_PAGE = 500
+_FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
+_SELECT = f"select {_COLUMNS} {_FROM}"
+_OTHER_WORKFLOW_SQL = "o.workflow_id = i.workflow_id and o.workflow < i.workflow"
+_LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc limit 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTarget:
+    """A chain and its current run, as they were when they were read.
+
+    ``off`` is True if the class is switched off. ``pinned`` is the run that was asked for by its run id. That run is
+    shown, but messages go to the chain in any case.
+    """
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    closed: bool
+    paused: bool
+    workflow_id: str
+    workflow: str
+    version: int
+    status: str
+    off: bool = False
+    pinned: UUID | None = None
+
+    @property
+    def selected_run_id(self) -> UUID:
+        """The run whose row, history and result are meant."""
+        return self.pinned or self.run_id
+
+    @property
+    def audit_subject(self) -> AuditSubject:
+        return AuditSubject(run_id=str(self.run_id), workflow=self.workflow, workflow_id=self.workflow_id)
+
+    @property
+    def row(self) -> Instance:
+        """The selected run as a model instance.
+
+        Columns that the target does not have are deferred, so Django reads them on first access.
+        """
+        columns = {
+            "id": self.selected_run_id,
+            "chain_id": self.chain_id,
+            "workflow_id": self.workflow_id,
+            "workflow": self.workflow,
+            "version": self.version,
+            "status": self.status,
+        }
+        return Instance.from_db(storage().alias, [*columns], [*columns.values()])
+
+    @property
+    def workflow_class(self) -> type[Workflow] | None:
+        """The class, if this process has it in the version of the run.
+
+        Without it, the run must not be activated in this process.
+        """
+        return workflows.find_version(self.workflow, self.version)
+
+    def require_open(self, operation: str) -> None:
+        """Raise ``WorkflowClosed`` if the chain was closed when it was read."""
+        if self.closed:
+            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
+
+
+class RunAction(Action[T]):
+    """Base class of the operations on an existing run."""
+
+    target: RunTarget
+
+    @property
+    def row(self) -> Instance:
+        return self.target.row
+
+    @property
+    def workflow_name(self) -> str:
+        return self.target.workflow
+
+    def check(self) -> None:
+        """Check access to the selected run and to the current run of its chain.
+
+        Both are checked if an earlier run was named, because the operation affects the current one.
+        """
+        super().check()
+        target, alias = self.target, self.storage.alias
+        if self.by.user is not None and target.selected_run_id != target.run_id:
+            current_run = Instance.objects.using(alias).get(pk=target.run_id)
+            for operation in self.permission_requests:
+                access.require_access(self.by.user, operation, alias=alias, run=current_run)
+
+
+def runs_in_workers_only(code: type[Workflow] | None) -> bool:
+    """Return True if updates, and replays for people, run only in workers.
+
+    The class decides, or else the setting ``UPDATES_IN``.
+    """
+    return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
+
+
+def find_run(
+    ref: str,
+    *,
+    storage: DjangoStorage,
+    workflow: str | None = None,
+    version: int | None = None,
+    visible_runs: Runs = None,
+) -> RunTarget:
+    """Return the run with that run id, or else the newest chain of that business id.
+
+    One read, and one more for text that looks like a run id.
+
+    If several workflows used a business id, it means the only one of their runs that is open. ``workflow`` restricts
+    the search to one class, ``version`` to one of its versions, and ``visible_runs`` to these runs. Other runs do not
+    exist then. Raises ``WorkflowNotFound`` and ``AmbiguousId``.
+    """
+    workflow_text = f" of {workflow}" if workflow else ""
+    if not isinstance(ref, str) or not ref.isprintable():
+        raise WorkflowNotFound(f"no run{workflow_text} has the id {quoted(ref)}")
+    id_query = _id_query(visible_runs, alias=storage.alias)
+    conditions, parameters = _id_condition("i", id_query), [*id_query[1]]
+    if workflow is not None:
+        names = all_names(workflow)
+        conditions += f" and i.workflow in ({', '.join(['%s'] * len(names))})"
+        parameters += names
+    if version is not None:
+        conditions += " and i.version = %s"
+        parameters.append(version)
+    # The version of the current run counts: an older run of the chain may have had another one.
+    if version is not None:
+        conditions += " and c.run_id = i.id"
+    if (run_id := parse_run_id(ref)) is not None:
+        # An earlier run leads to the current one of its chain, so both must exist for the user.
+        current_condition = f" and c.run_id in ({id_query[0]})" if id_query[0] else ""
+        rows = storage.sql.select(
+            f"{_SELECT} where i.id = %s{conditions}{current_condition}", [run_id, *parameters, *id_query[1]], _TYPES
+        )
+        if rows:
+            return _target_from_row(rows[0], storage=storage, pinned=run_id)
+    if workflow is not None:
+        rows = storage.sql.select(
+            f"{_SELECT} where i.workflow_id = %s{conditions} order by i.id desc limit 1", [ref, *parameters], _TYPES
+        )
+        if rows:
+            return _target_from_row(rows[0], storage=storage)
+    elif (target := _find_in_any_workflow(ref, id_query, storage=storage)) is not None:
+        return target
+    raise WorkflowNotFound(f"no run{workflow_text} has the id {quoted(ref)}")
+
+
+def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage) -> RunTarget | None:
+    """Find a run by business id among the runs of all workflows.
+
+    One read if only one workflow used the id. It returns the newest run of the last workflow by name, and whether there
+    is a run of another one.
+    """
+    condition, values = _id_condition("i", id_query), id_query[1]
+    others = f"exists (select 1 from temporalex_instance o where {_OTHER_WORKFLOW_SQL}{_id_condition('o', id_query)})"  # noqa: S608
+    rows = storage.sql.select(
+        f"select {_COLUMNS}, {others} {_FROM} {_LAST_RUN_SQL.format(condition)}",
+        [*values, ref, *values],
+        (*_TYPES, "bool"),
+    )
+    if not rows:
+        return None
+    if not rows[0][-1]:
+        return _target_from_row(rows[0][:-1], storage=storage)
+    all_rows = storage.sql.select(
+        f"{_SELECT} where i.workflow_id = %s and c.run_id = i.id and not c.closed{condition} order by i.id desc",
+        [ref, *values],
+        _TYPES,
+    )
+    rows = [rows[0][:-1]]
+    # Collect the newest run of each workflow, open or not. Each step asks the index for the next smaller name.
+    while rows:
+        all_rows += rows
+        rows = storage.sql.select(
+            f"{_SELECT} {_LAST_RUN_SQL.format(f' and i.workflow < %s{condition}')}",
+            [ref, rows[0][_WORKFLOW_COLUMN], *values],
+            _TYPES,
+        )
+    targets = {target.chain_id: target for target in (_target_from_row(row, storage=storage) for row in all_rows)}
+    sorted_targets = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
+    match = resolve_run(ref, [RunRef(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in sorted_targets])
+    return None if match is None else targets[match.chain_id]
+
+
+def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
+    """Find the run of a business id, as ``find_run`` does, in one version of its class.
+
+    Raises ``UnknownVersion`` if several versions are open and none is given.
+    """
+    if version is None:
+        names = all_names(workflow)
+        rows = storage.sql.select(
+            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"  # noqa: S608
+            f" where i.workflow_id = %s and i.workflow in ({', '.join(['%s'] * len(names))}) and not c.closed",
+            [ref, *names],
+            ("int4",),
+        )
+        if len(rows) == 1:
+            version = int(rows[0][0])
+        elif rows:
+            versions = ", ".join(str(number) for number in sorted(row[0] for row in rows))
+            raise UnknownVersion(f"{workflow} {ref!r} is open in several versions ({versions}): name one with version=")
+    return find_run(ref, storage=storage, workflow=workflow, version=version)
+
+
+def list_runs(
+    workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
+) -> Iterator[tuple[str, UUID]]:
+    """Iterate over id and chain of the current runs of a class that match ``filters``, in the order that they name.
+
+    The filters are those of ``authoring.listing``. Only runs that exist for ``by`` are returned. Raises
+    ``ActionNotPermitted``.
+    """
+    access.require_access(by, access.VIEW, alias=storage.alias)
+    visible_runs = access.runs_for(by, alias=storage.alias)
+    runs = Instance.objects.using(storage.alias) if visible_runs is None else visible_runs
+    filters = dict(filters)
+    order = filters.pop("order", NEWEST_FIRST)
+    runs = run_filters.apply_filters(run_filters.current_runs(runs.filter(workflow__in=all_names(workflow))), filters)
+    rows = iterate_runs(runs.only("workflow_id", "chain_id", "closed_at"), order, size=_PAGE)
+    return ((row.workflow_id, row.chain_id) for row in rows)
+
+
+def _id_query(runs: Runs, *, alias: str) -> IdQuery:
+    """Return a statement that selects the ids of these runs, with its parameters.
+
+    The statement is empty if ``runs`` means all runs.
+    """
+    if runs is None or is_unfiltered(runs):
+        return "", []
+    try:
+        sql, values = runs.order_by().values("pk").query.get_compiler(using=alias).as_sql()
+    # Django knows without a statement that nothing matches; ``in (null)`` is true for no row.
+    except EmptyResultSet:
+        return "null", []
+    return sql, [*values]
+
+
+def _id_condition(table: str, id_query: IdQuery) -> str:
+    """Return a condition that restricts a table of runs to the rows of ``id_query``."""
+    return f" and {table}.id in ({id_query[0]})" if id_query[0] else ""
+
+
+def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = None) -> RunTarget:
+    """Return the target of a chain.
+
+    Raises ``WorkflowNotFound``.
+    """
+    id_query = _id_query(visible_runs, alias=storage.alias)
+    rows = storage.sql.select(
+        f"select {_COLUMNS} from temporalex_chain c join temporalex_instance i on i.id = c.run_id where c.id = %s{_id_condition('i', id_query)}",  # noqa: S608
+        [chain_id, *id_query[1]],
+        _TYPES,
+    )
+    if not rows:
+        raise WorkflowNotFound("no such run: was the transaction that started it rolled back?")
+    return _target_from_row(rows[0], storage=storage)
+
+
+def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
+    """Build a target from a row of ``_COLUMNS``.
+
+    One more statement for a class that was renamed, because its switch may have either name.
+    """
+    chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
+    if current_name(str(workflow)) != workflow:
+        off = off or workflow in read_switches(storage.sql).workflows
+    return RunTarget(
+        chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
+        run_id=run_id,  # type: ignore[arg-type]
+        queue=str(queue),
+        closed=bool(closed),
+        paused=bool(paused),
+        workflow_id=str(workflow_id),
+        workflow=str(workflow),
+        version=int(version),  # type: ignore[call-overload]
+        status=str(status),
+        off=bool(off),
+        pinned=pinned,
+    )

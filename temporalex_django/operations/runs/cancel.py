@@ -1,0 +1,79 @@
+"""Request that a run cancels."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.db.inserts import insert_message, notify_on_commit
+from temporalex_django.models import Instance
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
+from temporalex_django.operations.runs.terminate import close_run
+
+
+class Cancel(OperatorRunAction[None]):
+    """Operation that asks a run to cancel.
+
+    It is one INSERT into the inbox, as for a signal; the workflow decides how it reacts. A second request is dropped. A
+    graph is closed as cancelled at once, in the caller's transaction. A graph whose class this process lacks gets a
+    request like other runs. A paused run receives the request when it is unpaused.
+    """
+
+    name: ClassVar[str] = "cancel"
+    permission: ClassVar[str] = "cancel_instance"
+    label: ClassVar[Promise] = _("Cancel")
+    effect: ClassVar[Promise] = _("The run is asked to end. Its code may clean up first; a graph ends at once.")
+    done: ClassVar[Promise] = _("The run is asked to end.")
+    destructive: ClassVar[bool] = True
+
+    @property
+    def done_message(self) -> Text:
+        if self.is_held_by_pause:
+            return _("The run is asked to end. It is paused, so it receives the request when it is unpaused.")
+        return f"{self.done} {self.notice}".strip()
+
+    @classmethod
+    def notice_of(cls, run: Instance) -> Text:
+        """Return a notice that the request has to wait because the code of the run cannot run now, or an empty text."""
+        code = workflows.find_version(run.workflow, run.version)
+        if not run.is_open or (code is not None and code.cancels_at_once):
+            return ""
+        if run.blocked:
+            return _("The run is blocked, so the request waits until its code can run. To end it now, terminate it.")
+        alias = run._state.db or get_settings().DATABASE  # noqa: SLF001 - Django documents it
+        missing_worker = live_workers(alias=alias).missing_worker(
+            workflow=run.workflow, version=run.version, queue=run.queue
+        )
+        if missing_worker is None:
+            return ""
+        message = _("The request waits for {missing}. To end the run now, terminate it.")
+        return format_lazy(message, missing=missing_worker)
+
+    @property
+    def is_held_by_pause(self) -> bool:
+        """True if a pause keeps the request from reaching the run."""
+        return self.target.paused and not self.closes_at_once
+
+    @property
+    def closes_at_once(self) -> bool:
+        return self.target.workflow_class is not None and self.target.workflow_class.cancels_at_once
+
+    def perform(self) -> None:
+        target = self.target
+        # A function is asked to cancel, but a graph is closed at once (see decision 27). This locks the chain.
+        if self.closes_at_once:
+            close_run(self, "cancelled")
+            return
+        if target.closed:
+            self.refuse(_("the run is already closed"), closed=True)
+        # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
+        with self.audit_transaction():
+            insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
+            self.record(target.audit_subject, reason=self.reason)
+        notify_on_commit(alias=self.storage.alias, queues=[target.queue])

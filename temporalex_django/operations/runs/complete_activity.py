@@ -1,0 +1,57 @@
+"""End an activity with a value, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads import codec
+from temporalex_django.db.graphs.graph_instances import TaskSource
+from temporalex_django.engine.operator_overrides import operator_completion
+from temporalex_django.operations.runs.activity_action import ActivityAction
+from temporalex_django.operations.runs.operator_action import Input
+
+
+class CompleteActivity(ActivityAction):
+    """Operation that completes an activity with a value, by hand.
+
+    The history gets an ordinary ``ActivityCompleted`` with ``by``. If an attempt is under way, its result changes
+    nothing.
+
+    Raises ``PayloadError`` for a result that does not fit the annotation of the activity. For a step of a graph the
+    result is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain; see
+    ``OperatorRunAction.lock_run``.
+    """
+
+    name: ClassVar[str] = "complete_activity"
+    permission: ClassVar[str] = "complete_activity"
+    sees_payloads: ClassVar[bool] = True
+    label: ClassVar[Promise] = _("Complete by hand")
+    effect: ClassVar[Promise] = _(
+        "The run continues as if the activity had returned this result. The result of a running attempt is ignored."
+    )
+    done: ClassVar[Promise] = _("The activity is completed.")
+    destructive: ClassVar[bool] = True
+    selectors: ClassVar[tuple[Input, ...]] = tuple(
+        replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
+    )
+    inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run = self.lock_run()
+            task = self.load_task(run)
+            # Check the value here, where the operator can correct it; later it would block or fail the run.
+            result = self.find_activity(task).encode_manual_result(
+                self.input_values.get("result"), task.args, TaskSource(task)
+            )
+            limit = get_settings().MAX_PAYLOAD_BYTES
+            self.finish_task(
+                operator_completion(task, result, sender=self.by.sender, limit=limit),
+                run,
+                digest=codec.digest(result),
+            )

@@ -1,0 +1,125 @@
+"""Start a run from the history of another run, which stays as it is."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.access import Operation
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.workflow import fork_options
+from temporalex_django.core.people.four_eyes import fork_snapshot
+from temporalex_django.db.inserts import NewStart, copy_subject, insert_start
+from temporalex_django.engine.reset import apply
+from temporalex_django.engine.reset.plan import fork_id
+from temporalex_django.errors import AlreadyRunning
+from temporalex_django.models import Instance
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.run_lookup import RunTarget, find_chain
+from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details, local_class
+from temporalex_django.operations.runs.operator_action import Input
+from temporalex_django.operations.runs.start import refused_start_operation, require_start_access, require_visible_run
+
+
+class Fork(ReplayFromAction[RunTarget]):
+    """Operation that starts a new chain from the history of a run, up to a point, and returns its target.
+
+    The id of the new run is the given one, or it is derived from the id of the old run. The point is chosen, and open
+    work is treated, as for a reset; see ``Reset``. Without ``to``, the point is after the last activation that the code
+    replays. Nothing waits for the result of the new run.
+
+    The new run has the subject and the tags of the old one, and the search attributes that it had at the point.
+    Everything else comes from its class as it is now. The person who forks a run becomes an excluded user for its
+    decisions under four eyes.
+
+    Runs in the caller's transaction, under the lock of the source chain; see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
+    """
+
+    name: ClassVar[str] = "fork"
+    allows_any_point: ClassVar[bool] = True
+    destructive: ClassVar[bool] = False
+    label: ClassVar[Promise] = _("Fork")
+    effect: ClassVar[Promise] = _(
+        "A new run with its own id continues from the activation that you choose, with the current "
+        "code. This run stays as it is. Both runs do the work that was open at that point."
+    )
+    done: ClassVar[Promise] = _("A new run continues from there.")
+    inputs: ClassVar[tuple[Input, ...]] = (
+        *ReplayFromAction.inputs,
+        Input(
+            name="id",
+            kind=str,
+            label=_("Id of the new run"),
+            help=_("If empty, derived from the id of this run."),
+            single=True,
+        ),
+    )
+
+    @classmethod
+    def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
+        """Return the first operation that this user may not perform, with those that a start requires."""
+        refused = super().refused_operation(user, run)
+        code = None if refused is not None or run is None else local_class(run.workflow, run.version)
+        return refused if code is None else refused_start_operation(user, code)
+
+    def check(self) -> None:
+        """Check also the access that a start of the class requires."""
+        super().check()
+        code = local_class(self.target.workflow, self.target.version)
+        if code is not None:
+            require_start_access(self.by, code, alias=self.storage.alias)
+
+    def perform(self) -> RunTarget:
+        target, storage = self.target, self.storage
+        self.check_replay()
+        with storage.transaction():
+            run = self.lock_run()
+            plan, code = self.plan(run)
+            run_record = plan.record
+            workflow_id = fork_id(
+                target.workflow_id, self.input_values.get("id"), code.unique, suffix=lambda: os.urandom(4).hex()
+            )
+            # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
+            # one.
+            seed = run_record.seed if plan.prefix.activation else plan.seed
+            options = fork_options(code, tags=self._tags_of(run_record.run_id))
+            snapshot = fork_snapshot(run_record.snapshot, self.by.sender)
+            new_start = NewStart(
+                workflow_id=workflow_id,
+                args=run_record.args,
+                seed=seed,
+                snapshot=snapshot,
+                search_attributes=plan.search_attributes,
+                **options,
+            )
+            try:
+                inserted_run = insert_start(new_start, storage=storage)
+            # Only users who see the run that has the id learn of it; for others this raises ``ActionNotPermitted``.
+            except AlreadyRunning:
+                require_visible_run(
+                    self.by, workflow_class=code, alias=storage.alias, workflow_id=workflow_id, closed_at=None
+                )
+                raise
+            copy_subject(inserted_run.run_id, run_record.run_id, alias=storage.alias)
+            require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
+            # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
+            claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]
+            writes = apply.fork(
+                storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=snapshot
+            )
+            new_target = find_chain(inserted_run.chain_id, storage=storage)
+            recorded_details = audit_details(
+                plan, run=str(run_record.run_id), new_run=str(inserted_run.run_id), new_id=workflow_id
+            )
+            self.record(target.audit_subject, reason=self.reason, **recorded_details)
+            inline_turn.notify_after_reset(writes, new_target, storage=storage)
+        return new_target
+
+    def _tags_of(self, run_id: UUID) -> list[str]:
+        runs = Instance.objects.using(self.storage.alias)
+        return list(runs.values_list("tags", flat=True).get(pk=run_id) or ())

@@ -1,0 +1,178 @@
+"""Base of reset and fork: the point that an operator chose in the history that they saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.ids import token
+from temporalex_django.engine.reset.plan import (
+    DROP,
+    REDELIVER,
+    ReplayCheck,
+    ResetPlan,
+    check_replay,
+    make_plan,
+    should_redeliver,
+    successors,
+)
+from temporalex_django.errors import ActionNotPossible, UnknownWorkflow
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import Instance
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
+
+T = TypeVar("T")
+
+
+class ReplayFromAction(OperatorRunAction[T]):
+    """Base class of ``Reset`` and ``Fork``.
+
+    It replays the history up to the point, so this process needs the code of the run, and the code must fit the
+    history.
+    """
+
+    permission: ClassVar[str] = "reset_instance"
+    _replay_check: ReplayCheck | None = None
+    #: True if the operation is possible without naming an activation even if the run has no problem.
+    allows_any_point: ClassVar[bool] = False
+    forced: ClassVar[bool] = True
+    destructive: ClassVar[bool] = True
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(
+            name="to",
+            kind=int,
+            label=_("Activation"),
+            help=_("The last activation to keep, or 0 for the start. If empty, the last one that the code can replay."),
+        ),
+        Input(
+            name="messages",
+            kind=str,
+            label=_("Later messages"),
+            help=_("Whether signals and updates that came later are delivered again (the default) or dropped."),
+            choices=(REDELIVER, DROP),
+        ),
+        Input(
+            name="edited",
+            kind=object,
+            label=_("Edited inputs"),
+            help=_("New arguments for activities that are open at that point, by number: {number: [argument, …]}."),
+            edits=True,
+        ),
+    )
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        del seq
+        if local_class(run.workflow, run.version) is None:
+            message = _(
+                "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
+            )
+            return str(format_lazy(message, workflow=run.workflow, version=run.version))
+        return None
+
+    def check_replay(self) -> None:
+        """Replay the run once, before it is locked.
+
+        The replay runs code of users, and nobody should wait for that. It may take ``LEASE_SECONDS`` in all, and
+        ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process records it. Raises ``ActionNotPossible``.
+        """
+        settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
+        run_record = storage.run_records([run_id]).get(run_id)
+        code = None if run_record is None else local_class(run_record.workflow, run_record.version)
+        # The result stays true: histories only grow. A bulk job calls this before it calls ``execute`` (see decision
+        # 42).
+        if code is None or self._replay_check is not None:
+            return
+        with inline_turn.crash_marker(storage).record_work("run", run_id):
+            self._replay_check = check_replay(
+                storage.histories({run_id: 0})[run_id],
+                run_id,
+                code,
+                to=self.input_values.get("to"),
+                limit=settings.DEADLOCK_TIMEOUT,
+                max_seconds=settings.LEASE_SECONDS,
+            )
+
+    def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
+        """Return the plan for the selected run, in the chain of the locked one, and the class for the new run.
+
+        Raises ``ActionNotPossible`` and ``PayloadError``.
+        """
+        target, storage = self.target, self.storage
+        if target.pinned is None and run.run_id != target.run_id:
+            self.refuse(_("it has continued as a new run in the meantime"), closed=False)
+        run_id = target.selected_run_id
+        run_record = storage.run_records([run_id])[run_id]
+        code = local_class(run_record.workflow, run_record.version)
+        if code is None:
+            self.refuse(
+                str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
+            )
+            # ``refuse`` has raised; this is for the type checker.
+            raise AssertionError
+        redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
+        plan = make_plan(
+            storage.histories({run_id: 0})[run_id],
+            run_record,
+            code,
+            to=self.input_values.get("to"),
+            redeliver=redeliver,
+            # Messages that later runs of the chain have read come again, too (see decision 43).
+            successor_histories=self._later_histories(run_id) if redeliver and run_id != run.run_id else (),
+            tasks=storage.tasks_of_run(run_id),
+            edited_inputs=self.input_values.get("edited"),
+            editable=not issubclass(code, GraphWorkflow),
+            seed=token() >> 2,
+            in_trouble=self.allows_any_point or run.closed or run.failed_tries > 0 or run_id != run.run_id,
+            limit=get_settings().DEADLOCK_TIMEOUT,
+            atomic=True,
+            replay_check=self._replay_check,
+            max_seconds=get_settings().LEASE_SECONDS,
+        )
+        self.require_activity_access(plan.edited_activities)
+        return plan, code
+
+    def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
+        """Return the histories of the runs as which an earlier run has continued.
+
+        Raises ``ActionNotPossible``.
+        """
+        runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
+        try:
+            later_ids = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.allows_any_point)
+        except ActionNotPossible as exc:
+            self.refuse(exc.message, closed=False)
+            raise
+        return (self.storage.histories({run_id: 0})[run_id] for run_id in later_ids)
+
+
+def local_class(workflow: str, version: int) -> type[Workflow] | None:
+    """Return the class if this process has it in that version, or None."""
+    try:
+        workflow_class = workflows.class_for_run(workflow, version)
+    except UnknownWorkflow:
+        return None
+    return workflow_class if workflow_class.version == version else None
+
+
+def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
+    """Return the details for the audit.
+
+    They contain no payloads. An edited input is recorded with the digests of the old and the new one.
+    """
+    return {
+        "activation": plan.prefix.activation,
+        "messages": REDELIVER if plan.redeliver else DROP,
+        **({"edited": plan.edited_digests} if plan.edited_inputs else {}),
+        **extra,
+    }

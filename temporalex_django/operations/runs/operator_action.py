@@ -1,0 +1,306 @@
+"""Operations of an operator on one run: each is a button, a REST route and a method of handles.
+
+An interface needs no code for a new operation. It takes ``label``, ``effect`` and ``inputs`` from the class, asks
+``why_not`` whether the operation is possible now, and executes it. ``registry.STEERING`` lists them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar, Literal, TypeVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from temporalex_django import access
+from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.errors import ActionNotPossible, PayloadError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.models import Chain, Instance
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import CODE, Actor, to_plain_payload
+from temporalex_django.operations.run_lookup import RunAction, RunTarget
+
+T = TypeVar("T")
+Text = str | Promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An input of an operation, besides its reason.
+
+    ``kind`` is str, int, bool, float, or object for any JSON. An input may be omitted unless it is ``required``.
+    ``choices`` are the allowed values of a str. ``single`` means that no two runs can have the same value. ``edits``
+    means that the input replaces the input of activities, which requires further permissions (see
+    ``OperatorRunAction.permission_requests``).
+    """
+
+    name: str
+    kind: type
+    label: Text
+    help: Text = ""
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    single: bool = False
+    edits: bool = False
+
+    def validate(self, value: Any) -> Any:
+        """Return ``value`` as it will be stored.
+
+        Raises ``PayloadError`` if it is not of the kind.
+        """
+        label = f"the input {self.name!r}"
+        if self.kind is object:
+            return to_plain_payload(value, label=label)
+        # bool is a subclass of int, so True and 1 must be distinguished by hand; an int is accepted as a float.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (isinstance(value, self.kind) and is_number == (self.kind in (int, float))) and not (
+            self.kind is float and is_number
+        ):
+            raise PayloadError(f"{label} must be {self.kind.__name__}, not {type(value).__name__}")
+        if self.kind is str:
+            value = check_text(value, label=label)
+        if self.choices and value not in self.choices:
+            raise PayloadError(f"{label} must be one of {', '.join(self.choices)}")
+        return value
+
+
+class OperatorRunAction(RunAction[T]):
+    """Base class of the operations of an operator on a run.
+
+    - ``label`` is the text of the button. ``effect`` says in a sentence what will happen, and ``done`` what has
+      happened.
+    - ``destructive`` is True if the operation cannot be undone.
+    - ``target_kind`` is "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
+      command that created the activity or timer.
+    - ``needs_worker`` is True if the operation is useless until a live worker has the code of the activity.
+    - ``inputs`` are asked for besides the ``reason``.
+    - ``selectors`` are asked for by a bulk job; they choose among the activities or timers of its runs.
+    - ``sees_payloads`` is True if the operation requires ``view_payload`` too. Nobody should answer for an activity
+      without having seen its input.
+
+    Each operation raises ``ActionNotPossible`` with the sentence of ``why_not``, or ``WorkflowClosed`` if the reason is
+    that the run is closed. This also happens if the reason arose after ``why_not`` was asked; nothing is done then.
+    """
+
+    label: ClassVar[Promise]
+    effect: ClassVar[Promise]
+    done: ClassVar[Promise]
+    destructive: ClassVar[bool] = False
+    target_kind: ClassVar[Literal["run", "activity", "timer"]] = "run"
+    needs_worker: ClassVar[bool] = False
+    inputs: ClassVar[tuple[Input, ...]] = ()
+    selectors: ClassVar[tuple[Input, ...]] = ()
+    sees_payloads: ClassVar[bool] = False
+
+    def __init__(
+        self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
+    ) -> None:
+        """Validate the arguments.
+
+        Raises ``PayloadError`` for an input of the wrong kind, and ``TypeError`` for an unknown or missing one.
+        """
+        super().__init__(by=by)
+        self.target = target
+        self.reason = check_text(reason, label="the reason")
+        if (seq is None) != (self.target_kind == "run") or not (seq is None or type(seq) is int):
+            rule = (
+                "does not accept seq"
+                if self.target_kind == "run"
+                else f"requires seq, the number of the {self.target_kind}"
+            )
+            raise TypeError(f"{type(self).__name__} {rule}")
+        self.seq = seq
+        self.input_values = self.validate_inputs(self.inputs, inputs)
+
+    def execute(self) -> T:
+        with self.translate_busy(self.run_label):
+            return super().execute()
+
+    @classmethod
+    def validate_inputs(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values by name, as they will be stored.
+
+        Raises ``PayloadError`` and ``TypeError``, as ``__init__`` does.
+        """
+        specs = {spec.name: spec for spec in inputs}
+        if unknown := [name for name in values if name not in specs]:
+            raise TypeError(f"{cls.__name__} has no input {', '.join(unknown)}")
+        if missing := [name for name, spec in specs.items() if spec.required and name not in values]:
+            raise TypeError(f"{cls.__name__} requires {', '.join(missing)}")
+        return {name: specs[name].validate(value) for name, value in values.items()}
+
+    @classmethod
+    def parts(
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
+    ) -> list[tuple[UUID, int | None]]:
+        """Return the items of a bulk job over these runs: pairs of a run id and the ``seq`` of an activity or timer.
+
+        The ``seq`` is None for an operation on runs. ``selection`` has the values of ``selectors``, by name. Parts for
+        which the operation is impossible now are left out. Stops at ``limit`` parts, because a fan-out may have any
+        number.
+        """
+        del selection, alias
+        return [(run, None) for run in runs[:limit]]
+
+    @classmethod
+    def selector_options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
+        """Return the values that each of the ``selectors`` can have for these runs, with the number of parts."""
+        del runs, alias
+        return {}
+
+    @classmethod
+    def selection_from(cls, filters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of ``selectors`` that a filter of runs contains, too.
+
+        For example, a filter of runs by cause also selects the activities that fail with it.
+        """
+        return {selector.name: filters[selector.name] for selector in cls.selectors if selector.name in filters}
+
+    @classmethod
+    def count_text(cls, count: int) -> str:
+        """Return the number of items of a bulk job as text, such as ``5 activities``."""
+        texts = {
+            "run": ngettext("%(count)s run", "%(count)s runs", count),
+            "activity": ngettext("%(count)s activity", "%(count)s activities", count),
+            "timer": ngettext("%(count)s timer", "%(count)s timers", count),
+        }
+        return texts[cls.target_kind] % {"count": f"{count:,}"}
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        """Return why the operation is impossible now, as a button shows it, or None if it is possible.
+
+        Permissions are not considered. For an operation on activities or timers without a ``seq``, the question is
+        whether it is possible for any of the run.
+        """
+        del seq
+        return cls.why_not_open(run)
+
+    @classmethod
+    def why_not_open(cls, run: Instance) -> str | None:
+        """Return the reason that the run is closed, or None if it is open."""
+        if run.is_open:
+            return None
+        return str(format_lazy(_("the run is already closed ({status})"), status=run.get_status_display()))
+
+    @classmethod
+    def notice_of(cls, run: Instance) -> Text:
+        """Return a notice about the run that is shown beside ``effect`` and ``done``.
+
+        The text is empty if there is none.
+        """
+        del run
+        return ""
+
+    @classmethod
+    def effect_text(cls, run: Instance) -> str:
+        """Return the effect of the operation on that run, in words."""
+        return f"{cls.effect} {cls.notice_of(run)}".strip()
+
+    @property
+    def notice(self) -> Text:
+        """The notice about the run after the operation."""
+        return self.notice_of(self.target.row)
+
+    @property
+    def done_message(self) -> Text:
+        """A sentence that says what has happened, for the person who did it."""
+        return self.done
+
+    @classmethod
+    def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
+        """Return the first operation that the access policy refuses this user, or None if it allows all of them.
+
+        The question is about that run, or about any run if ``run`` is None. An operation without a permission is one
+        that the policy refuses to everybody who uses an interface.
+        """
+        operation = Operation(action=cls.name, permission=f"{APP}.{cls.permission}")
+        return _first_refused(user, run, operation, *([VIEW_PAYLOAD] if cls.sees_payloads else ()))
+
+    @classmethod
+    def inputs_for(cls, user: Person, run: Instance) -> list[Input]:
+        """Return the inputs that this user may give for that run."""
+        may_edit = not any(spec.edits for spec in cls.inputs) or _first_refused(user, run, EDIT, VIEW_PAYLOAD) is None
+        return [spec for spec in cls.inputs if may_edit or not spec.edits]
+
+    @property
+    def edits_input(self) -> bool:
+        """True if the operation replaces the input of activities."""
+        return any(spec.edits and self.input_values.get(spec.name) is not None for spec in self.inputs)
+
+    @property
+    def permission_requests(self) -> Sequence[Operation]:
+        """The operation itself, and those that an edited input or an answer for an activity require."""
+        extra_operations = [EDIT] if self.edits_input else []
+        extra_operations += [VIEW_PAYLOAD] if self.edits_input or self.sees_payloads else []
+        return [
+            replace(self.permission_request, edits=self.edits_input),
+            *(replace(operation, workflow=self.workflow_name) for operation in extra_operations),
+        ]
+
+    def require_activity_access(self, activities: Iterable[str]) -> None:
+        """Ask the access policy about the activities that the operation affects, once they are known.
+
+        Raises ``ActionNotPermitted``.
+        """
+        operations = self.permission_requests if self.by.user is not None else ()
+        for name, operation in product(dict.fromkeys(activities), operations):
+            access.require_access(
+                self.by.user, replace(operation, activity=name), alias=self.storage.alias, run=self.row
+            )
+
+    # -- what subclasses use -------------------------------------------------------------------------------------------
+
+    def lock_run(self) -> RunState:
+        """Lock the chain in the open transaction, whatever state it is in, and check ``why_not`` for the locked run.
+
+        Waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` with the code ``busy``. Raises
+        ``NestingError`` in an atomic activity of the run, and ``WorkflowNotFound`` if the chain was deleted.
+        """
+        target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
+        inline_turn.refuse_own_run(target, f"{self.name}()", storage=self.storage)
+        run = self.storage.lock_run(target.chain_id, wait=wait)
+        if run is None:
+            # None has two reasons: the lock was not free, or the chain was deleted since the target was read.
+            if not Chain.objects.using(self.storage.alias).filter(pk=target.chain_id).exists():
+                raise WorkflowNotFound(f"{self.run_label} no longer exists: somebody has deleted it")
+            raise UpdateTimeout(
+                f"{self.run_label} is busy: its lock was not free within {wait:g} s. Nothing was done; try again",
+                code="busy",
+            )
+        self.require_possible(run)
+        return run
+
+    def require_possible(self, run: RunState) -> None:
+        """Raise ``ActionNotPossible`` or ``WorkflowClosed`` if ``why_not`` names a reason."""
+        # Read the row under the lock: the answer that a page showed may be minutes old.
+        row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
+        # Numbers of commands start anew in each run of a chain, so an old one could hit another activity.
+        if self.seq is not None and run.run_id != self.target.selected_run_id:
+            self.refuse(_("this belongs to an earlier run: the chain has continued as new"), closed=False)
+        if reason := self.why_not(row, seq=self.seq):
+            self.refuse(reason, closed=not row.is_open)
+
+    def refuse(self, reason: Text, *, closed: bool) -> None:
+        """Raise ``ActionNotPossible``, or ``WorkflowClosed`` if the run is closed."""
+        message = f"{self.name} of {self.run_label} refused: {reason}"
+        raise WorkflowClosed(message) if closed else ActionNotPossible(message)
+
+    @property
+    def run_label(self) -> str:
+        return f"{self.target.workflow} {self.target.workflow_id}"
+
+
+def _first_refused(user: Person, run: Instance | None, *operations: Operation) -> Operation | None:
+    """Return the first operation that this user may not perform, on that run or on any, or None."""
+    run_operations = operations if run is None else [operation.of(run) for operation in operations]
+    return next((operation for operation in run_operations if not policy().allows(user, operation)), None)

@@ -1,0 +1,158 @@
+"""Query a run, from its published state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db import DatabaseError
+
+from temporalex_django import access
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.redaction import UNREDACTED
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
+from temporalex_django.liveness.crash_attribution import MOST_CRASHES
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import CODE, Actor
+from temporalex_django.operations.polling import inside_transaction
+from temporalex_django.operations.run_lookup import RunAction, RunTarget
+
+BUILT_IN = ("__accepts", "__describe")
+
+
+class Query(RunAction[Any]):
+    """Operation that answers a query from the row of the run; no worker is asked.
+
+    With ``fresh``, unread messages and a first activation that has not happened are processed here first. This happens
+    in a transaction of its own, or in the caller's. The wait for the lock is at most ``UPDATE_LOCK_WAIT``. After that
+    the query is answered from the row as it is.
+
+    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class, and ``NestingError``.
+    """
+
+    name: ClassVar[str] = "query"
+    permission: ClassVar[str] = "query_instance"
+
+    def __init__(
+        self, target: RunTarget, *, query: str, args: Any = None, fresh: bool = True, by: Actor = CODE
+    ) -> None:
+        super().__init__(by=by)
+        self.target = target
+        self.query = query
+        self.args = args
+        self.fresh = fresh
+
+    @property
+    def message_name(self) -> str:
+        return str(self.query)
+
+    def perform(self) -> Any:
+        user = self.by.user
+        if user is None:
+            return self._answer()
+        redactor = access.redactor_for(user, self.row)
+        try:
+            return redactor.redact_answer(self._answer(), message_name=self.message_name)
+        except QueryFailed as exc:
+            cause = exc.__cause__
+            if redactor.shows_error_text or cause is None or isinstance(cause, TemporalexError):
+                raise
+            label = f"query {self.message_name!r} of {self.target.workflow} raised {type(cause).__name__}"
+            # The text of an exception of the query may quote payloads that this user may not see.
+            raise QueryFailed(f"{label} ({redactor.redact_text('')})") from None
+
+    def _answer(self) -> Any:
+        inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
+        cls = workflows.class_for_run(self.target.workflow, self.target.version)
+        row = self._read_row()
+        status, _, blocked, has_undelivered, crashes = row
+        is_stale = has_undelivered or (status == "pending" and not blocked)
+        if (
+            self.fresh
+            and is_stale
+            and status not in CLOSED_STATUSES
+            and self.target.workflow_class is not None
+            and self._advance_run()
+        ):
+            row = self._read_row()
+        if isinstance(self.query, str) and self.query.startswith("__"):
+            return self._answer_built_in()
+        published = None if row[1] is None else codec().decode(row[1])
+        # In the gap after a continue-as-new, the state of the previous run is the best answer (see decision 13).
+        if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
+            published = self._previous_state()
+        # The query runs code of the class too, and may end this process as turns have ended others.
+        if crashes >= MOST_CRASHES:
+            raise QueryFailed(
+                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {crashes} processes "
+                "in a row died while running its code. Terminate it, or fix its code and move it"
+            )
+        with inline_turn.crash_marker(self.storage).record_work("run", self.target.run_id):
+            return cls.answer(self.query, self.args, published)
+
+    def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
+        """Read the row of the run.
+
+        Returns the status, the published state, whether the run is blocked, and whether it has unread messages. The
+        last value is the number of processes in a row that ended while they ran its code.
+        """
+        run = "c.run_id" if self.target.pinned is None else "%s"
+        pinned = [] if self.target.pinned is None else [self.target.pinned]
+        rows = self.storage.sql.select(
+            "select i.status, i.published, i.blocked is not null,"  # noqa: S608 - one of two constants
+            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh), c.crashes"
+            f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",
+            [*pinned, self.target.chain_id],
+            ("text", "bytea", "bool", "bool", "int4"),
+        )
+        status, published, blocked, has_undelivered, crashes = rows[0]
+        return status, published, blocked, has_undelivered, crashes
+
+    def _advance_run(self) -> bool:
+        in_transaction = inside_transaction(self.storage.alias)
+        if in_transaction and self.storage.sql.fixed_snapshot():
+            # The snapshot of the transaction may be older than the row that it would lock. Answer from the row instead.
+            return False
+        try:
+            with self.storage.savepoint() if in_transaction else self.storage.transaction():
+                run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
+                if run is None or run.closed:
+                    return True
+                inline_turn.advance(self.target, storage=self.storage)
+        except DatabaseError as exc:
+            if in_transaction or not self.storage.is_transient(exc):
+                raise
+        return True
+
+    def _previous_state(self) -> Any:
+        """Return the published state of the previous run, while this one has published none; None if there is none.
+
+        A run that was reset does not count, because its state describes what no longer happened.
+        """
+        rows = self.storage.sql.select(
+            "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
+            [self.target.chain_id],
+            ("uuid", "bytea", "text"),
+        )
+        runs: list[tuple[UUID, bytes | None, str]] = [(row[0], row[1], row[2]) for row in rows]
+        if len(runs) < 2 or runs[1][1] is None or runs[1][2] != "continued_as_new":
+            return None
+        return codec().decode(runs[1][1])
+
+    def _answer_built_in(self) -> Any:
+        from temporalex_django.operations.read.describe import describe  # noqa: PLC0415 - it reads more than a query
+
+        user = self.by.user
+        # The answer is that of ``describe``, so it requires the permission to view the run as well.
+        access.require_access(user, access.VIEW, alias=self.storage.alias, run=self.row)
+        redactor = UNREDACTED if user is None else access.redactor_for(user, self.row)
+        description = describe(self.target, storage=self.storage, redactor=redactor)
+        match self.query:
+            case "__accepts":
+                return description.accepts
+            case "__describe":
+                fields = description.as_dict()
+                return {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in fields.items()}
+        raise UnknownQuery(f"there is no built-in query {self.query!r} (built-in queries: {', '.join(BUILT_IN)})")

@@ -1,0 +1,75 @@
+"""Reset a run to one of its activations."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.db.inserts import reopen_chain
+from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.reset import apply
+from temporalex_django.engine.reset.plan import ResetPlan
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.models import Chain
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
+
+
+class Reset(ReplayFromAction[str]):
+    """Operation that replaces a run with one that continues from a point of its history; returns the new run id.
+
+    The run is closed as terminated (reason ``reset``). The new run has the same id and chain, and the history up to the
+    point. The point is after the activation ``to`` (0: at the start). By default it is after the last activation that
+    the available code replays as recorded, and that did not close the run.
+
+    From there the new run continues with a new seed. Open activities are scheduled again under the same idempotency
+    key, timers keep their due time, and children stay with the old run. Manual changes are kept: edited inputs, and
+    results that nothing has read yet. A closed run can be reset as well, if its id is free.
+
+    Runs in the caller's transaction, under the lock of the chain; see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
+    """
+
+    name: ClassVar[str] = "reset"
+    label: ClassVar[Promise] = _("Reset")
+    effect: ClassVar[Promise] = _(
+        "The run ends, and a new run with the same id continues from the activation that you choose, "
+        "with the current code. Work that its activities did after that point is done again."
+    )
+    done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
+
+    def perform(self) -> str:
+        target, storage = self.target, self.storage
+        # The replay runs code of users, so it comes before the lock (see decision 42).
+        self.check_replay()
+        with storage.transaction():
+            run = self.lock_run()
+            plan, code = self.plan(run)
+            self._reopen_chain(run, plan, code)
+            new_run_id = uuid7()
+            writes = apply.reset(storage, run, plan, run_id=new_run_id)
+            self.record(
+                target.audit_subject,
+                reason=self.reason,
+                **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
+            )
+            inline_turn.notify_after_reset(writes, target, storage=storage)
+        return str(new_run_id)
+
+    def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+        run_record, storage = plan.record, self.storage
+        if run_record.expires_at is not None and run_record.expires_at <= storage.now():
+            self.refuse(
+                _("the time for all its runs together (execution_timeout) has run out: fork it instead"), closed=False
+            )
+        # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
+        if run.queue != code.task_queue and run_record.run_id != run.run_id:
+            run.queue = code.task_queue
+            Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
+        start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
+        if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
+            self.refuse(_("another open run has its id now"), closed=False)

@@ -1,0 +1,115 @@
+"""Resume a step of a graph with the event that it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from temporalex_django import access
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.db.inserts import InsertedMessage
+from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
+from temporalex_django.graph.durable.run import decidable_steps, resume_request
+from temporalex_django.graph.steps import StepRef, decider_words
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.operations.base import CODE, Actor, storage
+from temporalex_django.operations.human_tasks.base import require_claims_respected
+from temporalex_django.operations.run_lookup import Runs, RunTarget, find_run
+from temporalex_django.operations.runs.update import RequestAction
+
+
+class Resume(RequestAction):
+    """Operation that sends an event to a waiting step of a graph.
+
+    It is judged like an update, and in the same process in which an update would be. The event must match exactly one
+    waiting step; otherwise nothing changes.
+
+    ``by`` is the person who decides. A step with a role (``Approval``) accepts only people who have it, and no code. A
+    person who uses an interface needs the permission to signal, or such a role in this graph.
+
+    Raises ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``, ``PayloadError``, ``NestingError`` and
+    ``UpdateTimeout``.
+    """
+
+    name: ClassVar[str] = "resume"
+    permission: ClassVar[str] = "signal_instance"
+    kind: ClassVar[str] = "resume"
+
+    def __init__(
+        self,
+        target: RunTarget,
+        *,
+        event: str,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        id: str | None = None,
+        exact: bool = False,
+        timeout: float | None = ANSWER_TIMEOUT,
+        by: Actor = CODE,
+        decided_by: str | None = None,
+    ) -> None:
+        code = target.workflow_class
+        if code is not None and not issubclass(code, GraphWorkflow):
+            raise ResumeRefused(f"{target.workflow} {target.workflow_id} is not a graph: it has no steps to resume")
+        self.decidable_steps = [] if code is None else decidable_steps(code, event, by.user)
+        # People who use an interface need the permission to signal, unless the step has a role. Which step matches is
+        # known only when the request is judged, so the request carries the answer of the policy with it.
+        self.is_permitted = by.user is None or by.source == CODE.source or self._may_signal(by.user, target)
+        decider_name, decider_key = (
+            (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
+        )
+        payload = resume_request(
+            event, step=step, data=data, by=decider_name, key=decider_key, permitted=self.is_permitted
+        )
+        super().__init__(
+            target, message=event, payload=payload, id=id, timeout=timeout, mode="auto", by=by, exact=exact
+        )
+
+    def _may_signal(self, user: Person, target: RunTarget) -> bool:
+        operation = access.Operation(action=self.name, permission=f"{authorization.APP}.{self.permission}")
+        return access.policy().allows(user, operation.of(target.row))
+
+    @property
+    def permission_request(self) -> access.Operation:
+        """The operation, without a permission for people who have the role of a step."""
+        request = super().permission_request
+        return request if self.is_permitted or not self.decidable_steps else replace(request, permission=None)
+
+    def _insert(self) -> InsertedMessage:
+        """Insert the request, after checking that it decides no task that somebody else has claimed.
+
+        This runs under the lock of the run, where that was available.
+        """
+        if self.by.user is not None and (self.decidable_steps or self.target.workflow_class is None):
+            require_claims_respected(
+                self.by.user, self.target.chain_id, self.message, step=self.payload["step"], storage=self.storage
+            )
+        return super()._insert()
+
+    @property
+    def _label(self) -> str:
+        return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
+
+
+def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None, visible_runs: Runs = None) -> bool:
+    """Return True if the role of the user lets them decide a step of the run ``ref``.
+
+    Such a user may resume the run without the permission to signal. Returns False also if no run matches, so that the
+    answer does not tell anybody of a run that they may not know of.
+    """
+    try:
+        code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class
+    except (WorkflowNotFound, AmbiguousId):
+        return False
+    if code is None or not issubclass(code, GraphWorkflow):
+        return False
+    try:
+        return any(
+            authorization.matches_candidate(user, candidate)
+            for step in code.graph()
+            for candidate in decider_words(step)
+        )
+    except ActionNotPermitted:
+        return False

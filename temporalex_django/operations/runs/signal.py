@@ -1,0 +1,111 @@
+"""Send a signal."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.workflow import require_signal
+from temporalex_django.core.names import check_message_id, check_name
+from temporalex_django.core.payloads import codec
+from temporalex_django.db.inserts import find_message, insert_message, notify_on_commit, update_outcome
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.operations.base import CODE, Actor, to_plain_payload
+from temporalex_django.operations.run_lookup import RunAction, RunTarget
+
+
+class SendSignal(RunAction[None]):
+    """Operation that sends a signal to a chain.
+
+    It is one INSERT into the inbox, on the caller's connection. It is rolled back with the caller's transaction and
+    locks nothing.
+
+    With ``id`` the signal may be sent again: a message that the chain has already is not stored twice. With
+    ``exact``, a message with the same id and another payload is an error instead. If the earlier one has become a
+    failed message, it is delivered again with this payload, and the audit has the digests of both.
+
+    Raises ``WorkflowClosed`` if the run was closed when ``target`` was read, ``PayloadError``, ``InvalidId``, and
+    ``UnknownSignal`` if this process has the class and it declares other signals. A run that closes before it reads the
+    signal leaves it settled as undelivered.
+    """
+
+    name: ClassVar[str] = "signal"
+    permission: ClassVar[str] = "signal_instance"
+    authorized_by_run: ClassVar[bool] = True
+    is_routine: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        target: RunTarget,
+        *,
+        signal: str,
+        payload: Any = None,
+        id: str | None = None,
+        exact: bool = False,
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        self.target = target
+        self.signal = signal
+        self.payload = payload
+        self.message_id = id
+        self.exact = exact
+        self._replaces_failed = False
+
+    @property
+    def is_audited(self) -> bool:
+        """True also if code sends a failed signal again, because that changes its payload."""
+        return self._replaces_failed or super().is_audited
+
+    @property
+    def message_name(self) -> str:
+        return str(self.signal)
+
+    def perform(self) -> None:
+        target, name = self.target, check_name(self.signal, label="signal")
+        payload = to_plain_payload(self.payload, label=f"the payload of signal {name!r}")
+        message_id = None if self.message_id is None else check_message_id(self.message_id, label="signal")
+        fingerprint = MessageFingerprint("signal", name, payload, self.by.sender)
+        # A sender that lost its connection repeats the signal, and must not fail because the first one did its work.
+        if target.closed and message_id is not None and self._was_read(message_id, fingerprint):
+            return
+        target.require_open(f"signal {name!r}")
+        if (code := target.workflow_class) is not None:
+            require_signal(code, name)
+            warn_lossy(code, "signal", name, self.payload, payload)
+        # The insert locks nothing of the run, so senders never wait for workers (see decision 6).
+        with self.audit_transaction():
+            inserted = insert_message(
+                target.chain_id,
+                kind="signal",
+                name=name,
+                body=payload,
+                request_id=message_id,
+                sender=self.by.sender,
+                exact=self.exact,
+                storage=self.storage,
+            )
+            # The message takes the place of a failed one (see decision 46).
+            if inserted.replaced is not None:
+                self._replaces_failed = True
+                self.record(
+                    target.audit_subject,
+                    signal=name,
+                    message=message_id,
+                    digest=codec.digest(payload),
+                    replaced=inserted.replaced,
+                )
+            elif inserted.new:
+                self.record(target.audit_subject, signal=name)
+        notify_on_commit(alias=self.storage.alias, queues=[target.queue])
+
+    def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
+        """Return True if the run received the signal before it closed.
+
+        Sending it again is a success then, too. Raises ``MessageIdTaken``.
+        """
+        if (earlier_message := find_message(self.target.chain_id, message_id, storage=self.storage)) is None:
+            return False
+        earlier_message[1].require_same(message_id, fingerprint, exact=self.exact)
+        outcome = update_outcome(self.target.chain_id, message_id, storage=self.storage)
+        return outcome is not None and outcome.status == "completed"

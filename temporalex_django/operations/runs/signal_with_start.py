@@ -1,0 +1,91 @@
+"""Send a signal to the open run of an id, and start the run if there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from django.db import models
+
+from temporalex_django import access
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+from temporalex_django.operations.base import CODE, Action, Actor
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.start import Start
+
+
+class SignalWithStart(Action[RunTarget]):
+    """Operation that signals the open run of an id, or starts a run and signals it.
+
+    Both happen in one transaction, which is the caller's if one is open. Raises what ``Start`` and ``SendSignal``
+    raise. ``AlreadyRunning`` remains for an id that a run of another class holds, or a start that has not committed.
+    """
+
+    name: ClassVar[str] = "signal_with_start"
+    permission: ClassVar[str] = "start_instance"
+    # The signal is authorized by its handler. ``Start`` checks the access to the start itself.
+    authorized_by_run: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        workflow: type[Workflow],
+        *,
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        id: str,
+        subject: models.Model | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        self.workflow = workflow
+        self.signal = signal
+        self.payload = payload
+        self.args = args
+        self.id = id
+        self.subject = subject
+        self.search_attributes = search_attributes
+        self.tags = tags
+
+    @property
+    def workflow_name(self) -> str:
+        return self.workflow.name
+
+    @property
+    def message_name(self) -> str:
+        return str(self.signal)
+
+    def perform(self) -> RunTarget:
+        start = Start(
+            self.workflow,
+            args=self.args,
+            id=self.id,
+            subject=self.subject,
+            search_attributes=self.search_attributes,
+            tags=self.tags,
+            by=self.by,
+        )
+        with self.storage.transaction():
+            target = self._find_open_run()
+            if target is None:
+                try:
+                    target = start.execute()
+                except AlreadyRunning:
+                    # Somebody else started the run after the lookup above.
+                    target = self._find_open_run()
+                    if target is None:
+                        raise
+            SendSignal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
+        return target
+
+    def _find_open_run(self) -> RunTarget | None:
+        try:
+            visible_runs = access.runs_for(self.by.user, alias=self.storage.alias)
+            target = find_run(self.id, storage=self.storage, workflow=self.workflow.name, visible_runs=visible_runs)
+        except WorkflowNotFound:
+            return None
+        return None if target.closed or target.pinned is not None else target

@@ -1,0 +1,79 @@
+"""Make a timer fire now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Literal
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.engine.operator_overrides import TIMERS, pending_timers, skip_message_id, skip_timer
+from temporalex_django.models import HistoryEvent, Instance, Message
+from temporalex_django.operations.runs.activity_action import batches
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+
+class SkipTimer(OperatorRunAction[None]):
+    """Operation that makes a timer fire in the next activation.
+
+    The history gets an ordinary ``TimerFired`` with ``by``. In a paused run this happens when it is unpaused. ``seq``
+    is the number of the command that started the timer. Runs in the caller's transaction and locks the chain; see
+    ``OperatorRunAction.lock_run``.
+    """
+
+    name: ClassVar[str] = "skip_timer"
+    permission: ClassVar[str] = "retry_activity"
+    label: ClassVar[Promise] = _("Fire now")
+    effect: ClassVar[Promise] = _("The run continues as if the time were up.")
+    done: ClassVar[Promise] = _("The timer fires.")
+    destructive: ClassVar[bool] = True
+    target_kind: ClassVar[Literal["run", "activity", "timer"]] = "timer"
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        if reason := cls.why_not_open(run):
+            return reason
+        alias = run._state.db  # noqa: SLF001 - Django documents it
+        events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=TIMERS).order_by("seq")
+        # Running timers have no rows of their own; they follow from the events of the history.
+        timers = pending_timers((event.kind, event.data) for event in events)
+        if seq is None:
+            return None if timers else str(_("no timer is running"))
+        if seq not in timers:
+            return str(_("no timer with that number is running: it has fired, or was cancelled"))
+        # The message has an id that is derived from the timer, so a second skip finds the first one.
+        skip_messages = Message.objects.using(alias).filter(
+            chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
+        )
+        return str(_("somebody has already fired it")) if skip_messages.exists() else None
+
+    @classmethod
+    def parts(
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
+    ) -> list[tuple[UUID, int | None]]:
+        """Return every running timer of the runs.
+
+        These are sleeps, and the time limits of phases, waits and human tasks.
+        """
+        del selection
+        parts: list[tuple[UUID, int | None]] = []
+        for batch in batches(runs):
+            events_by_run: dict[UUID, list[tuple[str, dict[str, Any]]]] = {run: [] for run in batch}
+            events = HistoryEvent.objects.using(alias).filter(run__in=batch, kind__in=TIMERS).order_by("seq")
+            for event in events:
+                events_by_run[event.run_id].append((event.kind, event.data))
+            running_timers = ((run, seq) for run, events in events_by_run.items() for seq in pending_timers(events))
+            parts += islice(running_timers, limit - len(parts))
+        return parts
+
+    def perform(self) -> None:
+        assert self.seq is not None
+        with self.storage.transaction():
+            run = self.lock_run()
+            self.storage.write([skip_timer(run, self.seq, sender=self.by.sender)])
+            self.record(self.target.audit_subject, reason=self.reason, seq=self.seq)
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -1,0 +1,216 @@
+"""Start a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from django.db import models
+
+from temporalex_django import access
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.unique import check_id
+from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
+from temporalex_django.graph.snapshot import start_snapshot
+from temporalex_django.operations.base import (
+    CODE,
+    Action,
+    Actor,
+    AuditSubject,
+    refuse_inside_workflow,
+    to_plain_payload,
+)
+from temporalex_django.operations.run_lookup import RunTarget
+
+
+class Start(Action[RunTarget]):
+    """Operation that starts a run.
+
+    It inserts a chain that is due now, and its first run, on the caller's connection. They are rolled back with the
+    caller's transaction. The id is ``id``, or it is derived from ``value`` for a class with ``unique``, or generated.
+    Locks nothing that exists.
+
+    Raises ``InvalidId``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then. ``PayloadError`` means that
+    the input cannot be encoded, or does not fit the annotation of ``run``, or that a search attribute or a tag is
+    invalid.
+    """
+
+    name: ClassVar[str] = "start"
+    permission: ClassVar[str] = "start_instance"
+    is_routine: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        workflow: type[Workflow],
+        *,
+        args: Any = None,
+        id: str | None = None,
+        value: str | None = None,
+        subject: models.Model | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        self.workflow = workflow
+        self.args = args
+        self.id = id
+        self.value = value
+        self.subject = require_saved_subject(subject, workflow_name=workflow.name)
+        self.telemetry = telemetry
+        self.search_attributes = search_attributes
+        self.tags = tags
+
+    def check(self) -> None:
+        """Check also the class's own permission, and that it may be started from this interface."""
+        refuse_inside_workflow(self.name)
+        require_start_access(self.by, self.workflow, alias=self.storage.alias)
+
+    @property
+    def workflow_name(self) -> str:
+        return self.workflow.name
+
+    def perform(self) -> RunTarget:
+        cls = self.workflow
+        new_start = self._build_start()
+        try:
+            with self.audit_transaction():
+                inserted_run = insert_start(new_start, storage=self.storage)
+                self.record(
+                    AuditSubject(run_id=str(inserted_run.run_id), workflow=cls.name, workflow_id=new_start.workflow_id)
+                )
+                # Check after the insert: the policy narrows a queryset, so it can judge only rows. A refusal rolls
+                # back.
+                self._require_visible(pk=inserted_run.run_id)
+        # Report it only to users who see the run that has the id. Others get the same ``ActionNotPermitted`` as for a
+        # new run that would not exist for them, so nobody can find out which ids of other tenants are taken.
+        except AlreadyRunning:
+            self._require_visible(workflow_id=new_start.workflow_id, closed_at=None)
+            raise
+        return RunTarget(
+            chain_id=inserted_run.chain_id,
+            run_id=inserted_run.run_id,
+            queue=new_start.queue,
+            closed=False,
+            paused=False,
+            workflow_id=new_start.workflow_id,
+            workflow=cls.name,
+            version=cls.version,
+            status="pending",
+        )
+
+    def _require_visible(self, **lookups: Any) -> None:
+        require_visible_run(self.by, workflow_class=self.workflow, alias=self.storage.alias, **lookups)
+
+    def _build_start(self) -> NewStart:
+        cls = self.workflow
+        workflow_id = self._build_id()
+        label = f"the input of {cls.name}"
+        args = to_plain_payload(input_or_default(cls, self.args), label=label)
+        # Check the input here: now it is an error of the caller, later it would fail the run.
+        codec.convert(args, cls.definition.args_type, label=label)
+        warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
+        return NewStart(
+            workflow_id=workflow_id,
+            args=args,
+            generated=self.id is None and self.value is None,
+            subject=self.subject,
+            snapshot=start_snapshot(
+                cls,
+                telemetry=None if self.telemetry is None else to_plain_payload(self.telemetry, label="telemetry"),
+                started_by=authorization.sender_of(self.by.user),
+            ),
+            **start_options(cls, search_attributes=self.search_attributes, tags=self.tags),
+        )
+
+    def _build_id(self) -> str:
+        unique = self.workflow.unique
+        if self.id is not None:
+            if self.value is not None:
+                raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
+            return check_id(self.id) if unique is None else unique.check(self.id)
+        if self.value is None and unique is not None:
+            raise InvalidId(f"{self.workflow.name} declares `unique`: start it with a value")
+        if self.value is None:
+            return str(uuid7())
+        if unique is None:
+            raise InvalidId(f"{self.workflow.name} does not declare `unique`: start it with an id, not a value")
+        return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
+
+
+def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -> models.Model | None:
+    """Return the object that a run is about.
+
+    Raises ``PayloadError`` for anything that is not a saved model instance.
+    """
+    if subject is not None and not isinstance(subject, models.Model):
+        raise PayloadError(f"the subject of {workflow_name} must be a saved model instance, not {subject!r}")
+    if subject is not None and subject.pk is None:
+        kind = type(subject).__name__
+        raise PayloadError(
+            f"the subject of {workflow_name} must be a saved model instance, not one that was deleted or never saved: "
+            f"this {kind} has no key. Save it first, or start without subject="
+        )
+    return subject
+
+
+def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
+    """Raise ``ActionNotPermitted`` unless the actor may start runs of that class.
+
+    Every operation that creates a run of the class calls this, whatever the way.
+    """
+    user = by.user
+    if user is None:
+        return
+    for operation in _start_operations(cls):
+        access.require_access(user, operation, alias=alias)
+    if by.source != CODE.source and not access.policy().startable(user, cls):
+        raise ActionNotPermitted(
+            f"you cannot start {cls.name} (version {cls.version}) here: it is internal, or an old version"
+        )
+
+
+def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operation | None:
+    """Return the first operation that this user may not perform to start the class from an interface, or None.
+
+    An operation without a permission means that nobody may start it from there.
+    """
+    access_policy = access.policy()
+    refused_operation = next(
+        (operation for operation in _start_operations(cls) if not access_policy.allows(user, operation)), None
+    )
+    if refused_operation is None and not access_policy.startable(user, cls):
+        return access.Operation(action=Start.name, permission=None, workflow=cls.name)
+    return refused_operation
+
+
+def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
+    """Yield the operations that the access policy is asked about before a run of that class is created."""
+    operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
+    yield operation
+    if cls.start_permission is not None:
+        yield replace(operation, permission=cls.start_permission)
+
+
+def require_visible_run(by: Actor, *, workflow_class: type[Workflow], alias: str, **lookups: Any) -> None:
+    """Raise ``ActionNotPermitted`` if no run that exists for the user matches ``lookups``.
+
+    It keeps people from starting a run that would not exist for them, such as one of another tenant. Code, and users in
+    whose name code acts, are not restricted.
+    """
+    if by.user is None or by.source == CODE.source:
+        return
+    visible_runs = access.runs_for(by.user, alias=alias)
+    if visible_runs is not None and not visible_runs.filter(**lookups).exists():
+        raise ActionNotPermitted(
+            f"{by.user} may not start this {workflow_class.name}: the run would not be visible to them"
+        )

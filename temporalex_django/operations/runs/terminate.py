@@ -1,0 +1,48 @@
+"""Close a run at once, from outside."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.engine.run_closing import CLOSERS
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+
+class Terminate(OperatorRunAction[None]):
+    """Operation that closes the run at once, in the caller's transaction.
+
+    None of its code runs any more, and its activities do not start any more. A paused or blocked run can be terminated
+    too. Locks the chain; see ``OperatorRunAction.lock_run``. Always audited.
+    """
+
+    name: ClassVar[str] = "terminate"
+    permission: ClassVar[str] = "terminate_instance"
+    forced: ClassVar[bool] = True
+    label: ClassVar[Promise] = _("Terminate")
+    effect: ClassVar[Promise] = _(
+        "The run is closed at once. None of its code runs any more, so nothing is cleaned up."
+    )
+    done: ClassVar[Promise] = _("The run is terminated.")
+    destructive: ClassVar[bool] = True
+
+    def perform(self) -> None:
+        close_run(self, "terminated")
+
+
+def close_run(action: OperatorRunAction[Any], status: str) -> None:
+    """Close the run of an action with a status, in the caller's transaction.
+
+    See ``engine.run_closing``.
+    """
+    target, storage = action.target, action.storage
+    with storage.transaction():
+        run = action.lock_run()
+        run_record = storage.run_records([run.run_id])[run.run_id]
+        write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=run_record)
+        storage.write([write])
+        action.record(target.audit_subject, reason=action.reason)
+        inline_turn.notify_after_close(write, target, storage=storage)

@@ -1,0 +1,50 @@
+"""Try a blocked run again now."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.engine.blocked import retry_immediately
+from temporalex_django.engine.fates import is_due
+from temporalex_django.models import Instance
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+
+class TryAgain(OperatorRunAction[None]):
+    """Operation that makes a blocked run due now, whatever the reason; it is blocked again if the try fails.
+
+    A run that ended processes keeps its count of them. A worker takes such a run alone and announces it. Other workers
+    do not touch it until that worker has succeeded or is judged. One more death blocks the run again.
+
+    Runs in the caller's transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
+    """
+
+    name: ClassVar[str] = "try_again"
+    permission: ClassVar[str] = "pause_instance"
+    label: ClassVar[Promise] = _("Try again now")
+    effect: ClassVar[Promise] = _(
+        "The run is retried once, now, and is blocked again if that fails. A run that is blocked "
+        "because its workers crashed runs alone on one worker, which may crash as well."
+    )
+    done: ClassVar[Promise] = _("The run is retried now.")
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        if reason := super().why_not(run, seq=seq):
+            return reason
+        if run.blocked is None:
+            return str(_("the run is not blocked"))
+        return None if run.paused is None else str(_("the run is paused: unpause it first"))
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run, now = self.lock_run(), self.storage.now()
+            if is_due(run.due_at, now):
+                self.refuse(_("it is already due: the next worker that polls its queue retries it"), closed=False)
+            self.storage.write([retry_immediately(run, now=now)])
+            self.record(self.target.audit_subject, reason=self.reason)
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -1,0 +1,604 @@
+"""Send an update and wait for its outcome, in the caller's process where that is possible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from asgiref.sync import sync_to_async
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
+
+from temporalex_django import access
+from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.durations import check_wait
+from temporalex_django.core.names import check_message_id, check_name, quoted
+from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
+from temporalex_django.db.messages.listen import listen
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.run_storage import Outcome, RunState
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.outcomes import FAULT, update_result
+from temporalex_django.errors import (
+    ActionNotPossible,
+    NestingError,
+    RunBlocked,
+    RunPaused,
+    TooManyUpdates,
+    UpdateTimeout,
+    WorkflowClosed,
+    WorkflowNotFound,
+    WorkflowSwitchedOff,
+)
+from temporalex_django.models import Instance
+from temporalex_django.operations import inline_turn
+from temporalex_django.operations.base import CODE, Actor, logger, to_plain_payload
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.polling import (
+    Deadline,
+    WaitSlot,
+    await_for,
+    inside_transaction,
+    unlimited_wait,
+    wait_for,
+)
+from temporalex_django.operations.run_lookup import RunAction, RunTarget, runs_in_workers_only
+
+_FINISHED_STATUSES = ("completed", "failed")
+#: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
+_READ_WITHIN = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateStatus:
+    """The status of an update.
+
+    ``outcome`` is None if no turn has judged it. ``fresh`` is True if no turn has even read it.
+    """
+
+    outcome: Outcome | None
+    fresh: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.outcome is not None and self.outcome.status != "accepted"
+
+
+class RequestAction(RunAction[Any]):
+    """Base class of operations that send a message which is judged and answered: an update, or the resume of a graph.
+
+    Outside of a transaction, this process runs a turn if it has the class and the run's lock is free within
+    ``UPDATE_LOCK_WAIT``. The message is part of the same transaction. Otherwise the outcome is awaited, with no
+    transaction open. Inside ``atomic()`` nothing but the lock is waited for, and everything commits or is rolled back
+    with the caller's transaction. A rejected update leaves nothing behind.
+
+    Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
+    ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``,
+    ``UpdateFailed``, ``NestingError``, ``ActionNotPossible`` and ``UpdateTimeout``. After a timeout, ask again with its
+    ``update_id``; its code is ``unknown`` if the connection was lost while the message was sent.
+
+    An id that was accepted once returns its first outcome, whatever the payload. With ``exact``, another payload is
+    refused.
+    """
+
+    kind: ClassVar[str]
+    authorized_by_run: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        target: RunTarget,
+        *,
+        message: str,
+        payload: Any,
+        id: str | None,
+        timeout: float | None,
+        mode: str,
+        by: Actor,
+        exact: bool = False,
+        wait_slot: WaitSlot = unlimited_wait,
+    ) -> None:
+        super().__init__(by=by)
+        self.exact = exact
+        self.wait_slot = wait_slot
+        wait = check_wait(timeout, mode)
+        self.target = target
+        self.message = check_name(message, label=self.kind)
+        self.payload = to_plain_payload(payload, label=f"the body of {self.kind} {message!r}")
+        self.message_id = str(uuid4()) if id is None else check_message_id(id, label="update")
+        self.deadline = Deadline(wait)
+        self._workers_only = mode == "worker" or runs_in_workers_only(target.workflow_class)
+        self._can_run_turn = not self._workers_only and target.workflow_class is not None
+        self._message_pk: int | None = None
+        # Set when the insert shows that the message was not sent before.
+        self._is_new = False
+
+    @property
+    def message_name(self) -> str:
+        return str(self.message)
+
+    def perform(self) -> Any:
+        status = self._begin()
+        if status.is_finished:
+            return self._result(status)
+        listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
+        return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+
+    async def aexecute(self) -> Any:
+        """Execute the operation without holding a thread during the wait."""
+        status: UpdateStatus = await sync_to_async(self._check_and_begin)()
+        return await sync_to_async(self._audited_result)(
+            status if status.is_finished else await await_for(self._poll, self.deadline)
+        )
+
+    def _audited_result(self, status: UpdateStatus | None) -> Any:
+        with self.audit_denials():
+            return self._result(status)
+
+    def _check_and_begin(self) -> UpdateStatus:
+        with self.audit_denials():
+            self.check()
+            return self._begin()
+
+    @contextmanager
+    def _report_lost_connection(self) -> Iterator[None]:
+        """Raise ``UpdateTimeout`` with the message id for a retry, if the connection breaks after the message was sent.
+
+        Inside the caller's own transaction the database error propagates, because the caller's commit is what counts.
+        """
+        try:
+            yield
+        except DatabaseError as exc:
+            connection = connections[self.storage.alias]
+            if self._message_pk is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
+                raise
+            connection.close()  # the next query opens a new one
+            raise UpdateTimeout(
+                f"{self._label}: the connection to the database was lost, so it is not known whether the "
+                "message was stored. Send it again with this id: it takes effect at most once",
+                update_id=self.message_id,
+                code="unknown",
+            ) from exc
+
+    def _begin(self) -> UpdateStatus:
+        with self._report_lost_connection():
+            return self._submit()
+
+    def _submit(self) -> UpdateStatus:
+        inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
+        if inside_transaction(self.storage.alias):
+            return self._run_in_transaction()
+        if self.target.closed:
+            return self._status_in_closed_run()
+        if self.target.paused or self.target.off:
+            return self._status_in_paused_run()
+        status = (
+            self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
+            if self._can_run_turn
+            else None
+        )
+        return status or self._enqueue_for_workers()
+
+    # -- inside the caller's transaction -------------------------------------------------------------------------------
+
+    def _run_in_transaction(self) -> UpdateStatus:
+        """Judge the message and run its handler to the end, atomic activities included, in the caller's transaction.
+
+        Work that cannot be finished here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
+        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait, because nothing that
+        it waits for can arrive before the transaction ends.
+        """
+        if level := self.storage.sql.fixed_snapshot():
+            raise NestingError(
+                f"update() inside a transaction of isolation level {level} cannot see what others did to the run "
+                "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
+            )
+        if self.target.closed:
+            return self._status_in_closed_run()
+        if self.target.paused or self.target.off:
+            return self._status_in_paused_run()
+        if not self._can_run_turn:
+            reason = f"this process does not have {self.target.workflow}"
+            if self._workers_only:
+                reason = "only workers may process it (`mode` or `updates_in` says so)"
+            raise self._busy_error(f"{reason}, and a worker cannot see it before the transaction commits")
+        with self.storage.savepoint():
+            status = self._run_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left), yields=True)
+            if status is None:
+                raise self._busy_error("its lock was not free")
+            if status.outcome is None:
+                raise self._busy_error("the run did not reach the message")
+            if self._is_new and inline_turn.runs_atomic(self.storage):
+                status = self._run_atomic_activities(status)
+            if not self._is_new and not status.is_finished:
+                # Nobody could finish it while this transaction holds the lock. The savepoint releases the lock.
+                raise UpdateTimeout(
+                    f"{self._label} was accepted before and has not finished. Ask again after this transaction, "
+                    "with the same id",
+                    update_id=self.message_id,
+                    accepted=True,
+                )
+        # Under a test environment, the environment runs the activities after the block.
+        if not status.is_finished and not inline_turn.runs_atomic(self.storage):
+            raise UpdateTimeout(
+                f"{self._label} was accepted but has not finished: it continues when the transaction commits. Ask "
+                "again then with the same id",
+                update_id=self.message_id,
+                accepted=True,
+            )
+        return status
+
+    def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
+        """Run the atomic activities of the run until there are none or the update has ended.
+
+        Raises ``ActionNotPossible``.
+        """
+        while not status.is_finished:
+            report = inline_turn.advance_atomic(self.target, storage=self.storage)
+            # No progress: the handler waits for something that cannot happen inside this transaction.
+            if not any(write.events for write in report.writes):
+                raise ActionNotPossible(
+                    f"{self._label} inside a transaction: its handler would still wait for something (an external "
+                    "activity, a timer, a person, another run) that cannot arrive before the transaction ends. "
+                    "Nothing was written. Send it outside of the transaction"
+                )
+            status = self._status()
+            if not status.is_finished and not self.deadline.seconds_left:
+                raise self._busy_error("its atomic activities did not finish in time")
+        return status
+
+    def _busy_error(self, reason: str) -> UpdateTimeout:
+        return UpdateTimeout(
+            f"{self._label} inside a transaction: {reason}. Nothing was written. Send it again, outside "
+            "of the transaction if possible",
+            update_id=self.message_id,
+            code="busy",
+        )
+
+    # -- outside of a transaction --------------------------------------------------------------------------------------
+
+    def _try_turn(self, *, wait: float) -> UpdateStatus | None:
+        """Run a turn in a transaction of its own. Return None if the lock was not available."""
+        try:
+            with self.storage.transaction("update"):
+                return self._run_turn(wait=wait)
+        except DatabaseError as exc:
+            if not self.storage.is_transient(exc):
+                raise
+            return None
+
+    def _enqueue_for_workers(self) -> UpdateStatus:
+        """Commit only the message, for the worker that has the run or claims it next."""
+        alias = self.storage.alias
+        try:
+            with self.storage.transaction("update left"):
+                # The insert waits for another open transaction that has a message with the same id.
+                self.storage.sql.set_lock_timeout(min(self.deadline.seconds_left, 60.0))
+                if self._insert().new:
+                    self._require_waiting_limit()
+                    self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
+        except DatabaseError as exc:
+            if not self.storage.is_transient(exc):
+                raise
+            raise UpdateTimeout(
+                f"{self._label}: the database is busy. Send it again with the same id", update_id=self.message_id
+            ) from exc
+        notify_on_commit(alias=alias, queues=[self.target.queue])
+        return self._status()
+
+    def _poll(self) -> UpdateStatus | None:
+        """Return the status if the update has ended.
+
+        While nobody has read the update, this tries for the lock again.
+        """
+        with self._report_lost_connection():
+            status = self._status()
+            if status.outcome is None and status.fresh and self._can_run_turn:
+                status = self._try_turn(wait=0) or status
+        return status if status.is_finished else None
+
+    # -- shared --------------------------------------------------------------------------------------------------------
+
+    def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
+        """Lock, insert and activate in the open transaction. Return None, with nothing written, without the lock."""
+        run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
+        if run is None:
+            return None
+        if run.closed:
+            return self._status_in_closed_run()
+        if run.paused:
+            return self._status_in_paused_run()
+        inserted = self._insert()
+        if not inserted.new and (status := self._status()).outcome is not None:
+            return status
+        outcome, has_written = self._activate_until_read(inserted, run)
+        if outcome is not None and outcome.status == "rejected":
+            self._discard_rejected(inserted, has_written=has_written)
+        elif outcome is not None and outcome.status == FAULT:
+            pass  # the row is kept for people who look for faults
+        elif inserted.new:
+            self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
+        if outcome is None and inserted.new:
+            self._require_waiting_limit()
+        # The update waits for a handler, or the run is blocked or has an atomic activity to run first.
+        if outcome is None:
+            notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
+        return UpdateStatus(outcome=outcome)
+
+    def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
+        """Activate until the message was read, because an activation leaves messages that exceed its budget.
+
+        Returns the outcome of the message, if it has one, and whether anything else was written.
+        """
+        read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
+        message_pk, now = inserted.id, inserted.at
+        while True:
+            report = inline_turn.advance(self.target, storage=self.storage, run=run, now=now)
+            run = now = None  # both are stale after an activation
+            write = report.writes[0] if report.writes else None
+            if write is None:
+                return None, has_written
+            has_written = has_written or bool(write.events) or "blocked" in write.instance
+            if message_pk in write.settled or message_pk in write.waiting or time.monotonic() > read_deadline:
+                return write.settled.get(message_pk), has_written
+            if not write.consumed and not write.settled and not write.events:
+                # Another activation would not help: the run is blocked, paused, or has other work to do first.
+                return None, has_written
+
+    def _require_waiting_limit(self) -> None:
+        """Raise ``TooManyUpdates`` if too many updates wait for the run; that rolls back this one, too."""
+        limit = get_settings().WAITING_UPDATES
+        rows = self.storage.sql.select(
+            "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
+            " limit %s) waiting",
+            [self.target.chain_id, self.kind, limit + 1],
+            ("int8",),
+        )
+        if rows[0][0] > limit:
+            raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
+
+    def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
+        """Delete a rejected update; if the turn did nothing else, roll everything back."""
+        if has_written:
+            self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
+        else:
+            transaction.set_rollback(True, using=self.storage.alias)
+
+    def _insert(self) -> InsertedMessage:
+        inserted = insert_message(
+            self.target.chain_id,
+            kind=self.kind,
+            name=self.message,
+            body=self.payload,
+            request_id=self.message_id,
+            sender=self.by.sender,
+            exact=self.exact,
+            storage=self.storage,
+        )
+        self._message_pk, self._is_new = inserted.id, inserted.new
+        return inserted
+
+    def _status_in_closed_run(self) -> UpdateStatus:
+        """Return the outcome that a closed run has for the message.
+
+        Raises ``WorkflowClosed`` if the run did not accept it before.
+        """
+        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
+        status = (
+            None
+            if earlier_message is None
+            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        )
+        if (
+            earlier_message is not None
+            and status is not None
+            and status.outcome is not None
+            and status.outcome.status in _FINISHED_STATUSES
+        ):
+            earlier_message[1].require_same(
+                self.message_id,
+                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
+                exact=self.exact,
+            )
+            return status
+        raise WorkflowClosed(
+            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
+        )
+
+    def _status_in_paused_run(self) -> UpdateStatus:
+        """Return the status of a message that was sent before the run was paused.
+
+        Raises ``RunPaused`` for other messages, or ``WorkflowSwitchedOff``.
+        """
+        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
+        status = (
+            None
+            if earlier_message is None
+            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        )
+        if (
+            earlier_message is not None
+            and status is not None
+            and (status.outcome is None or status.outcome.status != "rejected")
+        ):
+            earlier_message[1].require_same(
+                self.message_id,
+                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
+                exact=self.exact,
+            )
+            return status
+        if self.target.off:
+            raise WorkflowSwitchedOff(
+                f"{self.target.workflow} is switched off: {self.kind} {self.message!r} of {self.target.workflow_id} refused; send it "
+                "again when it is on"
+            )
+        raise RunPaused(
+            f"{self.target.workflow} {self.target.workflow_id} is paused: {self.kind} {self.message!r} refused; send it again "
+            "when it is unpaused"
+        )
+
+    def _status(self) -> UpdateStatus:
+        status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        # The turn of another process rejected the update, and its row is gone with the reason.
+        if status is None:
+            raise UpdateTimeout(f"{self._label} no longer exists: send it again", update_id=self.message_id)
+        return status
+
+    @property
+    def _label(self) -> str:
+        return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
+
+    def _result(self, status: UpdateStatus | None) -> Any:
+        with self._report_lost_connection():
+            outcome = status.outcome if status is not None else self._status().outcome
+        outcome = _redact_for_sender(outcome, self._redactor)
+        try:
+            return self._redact_answer(update_result(outcome, update_id=self.message_id, label=self._label))
+        except RunBlocked as exc:
+            raise blocked_error(exc, self._label, self._redactor) from None
+        except UpdateTimeout as exc:
+            raise UpdateTimeout(
+                f"{exc}{self._waiting_reason()}", update_id=self.message_id, accepted=exc.accepted
+            ) from None
+
+    def _redact_answer(self, value: Any) -> Any:
+        """Return the answer as the sender may see it.
+
+        The update is done, so an access policy that fails now hides the answer and undoes nothing.
+        """
+        try:
+            return self._redactor.redact_answer(value, message_name=self.message)
+        except Exception as exc:  # noqa: BLE001 - a policy is the project's own
+            log_message = "%s is done; its answer is hidden because the access policy failed: %s"
+            logger.error(log_message, self._label, type(exc).__name__)
+            return HIDDEN
+
+    def _waiting_reason(self) -> str:
+        run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
+        blocked = run["blocked"] if run else None
+        if blocked:
+            return f" (the run is blocked: {self._redactor.redact_text(str(blocked.get('error')))})"
+        target = self.target
+        missing_worker = live_workers(alias=self.storage.alias).missing_worker(
+            workflow=target.workflow, version=target.version, queue=target.queue
+        )
+        return f" (it waits for {missing_worker})" if missing_worker else ""
+
+    @property
+    def _redactor(self) -> Redactor:
+        """The redactor for the answer, which applies if it passes through an interface."""
+        user = self.by.user
+        return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
+
+
+class SendUpdate(RequestAction):
+    """Operation that sends an update and returns its response; see ``RequestAction`` for turns and locks."""
+
+    name: ClassVar[str] = "update"
+    permission: ClassVar[str] = "update_instance"
+    is_routine: ClassVar[bool] = True
+    kind: ClassVar[str] = "update"
+
+    def __init__(
+        self,
+        target: RunTarget,
+        *,
+        update: str,
+        args: Any = None,
+        id: str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+        mode: str = "auto",
+        by: Actor = CODE,
+        exact: bool = False,
+        wait_slot: WaitSlot = unlimited_wait,
+    ) -> None:
+        payload = to_plain_payload(args, label=f"the arguments of update {update!r}")
+        super().__init__(
+            target,
+            message=update,
+            payload=payload,
+            id=id,
+            timeout=timeout,
+            mode=mode,
+            by=by,
+            exact=exact,
+            wait_slot=wait_slot,
+        )
+        if (code := target.workflow_class) is not None:
+            warn_lossy(code, "update", update, args, payload)
+
+
+def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
+    """Return the refusal of a blocked run for the sender; the reason of the block may quote payloads."""
+    reason = redactor.redact_text(str(exc.reason))
+    return RunBlocked(f"{label} was withdrawn because the run is blocked: {reason}", reason=reason)
+
+
+def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
+    """Return the status of an update of a chain, or None for an unknown id."""
+    rows = storage.sql.select(
+        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
+        [chain_id, update_id],
+        ("bool", "text", "bytea"),
+    )
+    if not rows:
+        return None
+    fresh, status, value = rows[0]
+    if status is None:
+        return UpdateStatus(outcome=None, fresh=fresh)
+    return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
+
+
+def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
+    """Return the response of an update that was sent before.
+
+    The sender gets it in any case, and others if they may see payloads. Raises what ``SendUpdate`` raises, and
+    ``WorkflowNotFound`` for an unknown id.
+    """
+    earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
+    status = update_status(target.chain_id, update_id, storage=storage)
+    if status is None or earlier_message is None or earlier_message[1][:2] != ("update", update):
+        raise WorkflowNotFound(
+            f"{target.workflow} {target.workflow_id} has no update {quoted(update)} with the id {update_id!r}"
+        )
+    label = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
+    if by.user is None:
+        return update_result(status.outcome, update_id=update_id, label=label)
+    redactor = access.redactor_for(by.user, target.row)
+    if earlier_message[1].sender == by.sender:
+        own_outcome = _redact_for_sender(status.outcome, redactor)
+        return redactor.redact_answer(update_result(own_outcome, update_id=update_id, label=label), message_name=update)
+    shown_outcome = _redact_for_others(status.outcome, redactor)
+    return redactor.redact_payload(update_result(shown_outcome, update_id=update_id, label=label), message_name=update)
+
+
+def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
+    """Redact a failure, whose text may quote values that the class of the run redacts."""
+    if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
+        return outcome
+    return Outcome(
+        status=outcome.status,
+        value={**outcome.value, "message": redactor.redact_own_failure(outcome.value.get("message") or "")},
+    )
+
+
+def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
+    """Redact a failure or rejection, whose text may quote payloads."""
+    if outcome is None or outcome.status not in ("failed", "rejected"):
+        return outcome
+    failure = outcome.value or {}
+    redacted_failure = {**failure, "message": redactor.redact_text(failure.get("message") or "")}
+    if "reason" in failure:
+        redacted_failure["reason"] = (
+            redacted_failure["message"]
+            if redacted_failure["message"] != failure.get("message")
+            else redactor.redact_payload(failure["reason"])
+        )
+    return Outcome(status=outcome.status, value=redacted_failure)

@@ -1,0 +1,103 @@
+"""The header ``Idempotency-Key``, for requests that start runs or operate them.
+
+A request that is sent again with its key is executed once, and gets an equal response.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+from uuid import UUID
+
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django.core.names import check_message_id
+from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
+from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
+from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.contract import IDEMPOTENCY_KEY
+
+T = TypeVar("T")
+Method = Callable[..., Response]
+
+
+class IdempotentViewSet(ContractViewSet):
+    """Base of view sets with methods that are decorated by ``with_idempotency_key``."""
+
+    idempotent_request: IdempotentRequest | None = None
+
+    @abstractmethod
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        """Return the response to a request that was executed before.
+
+        ``object_id`` is the id of the object that the first response showed, and ``is_new`` is True if the request
+        created it. ``names`` are the names in the address.
+        """
+
+    def _run_once(self, execute: Callable[[], T], key_of_result: Callable[[T], tuple[UUID, bool]]) -> T:
+        """Execute an action, and store its key with it if the request has one.
+
+        Returns the result of ``execute``. ``key_of_result`` takes that result, and returns the id of the object that
+        the response shows and True if the action created it (see ``KeptAnswer``).
+        """
+        if self.idempotent_request is None:
+            return execute()
+        # One transaction for the key and the action: a crash leaves both or neither.
+        with self.idempotent_request.run_once() as kept_answer:
+            result = execute()
+            kept_answer.made, kept_answer.new = key_of_result(result)
+        return result
+
+
+def with_idempotency_key(method: Method) -> Method:
+    """Let a method of a view set accept an ``Idempotency-Key``.
+
+    A request that was refused does not use up its key.
+    """
+
+    @wraps(method)
+    def wrapper(self: IdempotentViewSet, request: Request, **names: Any) -> Response:
+        key = request.headers.get(IDEMPOTENCY_KEY)
+        if key is None:
+            return method(self, request, **names)
+        self.idempotent_request = IdempotentRequest(
+            by=self._actor(), key=check_message_id(key, label=IDEMPOTENCY_KEY), request=_request_bytes(request)
+        )
+        try:
+            # First without a lock, for the usual repetition; ``run_once`` raises the same for one that runs at the same
+            # time.
+            self.idempotent_request.check_duplicate()
+            return method(self, request, **names)
+        except DuplicateRequest as before:
+            return self.repeat_response(before.object_id, is_new=before.is_new, **names)
+
+    return wrapper
+
+
+@contextmanager
+def translate_key_reuse(request: Request) -> Iterator[None]:
+    """Translate errors of a message that has the key of the request as its message id.
+
+    Raises ``IdempotencyKeyReused`` if another message has that id.
+    """
+    try:
+        yield
+    # A message stores its own id with its effect, so it needs no row for the key (see decision 25).
+    except MessageIdTaken as exc:
+        if IDEMPOTENCY_KEY not in request.headers:
+            raise
+        raise IdempotencyKeyReused(str(exc)) from exc
+
+
+def _request_bytes(request: Request) -> bytes:
+    """Return the method, address and body of the request as bytes that do not depend on how its JSON is written."""
+    try:
+        return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
+    except RecursionError:
+        raise ParseError("Malformed JSON: it is nested too deep.") from None

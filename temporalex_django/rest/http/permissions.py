@@ -1,0 +1,62 @@
+"""Permissions of REST.
+
+Each method of an address needs the permission of its contract, and the consent of the access policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from temporalex_django.access import Operation, policy
+from temporalex_django.operations.runs.resume import has_step_role
+
+
+class InstancePermission(BasePermission):
+    """Permission class that asks the access policy, first without a run and then with it.
+
+    It refuses everybody who is not logged in, whatever the default of the project is.
+    """
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        operation = _requested_operation(view)
+        user = request.user  # None if the project has turned UNAUTHENTICATED_USER off
+        if operation is None:  # a method that the address does not have: DRF answers 405, but only to users
+            return user is not None and user.is_authenticated
+        # Set before the decision, since DRF takes the message from the object after a refusal.
+        self.message = f"This requires the permission {operation.permission}."
+        if user is None or not user.is_authenticated:
+            return False
+        # A user who may do this to no run is refused before the look-up, and so learns nothing about existing runs.
+        return policy().allows(user, operation) or _is_step_approver(request, view, operation)
+
+    def has_object_permission(self, request: Request, view: APIView, obj: Any) -> bool:
+        requested = _requested_operation(view)
+        assert requested is not None
+        operation = requested.of(obj)
+        self.message = f"This requires the permission {operation.permission}."
+        return policy().allows(request.user, operation) or _is_step_approver(request, view, operation)
+
+
+def _requested_operation(view: APIView) -> Operation | None:
+    contract = getattr(view, "contract", None)
+    return None if contract is None else contract.permission_request(view.kwargs.get("name"))
+
+
+def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
+    """Return True if the caller resumes a step whose role they have, which is enough without a permission.
+
+    Callers without the role get the same answer for runs that exist and for runs that do not.
+    """
+    if operation.action != "resume":
+        return False
+    visible_runs = view.get_queryset()  # type: ignore[attr-defined] # of view sets
+    return has_step_role(
+        request.user,
+        view.kwargs["id"],
+        workflow=request.query_params.get("workflow") or None,
+        visible_runs=visible_runs,
+    )

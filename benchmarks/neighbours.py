@@ -94,8 +94,7 @@ def switched(times: int) -> dict[str, Any]:
     """Measure seconds from the commit of a switch until a worker stops taking an activity, and until it resumes."""
     from benchmarks.app.workflows import Drip
     from temporalex_django.models import HistoryEvent
-    from temporalex_django.operations.fleet.switch_on import SwitchOn
-    from temporalex_django.operations.fleet.switches import SwitchOff
+    from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 
     name = "benchmarks.app.workflows.drop"
     begun = HistoryEvent.objects.filter(kind="ActivityCompleted")

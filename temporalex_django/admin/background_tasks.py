@@ -11,10 +11,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, policy
-from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin
+from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
 from temporalex_django.admin.formatting import badge, format_payload, format_time
-from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit

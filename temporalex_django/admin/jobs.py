@@ -20,18 +20,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, policy
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, visible_runs
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, actor_of, refuse, user_of, visible_runs
 from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.formatting import badge, format_time, shorten
-from temporalex_django.admin.request_user import actor_of, refuse, user_of
 from temporalex_django.admin.run.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk.items import redact_items
-from temporalex_django.operations.bulk.resume import ResumeBulk
-from temporalex_django.operations.bulk.stop import StopBulk
-from temporalex_django.operations.bulk.worker import count_text, jobs_for
+from temporalex_django.operations.bulk.start import ResumeBulk, StopBulk
+from temporalex_django.operations.bulk.worker import count_text, jobs_for, redact_items
 from temporalex_django.operations.registry import STEERING
 
 _RUNS_PER_PAGE = 100

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.request_user import actor_of, user_of
+from temporalex_django.admin.base import actor_of, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.forms.fields import NOTHING, JSONBox

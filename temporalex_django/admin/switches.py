@@ -15,15 +15,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.formatting import format_time
-from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff, switchable_names
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn, switchable_names
 
 _MAX_REASON_LENGTH = 2000
 

@@ -17,18 +17,16 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.formatting import badge, format_duration
 from temporalex_django.admin.jobs import ReasonForm
-from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Worker
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.drain import DrainWorker
+from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, queue_figures
-from temporalex_django.operations.fleet.undrain import UndrainWorker
 from temporalex_django.operations.runs.run_due import RunDue
 
 _MAX_ACTIVITIES = 50

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDi
 
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
-from temporalex_django.core.durations import to_seconds
 from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
-from temporalex_django.core.names import check_code_name, check_label, is_name, quoted
+from temporalex_django.core.names import check_code_name, check_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.round_trip import is_unchanged, require_lossless

@@ -21,10 +21,10 @@ from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
-from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.core.people.approvals import Decision

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.authoring.start_api import START_API
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import names
-from temporalex_django.core.durations import to_seconds
 from temporalex_django.core.messages.phase import accepts_arguments
+from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import search_attributes
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.payloads.stored_fields import FIELD_TYPES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from temporalex_django.core.durations import to_seconds
+from temporalex_django.core.names import to_seconds
 from temporalex_django.errors import WorkflowDefinitionError
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.

@@ -18,10 +18,10 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.durations import to_seconds
 from temporalex_django.core.failures import exception_message
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.inputs import InputReading, to_reading
+from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.copying import deep_copy

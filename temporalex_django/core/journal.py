@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from temporalex_django.core.history.activation import Completion, Refusal
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.events import Command, Job
 from temporalex_django.errors import TemporalexError
 
 

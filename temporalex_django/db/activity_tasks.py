@@ -37,8 +37,8 @@ from temporalex_django.db.sql_columns import (
 )
 from temporalex_django.db.turn_writes import earliest_moment
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
-from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
 from temporalex_django.errors import KeyMissing, PayloadError
@@ -385,10 +385,7 @@ class TaskStatements(ABC):
         self.sql.write(_STARTED.columns, _STARTED_UPDATE, rows, key="id")
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Give up claims of activities that were never started, so that other workers may claim them.
-
-        Each key is id, attempt and owner of a claim. The attempt does not count. This is one statement.
-        """
+        """Give up claims (id, attempt, owner) of activities that were never started; the attempts do not count."""
         self.sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:

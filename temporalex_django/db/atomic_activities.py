@@ -11,9 +11,9 @@ from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.payloads.codec import error_reason
-from temporalex_django.db.graphs.graph_instances import TaskSource
+from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
 

@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from temporalex_django.db.dialects.base import Placeholder
 from temporalex_django.db.sql_columns import ENDED_TASKS, FENCE, FENCED, TASKS
 from temporalex_django.engine import background_task
-from temporalex_django.engine.contracts.run_storage import TaskResult
+from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.ids import uuid7
 
 if TYPE_CHECKING:

@@ -25,10 +25,9 @@ from temporalex_django.db.dialects.base import Placeholder, get_dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import Outcome
+from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.lookup import parse_run_id, run_id_taken_error
+from temporalex_django.engine.ids import parse_run_id, run_id_taken_error, token, uuid7
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.models import Instance

@@ -16,13 +16,17 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.sql_columns import LIMITS
-from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import LimitUsage, activity_limit_name, queue_limit_name
 
 if TYPE_CHECKING:
     from temporalex_django.db.dialects.base import Dialect
     from temporalex_django.db.storage import DjangoStorage
+from types import MappingProxyType
+
+from temporalex_django.core import aliases
+from temporalex_django.db.dialects.base import Dialect
 
 #: Partitions of a queue that one claim looks at. The next claim continues behind them.
 _PARTITION_PAGE = 100
@@ -310,3 +314,38 @@ def _store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:
 
 #: Id, activity and key of an activity that waits.
 _Candidate = tuple[int, str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """The names that are off, including former names of renamed classes and activities.
+
+    ``has_partitions`` is True if activities wait in partitions of their queues.
+    """
+
+    queues: frozenset[str] = frozenset()
+    activities: frozenset[str] = frozenset()
+    workflows: frozenset[str] = frozenset()
+    has_partitions: bool = False
+
+
+def read_switches(sql: Dialect) -> Switches:
+    """Read the switches as they are now: one plain read."""
+    rows = sql.select(
+        "select kind, name from temporalex_switched_off union all select 'line', '' where exists (select 1 from"
+        " temporalex_activity_task where line is not null and owner is null and not atomic)",
+        [],
+        ("text", "text"),
+    )
+
+    def names_of(kind: str, aliases: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
+        names = {name for its_kind, name in rows if its_kind == kind}
+        # Rows of old code carry the former name, so a switch by the present name has to stop them, too.
+        return frozenset(names | {old for old, new in aliases.items() if new in names})
+
+    return Switches(
+        queues=names_of("queue"),
+        activities=names_of("activity", aliases.ACTIVITIES),
+        workflows=names_of("workflow", aliases.WORKFLOWS),
+        has_partitions=bool(names_of("line")),
+    )

@@ -6,9 +6,11 @@ No statement holds them all, and no cursor stays open on the server, where a poo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db.models import QuerySet
+from django.db.models import BooleanField, F, Func, Model, QuerySet, Subquery
+
+from temporalex_django.db.dialects.base import find_dialect
 
 _SIZE = 500
 
@@ -26,3 +28,27 @@ def iterate_pages(rows: QuerySet[Any, Any], *, by: str, size: int = _SIZE) -> It
             return
         # By key, not by offset: rows that are deleted meanwhile must not shift the next page.
         page = list(rows.filter(**{f"{column}__{lookup}": getattr(page[-1], column)})[:size])
+
+
+M = TypeVar("M", bound=Model)
+
+
+class _ArraySubquery(Subquery):
+    template = "array(%(subquery)s)"
+
+
+class _EqualsAny(Func):
+    template = "%(expressions)s)"
+    arg_joiner = " = any("
+    output_field = BooleanField()
+
+
+def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
+    """Return the rows whose ``column`` is among ``ids``, a queryset of one column.
+
+    Nothing is read yet.
+    """
+    dialect = find_dialect(rows.db)
+    if dialect is None or not dialect.arrays:
+        return rows.filter(**{f"{column}__in": ids})
+    return rows.filter(_EqualsAny(F(column), _ArraySubquery(ids.order_by())))

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
-from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.db")

@@ -24,14 +24,13 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.limits import interleave
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.dialects.base import Answer
-from temporalex_django.db.messages.inbox import InboxStatements, report_unreadable
-from temporalex_django.db.messages.inbox_insert import InboxInserts
+from temporalex_django.db.messages.inbox import InboxInserts, InboxStatements, report_unreadable
 from temporalex_django.db.sql_columns import CHAINS, EVENTS, RUNS
 from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
-from temporalex_django.engine.contracts.run_storage import Inbox, RunRecord, RunState
+from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
-from temporalex_django.engine.contracts.worker_storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns

@@ -19,8 +19,8 @@ from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.messages.failed_messages import write_failed_messages
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
+from temporalex_django.db.people.deciders import audit_refused_redeliveries, audit_refused_signals
 from temporalex_django.db.people.human_tasks import write_human_tasks
-from temporalex_django.db.people.permissions import audit_refused_redeliveries, audit_refused_signals
 from temporalex_django.db.search_attributes import insert_search_attributes, replace_search_attributes
 from temporalex_django.db.sql_columns import (
     CAUSE,
@@ -34,7 +34,7 @@ from temporalex_django.db.sql_columns import (
     failure_row,
 )
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.contracts.run_storage import Inbox, NewTask, RunState, RunWrite, TaskState
+from temporalex_django.engine.contracts.records import Inbox, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 

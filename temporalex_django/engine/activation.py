@@ -11,8 +11,7 @@ from uuid import UUID, uuid5
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.activation import Activation, Completion, Fault
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Job
+from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Command, Job
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.payloads.stored_fields import stored_fields
 from temporalex_django.core.people.human_tasks import HumanTasks
@@ -20,7 +19,7 @@ from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
-from temporalex_django.engine.contracts.run_storage import (
+from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,
     Inbox,
     InboxMessage,
@@ -33,8 +32,7 @@ from temporalex_django.engine.contracts.run_storage import (
     RunWrite,
 )
 from temporalex_django.engine.contracts.typed_dicts import CurrentRow, RowChanges
-from temporalex_django.engine.external_messages import NewChild, NewMessage
-from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out

@@ -12,7 +12,7 @@ from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt_failure, describe, failure_types
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
-from temporalex_django.engine.contracts.run_storage import NewTask, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
 #: Timeouts that count for an activity that is queued, and for one that is running.

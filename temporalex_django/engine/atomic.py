@@ -12,9 +12,9 @@ from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.contracts.run_storage import Inbox, Retry, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Inbox, Retry, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
 
 if TYPE_CHECKING:

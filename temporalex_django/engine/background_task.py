@@ -14,7 +14,7 @@ from uuid import UUID
 
 from temporalex_django.core.failures import clean_traceback, exception_name
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 
 Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL"]
 #: Exceptions for failures without an exception of the task: those that an awaiting workflow would get.

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
-from temporalex_django.engine.contracts.run_storage import RunState, RunWrite
+from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.errors import NondeterminismError, TemporalexError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.engine.contracts.run_storage import RunRecord
+from temporalex_django.engine.contracts.records import RunRecord
 from temporalex_django.engine.contracts.typed_dicts import CurrentRow
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python

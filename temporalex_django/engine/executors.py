@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring import workflow
     from temporalex_django.core.history.events import HistoryEvent
-    from temporalex_django.engine.contracts.run_storage import RunRecord, RunState, RunStorage
+    from temporalex_django.engine.contracts.records import RunRecord, RunState
+    from temporalex_django.engine.contracts.run_storage import RunStorage
 
 logger = logging.getLogger("temporalex_django.engine")
 

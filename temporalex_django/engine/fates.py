@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import Enum, auto
 
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState
 
 #: Seconds that the messages of one run may take in a turn that other runs share.
 SHARE = 0.010

@@ -14,7 +14,9 @@ from uuid import UUID
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.blocked import CRASH
+from temporalex_django.engine.contracts.records import RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.contracts.typed_dicts import BlockMark, PauseMark
 from temporalex_django.engine.external_messages import NewMessage
 
 #: Kinds of the events that say which timers are running.
@@ -116,3 +118,22 @@ def _with_sender(result: TaskResult, sender: Sender | None) -> TaskResult:
 
 def _sender_attribute(sender: Sender | None) -> dict[str, Any]:
     return {"by": None if sender is None else sender.as_dict()}
+
+
+def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:
+    """Pause a locked run; ``sender`` None means that code paused it."""
+    run.paused = True
+    run.due_at = None
+    mark: PauseMark = {"since": now.isoformat(), "reason": reason, "by": None if sender is None else sender.as_dict()}
+    return RunWrite(run=run, instance={"paused": mark})
+
+
+def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
+    """End the pause: the run is due and reads all that came meanwhile.
+
+    A run that is ``blocked`` because it ended processes is not made due. That would be a try that nobody asked for (see
+    decision 22).
+    """
+    run.paused = False
+    run.due_at = run.deadline if blocked is not None and blocked["code"] == CRASH else now
+    return RunWrite(run=run, instance={"paused": None})

@@ -25,21 +25,14 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.engine.activation import ActivationStep
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, CachedRun
-from temporalex_django.engine.contracts.run_storage import (
-    Inbox,
-    RunState,
-    RunStorage,
-    RunWrite,
-    TaskResult,
-    TaskState,
-    TaskStorage,
-)
+from temporalex_django.engine.contracts.records import Inbox, RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.contracts.run_storage import RunStorage
+from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.executors import LONG, Executors
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.fates import DEFER_SECONDS, SHARE, TurnDecision, decide, is_due, is_parked
-from temporalex_django.engine.in_hand import FinishedActivity
-from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
-from temporalex_django.engine.turn_report import ClaimedRuns
+from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import (
     DeadlockDetected,

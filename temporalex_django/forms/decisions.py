@@ -20,8 +20,8 @@ from temporalex_django.forms.human_task_form import HumanTaskFormSpec, form_spec
 from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
+from temporalex_django.operations.human_tasks.base import find_user
 from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.deciding import find_user
 from temporalex_django.present.formatting import capitalize, humanize_name
 
 #: Prefix of the fields of the task's own form.

@@ -2,12 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
-from temporalex_django.authoring.forms import form_class
-from temporalex_django.forms.schemas import annotation_of
+import msgspec
+
+from temporalex_django.authoring.human_tasks import form_class
 from temporalex_django.models import HumanTask
+
+_PLAIN: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
+_FORMATS: dict[str, Any] = {
+    "date": date, "date-time": datetime, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
+}  # fmt: skip
+_CONSTRAINTS = {
+    "minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt", "multipleOf": "multiple_of",
+    "pattern": "pattern", "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length",
+    "maxItems": "max_length",
+}  # fmt: skip
+_DEFS = "#/$defs/"
+_MAX_DEPTH = 20
+
+
+def annotation_of(schema: Mapping[str, Any]) -> Any:
+    """Return the type that accepts what the schema accepts; ``Any`` for parts that no type can express."""
+    return _build_annotation(schema, schema.get("$defs", {}), 0)
+
+
+def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    # A recursive type refers to itself by $ref for ever: below this depth anything is accepted.
+    if depth > _MAX_DEPTH:
+        return Any
+    if (ref := schema.get("$ref")) is not None:
+        return _build_annotation(defs.get(str(ref).removeprefix(_DEFS), {}), defs, depth + 1)
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    if "const" in schema:
+        return Literal[schema["const"]]
+    if "anyOf" in schema:
+        return _union([_build_annotation(option, defs, depth + 1) for option in schema["anyOf"]])
+    return _constrain(_base_type(schema, defs, depth), schema)
+
+
+def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    match schema.get("type"):
+        case "object" if "properties" in schema:
+            return _build_struct(schema, defs, depth)
+        case "object":
+            extra = schema.get("additionalProperties")
+            values: Any = _build_annotation(extra, defs, depth + 1) if isinstance(extra, Mapping) else Any
+            return dict[str, values]  # a runtime type, which mypy does not see
+        case "array":
+            items = schema.get("items")
+            return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
+        case "string" if "contentEncoding" in schema:
+            return bytes
+        case "string" if schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        case str(plain) if plain in _PLAIN:
+            return _PLAIN[plain]
+    return Any
+
+
+def _constrain(base_type: Any, schema: Mapping[str, Any]) -> Any:
+    limits = {_CONSTRAINTS[name]: value for name, value in schema.items() if name in _CONSTRAINTS}
+    return Annotated[base_type, msgspec.Meta(**limits)] if limits and base_type is not Any else base_type
+
+
+def _union(types: list[Any]) -> Any:
+    # Any accepts whatever the other options accept.
+    if not types or Any in types:
+        return Any
+    try:
+        return reduce(or_, types)
+    except TypeError:
+        return Any
+
+
+def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    required_names, fields = set(schema.get("required", ())), list[Any]()
+    for name, property_schema in schema["properties"].items():
+        annotation = _build_annotation(property_schema, defs, depth + 1)
+        if name in required_names:
+            fields.append((name, annotation))
+        elif property_schema.get("default") is None:
+            fields.append((name, annotation | None if annotation is not Any else Any, None))
+        else:
+            fields.append((name, annotation, _field_default(property_schema["default"])))
+    names = [name for name, *_rest in fields]
+    # A schema that this package did not write can have such names, which no attribute can have.
+    if not all(name.isidentifier() for name in names):
+        return dict[str, Any]
+    return msgspec.defstruct(str(schema.get("title") or "Form"), fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _field_default(value: Any) -> Any:
+    # msgspec refuses a list or dict with content as a default, because all instances would share it.
+    return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

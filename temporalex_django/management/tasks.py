@@ -20,13 +20,12 @@ from temporalex_django.management.cli.command_arguments import parse_json
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.human_tasks import deciding
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks import base
+from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
-from temporalex_django.operations.human_tasks.release import Release
 
 _DEFAULT_LIMIT = 50
 _TASK_COMMANDS: tuple[tuple[str, str], ...] = (
@@ -114,7 +113,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     if what in ("claim", "release"):
         (Claim if what == "claim" else Release)(task, by=actor).execute()
     elif what == "delegate":
-        Delegate(task, to=deciding.find_user(options["to"]), reason=options["reason"], by=actor).execute()
+        Delegate(task, to=base.find_user(options["to"]), reason=options["reason"], by=actor).execute()
     elif what == "decide":
         decision_data = parse_json(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
@@ -176,22 +175,20 @@ def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
     """
     if actor.user is not None and not all_runs:
         return inbox(actor.user)
-    tasks = (
-        HumanTask.objects.using(storage().alias) if actor.user is None else deciding.tasks_of_visible_runs(actor.user)
-    )
+    tasks = HumanTask.objects.using(storage().alias) if actor.user is None else base.tasks_of_visible_runs(actor.user)
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
 
 
 def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
     """Return the outputs for these tasks, redacted for the actor."""
-    return [*map(_task_output, deciding.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
+    return [*map(_task_output, base.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 
 def _task_output(task: HumanTask) -> TaskPrinted:
     return TaskPrinted(
         task=str(task.pk),
         title=task.title,
-        text=deciding.task_sentence(task),
+        text=base.task_sentence(task),
         workflow=task.workflow,
         id=task.workflow_id,
         run_id=str(task.run_id),

@@ -102,7 +102,7 @@ class HumanTask(models.Model):
     comment = models.TextField(blank=True, default="")
 
     #: True if the four-eyes rule excludes everybody who is asked. Not a column:
-    #: ``operations.human_tasks.deciding.mark_nobody_left`` sets it.
+    #: ``operations.human_tasks.base.mark_nobody_left`` sets it.
     nobody_left = False
 
     objects = HumanTaskQuerySet.as_manager()

@@ -16,7 +16,7 @@ from temporalex_django.db.background_tasks import NewBackgroundTask, backend_que
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import background_task
 from temporalex_django.engine.background_task import BackgroundTask, Status
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.errors import NestingError
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.operations.base import storage, to_plain_payload

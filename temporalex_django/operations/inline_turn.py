@@ -21,11 +21,11 @@ from temporalex_django.conf import get_settings
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.messages import notify
-from temporalex_django.db.people.permissions import DatabaseJudge
+from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import RunRecord, RunState, RunWrite
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.contracts.records import RunRecord, RunState, RunWrite
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import NestingError, OutsideWorkflow
 from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
 from temporalex_django.liveness.recovery import judge_abandoned_markers

@@ -6,6 +6,6 @@ Template tags (``{% load temporalex %}``) show the inbox on any other page.
 
 from __future__ import annotations
 
-from temporalex_django.pages.inbox import InboxEntry, asked_of
+from temporalex_django.pages.views import InboxEntry, asked_of
 
 __all__ = ["InboxEntry", "asked_of"]

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from temporalex_django import signals
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
-from temporalex_django.operations.human_tasks import deciding
+from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token
 
@@ -100,7 +100,7 @@ class TaskMail:
     def send(self, task: HumanTask, user: Any) -> None:
         """Send one mail about the task to the user."""
         link = f"{self.base_url}{reverse('temporalex_pages:link', args=[make_token(task, user)])}"
-        text = deciding.task_sentence(task, subject=deciding.subject_text(task.run))
+        text = base.task_sentence(task, subject=base.subject_text(task.run))
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
         )
@@ -111,7 +111,7 @@ class TaskMail:
 
 def _can_decide(task: HumanTask, user: Any) -> bool:
     """Return True if the user may see the task and may decide it now."""
-    return may_view(user, task) and deciding.why_not(task, user) is None
+    return may_view(user, task) and base.why_not(task, user) is None
 
 
 def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
@@ -20,17 +21,54 @@ from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, Temp
 from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
-from temporalex_django.operations.addresses import client_address, request_id
+from temporalex_django.operations.audit import client_address, request_id
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks import deciding
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks import base
+from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
-from temporalex_django.operations.human_tasks.release import Release
-from temporalex_django.pages.inbox import asked_of
 from temporalex_django.pages.links import read_token
 from temporalex_django.present.human_tasks import candidate_names
+
+#: URL names of the pages that decide a human task; the first one that the project includes is used.
+_PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxEntry:
+    """A human task in a list, with a sentence about it and the address of its page (empty if there is no page)."""
+
+    task: HumanTask
+    text: str
+    address: str
+
+
+def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> list[InboxEntry]:
+    """Return the first ``most`` human tasks that the user may decide now, the earliest due first. One query.
+
+    ``workflow`` is the name of a class to which the list is restricted. ``link`` is the URL name of your own page of a
+    human task, which takes its id.
+    """
+    tasks = inbox(user)
+    if workflow:
+        tasks = tasks.filter(workflow=workflow)
+    return [
+        InboxEntry(task=task, text=base.task_sentence(task), address=_task_address(task, link)) for task in tasks[:most]
+    ]
+
+
+def _task_address(task: HumanTask, link: str) -> str:
+    # A name that the caller gives must resolve: NoReverseMatch is an error of the template, so it is not caught.
+    if link:
+        return reverse(link, args=[task.pk])
+    for name in _PAGE_NAMES:
+        try:
+            return reverse(name, args=[task.pk])
+        except NoReverseMatch:
+            continue
+    return ""
+
 
 _MAX_ROWS = 50
 _ACTIONS: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
@@ -140,8 +178,8 @@ def _render_task(
     inbox_address: str,
 ) -> HttpResponse:
     assert actor.user is not None
-    (redacted_task,) = redact_tasks(deciding.mark_nobody_left(task), actor.user)
-    why_not = deciding.why_not(task, actor.user)
+    (redacted_task,) = redact_tasks(base.mark_nobody_left(task), actor.user)
+    why_not = base.why_not(task, actor.user)
     if why_not is None and form is None:
         try:
             form = DecisionForm(task=task)
@@ -149,17 +187,17 @@ def _render_task(
         except TemporalexError as exc:
             why_not = exc.message
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
-    subject_text = deciding.subject_text(task.run)
+    subject_text = base.subject_text(task.run)
     context: dict[str, Any] = {
         "task": redacted_task,
         "said": message,
         "done": done,
-        "text": deciding.task_sentence(redacted_task, subject=subject_text),
-        "shows": deciding.value_as_json(redacted_task),
+        "text": base.task_sentence(redacted_task, subject=subject_text),
+        "shows": base.value_as_json(redacted_task),
         "asks": ", ".join(candidate_names(candidates_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
-        "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
+        "claimed": base.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
         "outcome": outcome_label(task.outcome) if task.outcome else "",
         "user_name": str(actor.user),
         "inbox_address": inbox_address,

@@ -30,8 +30,8 @@ from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLO
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.http.filtering import filter_runs
 from temporalex_django.rest.http.pagination import count_fitting
+from temporalex_django.rest.http.parsing import wait_slot
 from temporalex_django.rest.http.problems import RETRY_AFTER
-from temporalex_django.rest.http.wait_limit import wait_slot
 from temporalex_django.rest.operations import describe_operation
 from temporalex_django.rest.runs import RunViewSet
 from temporalex_django.rest.types import schema_of

@@ -26,7 +26,8 @@ from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.runs.update import SendUpdate, read_outcome
+from temporalex_django.operations.runs.update import SendUpdate
+from temporalex_django.operations.runs.update_outcome import read_outcome
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, with_contract
 from temporalex_django.rest.contracts import (
@@ -38,8 +39,8 @@ from temporalex_django.rest.contracts import (
     read_contract,
 )
 from temporalex_django.rest.http.idempotency import translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.http.parsing import wait_slot
 from temporalex_django.rest.http.problems import RETRY_AFTER
-from temporalex_django.rest.http.wait_limit import wait_slot
 from temporalex_django.rest.read import RunReadViewSet
 
 DEFAULT_WAIT = 5.0

@@ -15,9 +15,9 @@ from django.utils import timezone
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.django_tasks import normalize
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core.durations import to_seconds
+from temporalex_django.core.names import to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
-from temporalex_django.tasks.compat import (
+from temporalex_django.tasks.results import (
     BaseTaskBackend,
     InvalidTask,
     InvalidTaskBackend,

@@ -16,20 +16,12 @@ from django.utils import timezone
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.operations.background_tasks import find_background_task, finished_task, started_task
-from temporalex_django.tasks.compat import (
-    InvalidTask,
-    Task,
-    TaskContext,
-    TaskError,
-    TaskResult,
-    TaskResultStatus,
-    task_backends,
-    task_finished,
-    task_started,
-)
 
 if TYPE_CHECKING:
     from temporalex_django.engine.background_task import BackgroundTask
+from typing import TYPE_CHECKING
+
+import django
 
 
 def new_result(
@@ -157,3 +149,43 @@ class DjangoTaskHost:
         # Building the result imports the task's module: skip it when nobody listens.
         if signal.receivers:
             signal.send_robust(type(task_backends[background_task.backend]), task_result=result_of(background_task))
+
+
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskError
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+else:
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.base import Task, TaskError
+
+        # The backport kept the older names of two exceptions.
+        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+    except ImportError as exc:
+        raise ImportError(
+            "Django before 6.0 does not include tasks: run pip install 'temporalex-django[tasks]', or "
+            "install django-tasks"
+        ) from exc
+
+__all__ = [
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

@@ -6,8 +6,8 @@ from typing import Any
 
 from django import template
 
-from temporalex_django.operations.human_tasks import deciding
-from temporalex_django.pages.inbox import asked_of
+from temporalex_django.operations.human_tasks import base
+from temporalex_django.pages.views import asked_of
 
 register = template.Library()
 
@@ -32,7 +32,7 @@ def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: st
 def temporalex_inbox_count(context: Any) -> int:
     """Return the number of human tasks in the inbox of ``request.user``, counted up to 100. One query."""
     user = _user(context)
-    return 0 if user is None else deciding.count_inbox(user, limit=_MAX_COUNT)
+    return 0 if user is None else base.count_inbox(user, limit=_MAX_COUNT)
 
 
 def _user(context: Any) -> Any:

@@ -16,7 +16,7 @@ from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
 from temporalex_django.core.failures import ReturnedErr
 from temporalex_django.engine import activity_policy, background_task
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.steps import Step, StepRef

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
-from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError
 from temporalex_django.operations import inline_turn, polling
 from temporalex_django.operations.fleet.live_workers import LiveWorkers

@@ -38,15 +38,15 @@ from temporalex_django.db.inserts import (
     reopen_chain,
     update_outcome,
 )
+from temporalex_django.db.limited_claims import Switches, read_switches
 from temporalex_django.db.messages.notify import send_turn_signals
-from temporalex_django.db.people.permissions import DatabaseJudge
+from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.db.switches import Switches, read_switches
 from temporalex_django.engine import run_closing
-from temporalex_django.engine.contracts.run_storage import Outcome, RunRecord, TaskResult, TaskState
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance

@@ -22,20 +22,19 @@ from temporalex_django.authoring.workflow import (
     require_signal,
     start_options,
 )
-from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.names import check_name, key_text
+from temporalex_django.core.names import check_name, key_text, wait_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.core.people.four_eyes import fork_snapshot
-from temporalex_django.engine.contracts.run_storage import RunState
-from temporalex_django.engine.lookup import parse_run_id
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.contracts.records import RunState
+from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.workflow import GraphWorkflow

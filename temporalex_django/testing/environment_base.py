@@ -18,14 +18,13 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, class_for_run, newest_class
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.engine.contracts.run_storage import Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
-from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
 

@@ -23,13 +23,12 @@ from temporalex_django.authoring.human_tasks import (
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.authoring.workflow import decode_result
-from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
-from temporalex_django.core.names import check_message_id, check_name
+from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.search_attributes import decode_all
-from temporalex_django.engine.contracts.run_storage import Outcome
+from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import run_result, update_result
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.graph import snapshot

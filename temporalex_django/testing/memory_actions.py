@@ -8,9 +8,9 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.authorization import Person, require_permission, sender_of
 from temporalex_django.core.payloads.codec import check_text, to_plain
-from temporalex_django.engine import operator_overrides, pausing
+from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.blocked import retry_immediately
-from temporalex_django.engine.contracts.run_storage import RunState, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import RunState, TaskResult, TaskState
 from temporalex_django.engine.fates import is_due
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
@@ -59,13 +59,15 @@ class MemoryOperator:
     def pause(self, run: RunState) -> None:
         if run.paused:
             self._refuse("the run is already paused")
-        self.storage.write([pausing.pause_run(run, reason=self.reason, sender=self.sender, now=self.env.clock)])
+        self.storage.write(
+            [operator_overrides.pause_run(run, reason=self.reason, sender=self.sender, now=self.env.clock)]
+        )
 
     def unpause(self, run: RunState) -> None:
         if not run.paused:
             self._refuse("the run is not paused")
         blocked = self.storage.block_reason(run.run_id)
-        self.storage.write([pausing.unpause_run(run, blocked=blocked, now=self.env.clock)])
+        self.storage.write([operator_overrides.unpause_run(run, blocked=blocked, now=self.env.clock)])
 
     def try_again(self, run: RunState) -> None:
         if self.storage.block_reason(run.run_id) is None:

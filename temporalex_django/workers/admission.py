@@ -14,10 +14,9 @@ from django.db import Error as DatabaseError
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS
-from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims
+from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims, Switches
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.db.switches import Switches
-from temporalex_django.engine.contracts.run_storage import NewTask, TaskState
+from temporalex_django.engine.contracts.records import NewTask, TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS
 from temporalex_django.errors import WorkflowSwitchedOff

@@ -20,9 +20,9 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
-from temporalex_django.db.graphs.graph_instances import TaskSource
+from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 
 log = logging.getLogger("temporalex_django.workers")

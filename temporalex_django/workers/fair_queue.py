@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from temporalex_django.core.limits import interleave
-from temporalex_django.engine.contracts.run_storage import TaskResult
+from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.workers.attempts import Attempt
 
 

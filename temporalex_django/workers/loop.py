@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from uuid import UUID
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
@@ -25,13 +24,13 @@ from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
-from temporalex_django.db.people.permissions import DatabaseJudge
+from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot, open_marker
@@ -45,6 +44,7 @@ from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.polled import PollResult
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
+from temporalex_django.workers.queue_names import all_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
 from temporalex_django.workers.turn_handover import TurnHandover
 from temporalex_django.workers.turn_runner import FEWEST_RUNS, TurnRunner
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
 
 log = logging.getLogger("temporalex_django.workers")
-
 #: Seconds between two turns where one lock of the database keeps all writers out: web requests need it, too.
 _WRITER_PAUSE = 0.003
 #: Seconds until the next poll if due work could not be claimed: another worker has locked it, or has its class.
@@ -70,25 +69,6 @@ _LONGEST_PAUSE = 1.0
 _ANNOUNCED_ELSEWHERE = 0.25
 #: Seconds that a run waits for its locked business rows, from the second try on; other runs wait for as long.
 _LOCK_TIMEOUT = 0.5
-
-
-def all_queues() -> list[str]:
-    """Return every queue that the workflows and activities of this process name."""
-    names = {cls.task_queue for cls in workflow.concrete_classes()}
-    names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
-    return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
-
-
-def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
-    """Return the queues that nothing in the project names, each with a similar name or None; only calls can use them.
-
-    It is empty where the project's tasks may go to any queue.
-    """
-    known_queues = all_queues()
-    if background_tasks.backend_queues() is None:
-        return {}
-    unknown_queues = [name for name in queues if name not in known_queues]
-    return {name: next(iter(get_close_matches(name, known_queues, n=1)), None) for name in unknown_queues}
 
 
 class WorkerLoop:
@@ -171,10 +151,7 @@ class WorkerLoop:
         )
 
     def _wake(self) -> None:
-        """Wake the loop, because an activity has ended.
-
-        A loop that is awake already clears ``wake`` and polls after that, so no end is missed.
-        """
+        """Wake the loop, because an activity has ended; a loop that is awake clears ``wake`` before it polls again."""
         if not self.wake.is_set():
             self.wake.set()
 
@@ -587,10 +564,7 @@ class WorkerLoop:
                     release_activities(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:
-            log.warning(
-                "could not release the work of this worker, which is due again when the lease expires: %s",
-                error_line(exc),
-            )
+            log.warning("could not release the work of this worker before its lease expires: %s", error_line(exc))
         finally:
             self.pool.close()
             self.engine.cache.clear()

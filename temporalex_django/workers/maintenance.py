@@ -17,10 +17,9 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import release_unstarted
+from temporalex_django.db.limited_claims import read_switches, release_unstarted
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.db.switches import read_switches
 from temporalex_django.engine import activity_policy
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WAKE_LIMIT, wake_for_code, wake_switched_on

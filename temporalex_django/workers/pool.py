@@ -20,7 +20,7 @@ from django.db import close_old_connections, connections
 from temporalex_django.authoring import activity
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import KEEP_OPEN_SECONDS, keep_open
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling.capacity import UNMEASURED, Capacity
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.contracts.records import TaskState
 
 log = logging.getLogger("temporalex_django.workers")
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
-from temporalex_django.engine.in_hand import FinishedActivity
-from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
+from temporalex_django.engine.turn_report import TurnReport
 
 if TYPE_CHECKING:
     from temporalex_django.db.storage import DjangoStorage

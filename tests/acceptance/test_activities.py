@@ -9,7 +9,7 @@ import pytest
 
 from temporalex_django import Ok, RetryPolicy, activity, activity_context, api, errors
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.contracts.records import TaskState
 from tests.support.runs import events, flow, kinds, once, other, produced, work
 
 

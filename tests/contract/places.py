@@ -10,7 +10,7 @@ from uuid import UUID
 
 from temporalex_django import activity
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.engine.contracts.run_storage import (
+from temporalex_django.engine.contracts.records import (
     InboxMessage,
     NewEvent,
     NewTask,

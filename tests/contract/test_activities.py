@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.engine.contracts.run_storage import Retry, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Retry, TaskResult, TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from tests.contract.places import NOW, QUEUES
 
@@ -401,7 +401,7 @@ def test_an_atomic_one_that_is_tried_later(place: Place, chain: UUID) -> None:
 
 
 def test_atomic_ones_of_a_run_that_went_on_as_new_are_gone(place: Place, chain: UUID) -> None:
-    from temporalex_django.engine.contracts.run_storage import NewRun
+    from temporalex_django.engine.contracts.records import NewRun
 
     place.schedule(chain, 1, atomic=True)
     place.write(

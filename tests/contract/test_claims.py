@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import connections
 
-from temporalex_django.engine.contracts.run_storage import RunWrite
+from temporalex_django.engine.contracts.records import RunWrite
 from tests.contract.places import NOW, DatabasePlace
 
 if TYPE_CHECKING:

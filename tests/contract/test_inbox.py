@@ -8,7 +8,7 @@ import pytest
 
 from temporalex_django.core.history.prefix import PendingMessage
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.engine.contracts.run_storage import Outcome
+from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.errors import MessageIdTaken
 
 if TYPE_CHECKING:

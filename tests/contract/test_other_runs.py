@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.contracts.run_storage import Outcome, RunWrite
+from temporalex_django.engine.contracts.records import Outcome, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from tests.contract.places import NOW
 from tests.contract.test_transactions import child

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.contracts.run_storage import NewRun, Outcome, Retry, TaskResult
+from temporalex_django.engine.contracts.records import NewRun, Outcome, Retry, TaskResult
 from temporalex_django.engine.external_messages import NewChild, NewMessage
 from tests.contract.places import NOW, event
 

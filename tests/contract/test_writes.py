@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.contracts.run_storage import NewRun, Outcome, RunWrite
+from temporalex_django.engine.contracts.records import NewRun, Outcome, RunWrite
 from temporalex_django.errors import AlreadyRunning, InvalidId
 from tests.contract.places import NOW, event
 

@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django import conf
 from temporalex_django.models import OperatorAction
-from temporalex_django.operations.addresses import client_address
+from temporalex_django.operations.audit import client_address
 from tests.support.client_flows import Basket
 from tests.support.people import stored
 

@@ -22,10 +22,8 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import worker
-from temporalex_django.operations.bulk.items import redact_items
-from temporalex_django.operations.bulk.resume import ResumeBulk
-from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.bulk.stop import StopBulk
+from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
+from temporalex_django.operations.bulk.worker import redact_items
 from temporalex_django.operations.fleet import cleanup
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.runs.reset import Reset

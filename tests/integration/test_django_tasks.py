@@ -42,15 +42,14 @@ from temporalex_django.models import (
 )
 from temporalex_django.operations.fleet import cleanup
 from temporalex_django.operations.fleet.queue_stats import queue_figures
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from temporalex_django.workers.loop import run_until_idle
 from tests.settings_tasks import BACKEND, TASKS
 from tests.support.people import stored
 
 with override_settings(TASKS=TASKS):
-    from temporalex_django.tasks import DurableBackend, compat
+    from temporalex_django.tasks import DurableBackend, results
     from tests.app import tasks as t
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -74,7 +73,7 @@ def test_enqueue_commits_with_its_transaction_and_leaves_no_run_behind() -> None
         lost = t.add.enqueue(1)
         assert t.add.get_result(lost.id).status == "READY"
         transaction.set_rollback(True)
-    with pytest.raises(compat.TaskResultDoesNotExist):
+    with pytest.raises(results.TaskResultDoesNotExist):
         t.add.get_result(lost.id)
 
     before = timezone.now()
@@ -97,7 +96,7 @@ def test_enqueue_commits_with_its_transaction_and_leaves_no_run_behind() -> None
     with pytest.raises(Exception, match="does not match"):
         t.mail.get_result(result.id)
     for unknown in ("nothing", "00000000-0000-0000-0000-000000000000"):
-        with pytest.raises(compat.TaskResultDoesNotExist):
+        with pytest.raises(results.TaskResultDoesNotExist):
             t.add.get_result(unknown)
     for model in (ActivityTask, Chain, Instance, HistoryEvent, Message):
         assert not model.objects.exists(), model
@@ -139,17 +138,17 @@ def test_signals_are_sent_at_their_time() -> None:
     seen: list[Any] = []
 
     def note(signal: Any, sender: Any, task_result: Any, **_: Any) -> None:
-        name = next(n for n in ("enqueued", "started", "finished") if getattr(compat, f"task_{n}") is signal)
+        name = next(n for n in ("enqueued", "started", "finished") if getattr(results, f"task_{n}") is signal)
         stored = str(task_result.task.get_result(task_result.id).status)
         seen.append((name, sender, str(task_result.status), stored, task_result.attempts, len(task_result.errors)))
 
     def raises(**_: Any) -> None:
         raise RuntimeError("a receiver")
 
-    every = (compat.task_enqueued, compat.task_started, compat.task_finished)
+    every = (results.task_enqueued, results.task_started, results.task_finished)
     for signal in every:
         signal.connect(note)
-    compat.task_started.connect(raises)
+    results.task_started.connect(raises)
     try:
         t.add.enqueue(1)
         t.fails.enqueue("x")
@@ -157,7 +156,7 @@ def test_signals_are_sent_at_their_time() -> None:
     finally:
         for signal in every:
             signal.disconnect(note)
-        compat.task_started.disconnect(raises)
+        results.task_started.disconnect(raises)
 
     assert sorted(one for one in seen if one[0] != "finished") == [
         *[("enqueued", DurableBackend, "READY", "READY", 0, 0)] * 2,
@@ -212,10 +211,10 @@ def test_what_cannot_be_is_refused() -> None:
         ({"priority": 101}, "priority"),
         ({"priority": 1.5}, "whole"),
     ):
-        with pytest.raises(compat.InvalidTask, match=says):
+        with pytest.raises(results.InvalidTask, match=says):
             t.add.using(**wrong)
-    with pytest.raises(compat.InvalidTask, match="more than 0"):
-        compat.task_backends["default"].task_class(func=t.add.func, start_to_close=-1)
+    with pytest.raises(results.InvalidTask, match="more than 0"):
+        results.task_backends["default"].task_class(func=t.add.func, start_to_close=-1)
     for options, says in (
         ({"retries": 3}, "has no 'retries'. The options are retry, retention"),
         ({"retry": {"attempts": 3}}, "has no 'attempts'"),
@@ -224,7 +223,7 @@ def test_what_cannot_be_is_refused() -> None:
         ({"retention": -1}, "0 or more"),
         ({"retention": "long"}, "retention"),
     ):
-        with pytest.raises(compat.InvalidTaskBackend, match=says):
+        with pytest.raises(results.InvalidTaskBackend, match=says):
             DurableBackend("default", {"OPTIONS": options})
     own = DurableBackend(
         "default", {"OPTIONS": {"retry": RetryPolicy(max_attempts=2), "retention": timedelta(hours=1)}}
@@ -235,9 +234,9 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_checks_say_what_is_missing() -> None:
     named = {"default": {"BACKEND": BACKEND, "QUEUES": []}}
-    assert [one.id for one in compat.task_backends["default"].check()] == []
+    assert [one.id for one in results.task_backends["default"].check()] == []
     with override_settings(TASKS=named):
-        (said,) = compat.task_backends["default"].check()
+        (said,) = results.task_backends["default"].check()
         assert (said.id, said.hint) == (
             "temporalex_django.W020",
             "Name the queues, or run: manage.py temporalex worker --queues NAME",

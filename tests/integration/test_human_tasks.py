@@ -16,11 +16,10 @@ from temporalex_django import Escalation, Ok, Unique, Workflow, WorkflowHandle, 
 from temporalex_django.access import AccessPolicy
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
-from temporalex_django.operations.human_tasks.release import Release
 from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.testing import drain
 from tests.integration.test_two_operators import at_once

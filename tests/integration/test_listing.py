@@ -22,7 +22,7 @@ from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.read import run_filters
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.testing import drain
-from temporalex_django.testing.memory_filters import PREDICATES as IN_MEMORY
+from temporalex_django.testing.memory import PREDICATES as IN_MEMORY
 from tests.support import tenants
 from tests.support.client_flows import Basket
 

@@ -43,17 +43,12 @@ from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING
 from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.bulk.resume import ResumeBulk
-from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.bulk.stop import StopBulk
-from temporalex_django.operations.fleet.drain import DrainWorker
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
-from temporalex_django.operations.fleet.undrain import UndrainWorker
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
+from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate
-from temporalex_django.operations.human_tasks.release import Release
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.compare import CompareInputs

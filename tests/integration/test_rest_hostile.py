@@ -19,8 +19,7 @@ from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.operations import polling
 from temporalex_django.rest import views
 from temporalex_django.rest.http import pagination
-from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser
-from temporalex_django.rest.http.wait_limit import wait_slot
+from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser, wait_slot
 from tests.integration.test_ids import Waits, WaitsToo
 from tests.integration.test_rest_instances import PERMISSIONS, URL, assert_problem, person
 from tests.support.client_flows import Basket, Sleepy, drain

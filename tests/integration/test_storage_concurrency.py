@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.db.dialects.sqlite import SqliteDialect
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import Outcome, RunWrite
+from temporalex_django.engine.contracts.records import Outcome, RunWrite
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Chain, Instance, Message
@@ -320,7 +320,7 @@ def test_the_same_id_started_by_many_at_once_is_one_run() -> None:
 
 
 def test_a_result_that_comes_too_late_changes_nothing() -> None:
-    from temporalex_django.engine.contracts.run_storage import NewTask, TaskResult
+    from temporalex_django.engine.contracts.records import NewTask, TaskResult
 
     storage = DjangoStorage()
     started = start()
@@ -364,7 +364,7 @@ def test_a_result_that_comes_too_late_changes_nothing() -> None:
 
 
 def test_an_attempt_given_back_is_not_counted() -> None:
-    from temporalex_django.engine.contracts.run_storage import NewTask
+    from temporalex_django.engine.contracts.records import NewTask
 
     storage = DjangoStorage()
     start()

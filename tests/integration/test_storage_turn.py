@@ -24,7 +24,7 @@ from temporalex_django.db.inserts import (
     update_outcome,
 )
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
+from temporalex_django.engine.contracts.records import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.scheduling.capacity import Capacity

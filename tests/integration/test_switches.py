@@ -19,8 +19,7 @@ from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.app.crowds import often, seldom

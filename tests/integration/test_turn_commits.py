@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection, transaction
 from temporalex_django import Ok, Workflow
 from temporalex_django.core import crash_points
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import RunWrite
+from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.models import Chain, HistoryEvent, Instance
 from temporalex_django.workers.loop import WorkerLoop
 from tests.integration.test_storage_turn import event, start

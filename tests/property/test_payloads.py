@@ -18,7 +18,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import describe
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.core.payloads.round_trip import encode_lossless
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 from temporalex_django.workers.attempts import Attempt
 from tests.support.nasty import KEPT, REFUSED, Evil, EvilError, Holding

@@ -17,8 +17,7 @@ from django.db import connection
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, BulkJob, Instance, Worker
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from tests.soak import points
 from tests.soak.arms import Arms
 from tests.soak.desk import Desk

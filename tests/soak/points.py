@@ -14,8 +14,7 @@ from django.utils import timezone
 from temporalex_django.core import crash_points
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from tests.soak.small import Beaten, Booked, Slept, UnderLimits, Waited
 from tests.support.crash_walk import marker, row, start
 

@@ -129,9 +129,9 @@ UNREAD: dict[str, list[str]] = {
     "operations/runs/history_action.py": ["why_not:seq"],
     "operations/runs/delete.py": ["why_not:seq"],
     "operations/runs/failed_message.py": ["why_not:seq"],
-    "operations/runs/activity_action.py": ["why_not_task:task"],
     # actions on activities and timers read them
     "operations/runs/operator_action.py": [
+        "why_not_task:task",
         "parts:selection",
         "parts:alias",
         "selector_options:runs",

@@ -52,7 +52,7 @@ def test_each_option_of_an_activity_has_a_row_with_its_unit_and_default() -> Non
         "Enter app.model:key, such as shop.order:42.",  # of a form or a filter
         "Give filters, run ids, or --all.",  # of a command
         "a stored string is not known to be safe HTML: annotate str instead of …, and mark it safe where you know that it is",
-        "could not release the work of this worker, which is due again when the lease expires: …",  # in the log
+        "could not release the work of this worker before its lease expires: …",  # in the log
     ],
 )
 def test_what_is_no_message_of_an_error_is_found_too(said: str) -> None:

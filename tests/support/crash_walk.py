@@ -21,8 +21,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from tests.support.waiting import wait_for
 
 #: How a worker that was ended for want of its point is told from one that died there.

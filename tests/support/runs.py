@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django import Ok, Workflow, activity
-from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import Command
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.handles import EnvironmentHandle

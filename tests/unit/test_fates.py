@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from temporalex_django.admin.base import idempotent_request, is_duplicate_request, refuse
 from temporalex_django.admin.formatting import status_badge
-from temporalex_django.admin.request_user import idempotent_request, is_duplicate_request, refuse
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance

@@ -26,7 +26,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance, Message, Ope
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
-from temporalex_django.operations.human_tasks.deciding import mark_nobody_left
+from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, leading_tasks, summarize_run

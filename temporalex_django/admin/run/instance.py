@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
-from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_of, view_permission_error
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
@@ -43,7 +43,6 @@ from temporalex_django.admin.operator_views import (
     part_action_links,
     run_action_links,
 )
-from temporalex_django.admin.request_user import actor_of, refuse, user_of, view_permission_error
 from temporalex_django.admin.run.action_views import RunActionView, superseded_error
 from temporalex_django.admin.run.bulk import (
     BULK_ACTIONS,

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
+from temporalex_django.admin.base import actor_of, user_of
 from temporalex_django.admin.formatting import format_payload, shorten
-from temporalex_django.admin.request_user import actor_of, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import UpdateTimeout

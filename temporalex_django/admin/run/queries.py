@@ -10,8 +10,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
+from temporalex_django.admin.base import actor_of, refuse, user_of
 from temporalex_django.admin.formatting import format_payload
-from temporalex_django.admin.request_user import actor_of, refuse, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import Operation, policy, redactor_for
-from temporalex_django.admin.request_user import actor_of, idempotent_request, is_duplicate_request, refuse, user_of
+from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, refuse, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.workflow import Workflow

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.events import Command, Job
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError

@@ -118,3 +118,22 @@ class HistoryEvent:
     at: datetime
     attributes: dict[str, Any]
     size: int = field(default=0, compare=False, repr=False)  # stored size of the attributes in bytes, if known
+
+
+class Command(NamedTuple):
+    """One request of workflow code to the engine.
+
+    ``seq`` numbers the activities, timers, children and external messages of a run from 1. The two cancel commands have
+    the number of the command that they cancel; other commands have None. ``attributes`` is plain JSON data.
+    """
+
+    kind: str
+    seq: int | None
+    attributes: dict[str, Any]
+
+    @property
+    def event_kind(self) -> str:
+        return OUTPUT_OF[self.kind]
+
+    def event_attributes(self) -> dict[str, Any]:
+        return self.attributes if self.seq is None else {"seq": self.seq, **self.attributes}

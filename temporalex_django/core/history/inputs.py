@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
 
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 

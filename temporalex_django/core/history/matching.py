@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any
 
 from temporalex_django.core import aliases
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.history.inputs import COMPARED_KINDS, Reader, ReplayDifference, input_difference
 from temporalex_django.errors import NondeterminismError, PayloadError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Completion, Definition, RunInfo
-from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import Command
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.units.eviction import suspended_parts
 from temporalex_django.core.units.scheduler import Unit

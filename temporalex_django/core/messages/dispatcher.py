@@ -13,9 +13,8 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update
-from temporalex_django.core.messages.permissions import Permissions
 from temporalex_django.core.messages.phase import Phase
-from temporalex_django.core.messages.sender import Judge
+from temporalex_django.core.messages.sender import Judge, Permissions
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.human_tasks import unexpected_decision
 from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUESTED, RequestJudge, recorded_request

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import describe, exception_message, is_refusal, refusal_reason
 from temporalex_django.core.history.activation import Fault, Refusal
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
-from temporalex_django.core.messages.invoking import await_if_needed, invoke
 from temporalex_django.core.messages.mailbox import Signal, Update
-from temporalex_django.core.messages.permissions import Permissions
 from temporalex_django.core.messages.phase import Handler, Phase, check_return_value
+from temporalex_django.core.messages.sender import Permissions
 from temporalex_django.core.messages.signal_failures import EffectSnapshot, SignalFailures
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
@@ -29,6 +29,17 @@ from temporalex_django.errors import (
     UnexpectedError,
     UpdateRejected,
 )
+
+
+async def await_if_needed(value: Any) -> Any:
+    """Return the value, awaited if it is awaitable."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
+    """Run a branch or an async handler: a callable without arguments, or an awaitable."""
+    guard.watch(fn)
+    return await await_if_needed(fn() if callable(fn) else fn)
 
 
 class HandlerRunner:

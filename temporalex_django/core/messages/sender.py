@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from temporalex_django.core import current
+from temporalex_django.core.failures import exception_message, exception_name
+from temporalex_django.errors import JudgingFailed
+
 #: ``judge(key, permission, message)`` returns True if the user with this key has the permission. ``message`` describes
 #: the message in words. It is called outside workflow code, never on replay.
 Judge = Callable[[str, str, str], bool]
@@ -38,3 +42,41 @@ def sender_from(attributes: dict[str, Any]) -> Sender | None:
     """Return the sender from attributes that ``sender_attributes`` made."""
     sender_dict = attributes.get("sender")
     return None if sender_dict is None else Sender(sender_dict["key"], sender_dict["name"])
+
+
+class Permissions:
+    """The judge of the current activation and the refusals of a replay.
+
+    Without a judge, a named sender may do nothing that needs a permission.
+    """
+
+    __slots__ = ("_judge", "refused")
+
+    def __init__(self) -> None:
+        self._judge: Judge | None = None
+        self.refused: tuple[int, ...] = ()  # numbers of signals that were refused in the replayed activation
+
+    def begin(self, judge: Judge | None, refused: tuple[int, ...]) -> None:
+        """Begin a new activation."""
+        self._judge, self.refused = judge, refused
+
+    def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
+        """Return True if the sender may send the message. Code (no sender) may send everything.
+
+        The judge may use the database. Raises ``JudgingFailed`` with the error of the judge as its cause.
+        """
+        return sender is None or self.has_permission(permission, sender, message=message)
+
+    def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
+        """Return True if a person has the permission, which may also be a word for candidates (``HumanTaskSpec``)."""
+        if self._judge is None:
+            return False
+        try:
+            # The judge is code of the host: it may use the database, which the guard would refuse to workflow code.
+            with current.outside_workflow(None):
+                return self._judge(sender.key, permission, message)
+        except Exception as exc:
+            raise JudgingFailed(
+                f"checking {permission!r} of {sender.name!r} for {message} failed: "
+                f"{exception_name(type(exc))}: {exception_message(exc)}"
+            ) from exc

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from temporalex_django.core.messages.invoking import invoke
+from temporalex_django.core.messages.handlers import invoke
 from temporalex_django.core.messages.mailbox import Signal
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.runtime_protocol import WorkflowRuntime

@@ -6,25 +6,29 @@ one transaction of its own, or a savepoint of the caller's. Function workflows a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from django.db.models import F
 
+from temporalex_django.authoring import workflow
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow, start_options
-from temporalex_django.conf import codec
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState, TaskState
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
-from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.contracts import checked, identity
-from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.durable.projection import Projections, project
 from temporalex_django.graph.frozen_data import thaw
 from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.steps import key_of, name_of
@@ -251,3 +255,51 @@ def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
     step = instance.failed_step
     which = {} if step is None else {"step": key_of(step), "step_name": name_of(step)}
     return {"reason": thaw(instance.reason), "type": None, "message": None, **which}
+
+
+@lru_cache(maxsize=8)
+def _projections(alias: str) -> Projections:
+    """Return the projections that this process keeps.
+
+    A worker that runs the steps of a run one after the other then reads only the new events.
+    """
+    storage = DjangoStorage(alias)
+
+    def events(run_id: UUID, after: int) -> Sequence[HistoryEvent]:
+        return storage.histories({run_id: after}).get(run_id, [])
+
+    return Projections(events)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """``authoring.activity.RunSource`` of an attempt."""
+
+    task: TaskState
+
+    def workflow(self, version: int) -> Any:
+        return workflow.class_for_run(self.task.workflow, version)
+
+    def instance(self, version: int) -> Any:
+        projection = _projections(get_settings().DATABASE).get(self.task.run_id, self.workflow(version))
+        instance = projection.activity_instances.get(self.task.seq)
+        if instance is None:
+            raise TemporalexError(
+                f"{self.task.activity} of {self.task.workflow_id} has ended: nothing waits for it any more"
+            )
+        return instance
+
+
+def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
+    """Return the instance that results from the history of a run.
+
+    Raises ``UnknownWorkflow`` for a class that is no graph here.
+    """
+    return _projections(get_settings().DATABASE).get(run_id, _graph_class(name, version)).instance
+
+
+def _graph_class(name: str, version: int) -> type[GraphWorkflow]:
+    cls = workflow.class_for_run(name, version)
+    if not issubclass(cls, GraphWorkflow):
+        raise UnknownWorkflow(f"{name} is not a graph workflow: it has no instance")
+    return cls

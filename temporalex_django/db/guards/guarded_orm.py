@@ -6,19 +6,42 @@ nothing else, so activities, views and the engine's own queries are not affected
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from django.core.signals import setting_changed
-from django.db import OperationalError, ProgrammingError, connections
+from django.db import DatabaseError, OperationalError, ProgrammingError, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core.determinism import guard
-from temporalex_django.db.guards.missing_tables import missing_tables_error
+from temporalex_django.errors import NotConfigured
+
+#: SQLite's message for a table of ours that does not exist. PostgreSQL has a code, since it names tables in other
+#: errors, too.
+_NO_SUCH_TABLE = re.compile(r"no such table: (?:main\.)?temporalex_\w+")
+_UNDEFINED_TABLE = "42P01"
+
+
+class TablesMissing(NotConfigured, DatabaseError):
+    """The tables of workflows do not exist: ``manage.py migrate`` was not run on that database."""
+
+    next_step = "Run it with the settings of the process that reported this, and try again."
+
+
+def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | None:
+    """Return a ``TablesMissing`` for an error that means it, else None."""
+    undefined = getattr(error.__cause__, "sqlstate", None) == _UNDEFINED_TABLE and '"temporalex_' in str(error)
+    if not undefined and not _NO_SUCH_TABLE.search(str(error)):
+        return None
+    on = "" if alias == "default" else f" --database {alias}"
+    return TablesMissing(
+        f"the database {alias!r} has no tables for workflows: run manage.py migrate temporalex_django{on}"
+    )
 
 
 def install() -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from temporalex_django.conf import codec
 from temporalex_django.core.payloads.codec import digest
-from temporalex_django.engine.contracts.run_storage import RunWrite
+from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.models import Chain, Instance, Message
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from temporalex_django.conf import codec
 from temporalex_django.core.names import MAX_LENGTH
 from temporalex_django.core.people.human_tasks import FormSpec, HumanTaskSpec, HumanTaskState, question
-from temporalex_django.engine.contracts.run_storage import HumanTaskWrite, RunWrite
+from temporalex_django.engine.contracts.records import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
 
 #: Columns that a turn may change. The others belong to the people who work on the task.

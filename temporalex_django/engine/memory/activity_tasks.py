@@ -16,8 +16,8 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import NewTask, Retry, TaskResult, TaskState
-from temporalex_django.engine.in_hand import FinishedActivity
+from temporalex_django.engine.contracts.records import NewTask, Retry, TaskResult, TaskState
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
 from temporalex_django.engine.scheduling.capacity import Capacity

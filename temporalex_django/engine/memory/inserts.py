@@ -12,10 +12,9 @@ from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.process import REQUEST
-from temporalex_django.engine.contracts.run_storage import InboxMessage, Outcome, RunRecord, RunState
+from temporalex_django.engine.contracts.records import InboxMessage, Outcome, RunRecord, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.lookup import run_id_taken_error
+from temporalex_django.engine.ids import run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning

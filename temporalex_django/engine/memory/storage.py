@@ -13,7 +13,7 @@ from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
-from temporalex_django.engine.contracts.run_storage import Inbox, InboxMessage, RunRecord, RunState
+from temporalex_django.engine.contracts.records import Inbox, InboxMessage, RunRecord, RunState
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites

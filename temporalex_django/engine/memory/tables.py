@@ -15,7 +15,7 @@ from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.engine.contracts.run_storage import (
+from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,
     InboxMessage,
     NewEvent,
@@ -24,7 +24,7 @@ from temporalex_django.engine.contracts.run_storage import (
     RunState,
 )
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
-from temporalex_django.engine.lookup import RunRef, parse_run_id, resolve_run
+from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
 from temporalex_django.engine.memory.undo import Table, UndoLog
 from temporalex_django.engine.outcomes import FAULT
 

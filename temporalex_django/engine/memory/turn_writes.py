@@ -10,7 +10,7 @@ from uuid import UUID
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.contracts.run_storage import (
+from temporalex_django.engine.contracts.records import (
     InboxMessage,
     NewRun,
     Outcome,
@@ -20,7 +20,7 @@ from temporalex_django.engine.contracts.run_storage import (
     TaskState,
 )
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
-from temporalex_django.engine.lookup import resolve_run
+from temporalex_django.engine.ids import resolve_run
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.inserts import MemoryInserts
 from temporalex_django.engine.memory.tables import MemoryMessage

@@ -18,7 +18,7 @@ from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
 from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark
-from temporalex_django.engine.contracts.run_storage import (
+from temporalex_django.engine.contracts.records import (
     InboxMessage,
     NewEvent,
     NewRun,
@@ -26,9 +26,9 @@ from temporalex_django.engine.contracts.run_storage import (
     Outcome,
     RunRecord,
     RunState,
-    RunStorage,
     RunWrite,
 )
+from temporalex_django.engine.contracts.run_storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
 from temporalex_django.engine.outcomes import failed_outcome

@@ -29,7 +29,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import InboxMessage, RunRecord, TaskState
+from temporalex_django.engine.contracts.records import InboxMessage, RunRecord, TaskState
 from temporalex_django.engine.operator_overrides import allows_overrides, input_digests
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError

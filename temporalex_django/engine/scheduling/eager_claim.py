@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from temporalex_django.authoring import activity
-from temporalex_django.engine.contracts.run_storage import NewTask
+from temporalex_django.engine.contracts.records import NewTask
 from temporalex_django.engine.scheduling.capacity import Capacity
 
 

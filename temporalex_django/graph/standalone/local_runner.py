@@ -24,8 +24,8 @@ from temporalex_django.authoring.authorization import matches_candidate, split_d
 from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.people.human_tasks import require_four_eyes, roles_text

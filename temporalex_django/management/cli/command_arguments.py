@@ -6,10 +6,11 @@ import json
 import sys
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import runs_for
 from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import exit_codes
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.printing import add_json_argument, escape
 from temporalex_django.operations.base import Actor, storage
@@ -64,3 +65,30 @@ def parse_json(text: str | None, *, option: str) -> Any:
 
 def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_YES_ANSWERS = {"y", "yes"}
+
+
+def add_yes_argument(parser: CommandParser) -> None:
+    """Add the option ``--yes``, which answers the question in advance."""
+    parser.add_argument(
+        "--yes", action="store_true", help="Skip the confirmation prompt. Without a terminal, there is no prompt."
+    )
+
+
+def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
+    """Ask for confirmation if the standard input is a terminal and ``--yes`` is not given.
+
+    Raises ``CommandError`` unless the answer is yes.
+    """
+    # A script without a terminal could only hang at a question.
+    if yes or sys.stdin is None or not sys.stdin.isatty():
+        return
+    # On the standard error, so that the output stays JSON.
+    command.stderr.write(f"{escape(question)} [y/N] ", ending="")
+    command.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in _YES_ANSWERS:
+        raise CommandError(
+            exit_codes.with_next_step("nothing was done", "Answer y, or use --yes."), returncode=exit_codes.FINDINGS
+        )

@@ -18,8 +18,7 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.switch_on import SwitchOn
-from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 
 _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
 

@@ -24,7 +24,8 @@ from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management.cli import exit_codes, printing
-from temporalex_django.workers.loop import WorkerLoop, all_queues, unknown_queues
+from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
 
 #: Fields of log records that are printed beside the text.

@@ -20,7 +20,7 @@ from temporalex_django.access import Operation, require_access, runs_for
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import confirmation, exit_codes, printing
+from temporalex_django.management.cli import command_arguments, exit_codes, printing
 from temporalex_django.management.cli.command_arguments import parse_json
 from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filter_names, filters_of
 from temporalex_django.management.runs.operator_commands import (
@@ -30,11 +30,8 @@ from temporalex_django.management.runs.operator_commands import (
 )
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.bulk.items import redact_items
-from temporalex_django.operations.bulk.resume import ResumeBulk
-from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.bulk.stop import StopBulk
-from temporalex_django.operations.bulk.worker import count_text, jobs_for
+from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
+from temporalex_django.operations.bulk.worker import count_text, jobs_for, redact_items
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
@@ -126,7 +123,7 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())
         if action.destructive:
-            confirmation.add_yes_argument(parser)
+            command_arguments.add_yes_argument(parser)
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -176,7 +173,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
         # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
-        confirmation.confirm(
+        command_arguments.confirm(
             command, f"{_ACTIONS[action_name].effect} Continue for {_count_text(runs)}?", yes=options["yes"]
         )
     return StartBulk(

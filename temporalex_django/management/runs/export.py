@@ -22,7 +22,7 @@ from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.lookup import parse_run_id
+from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import Instance

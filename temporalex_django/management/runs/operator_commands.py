@@ -1,5 +1,4 @@
-"""Commands that operate on a run: one for each action of ``operations.registry.STEERING``, made from its declaration.
-"""
+"""Commands that operate on a run, one for each action of ``operations.registry.STEERING``."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, confirmation, printing
+from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import run_fields
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.run_lookup import RunTarget
@@ -59,7 +58,7 @@ class OperatorCommand:
             )
         add_input_arguments(parser, self.action)
         if self.action.destructive:
-            confirmation.add_yes_argument(parser)
+            command_arguments.add_yes_argument(parser)
 
     def handle(
         self,
@@ -84,7 +83,9 @@ class OperatorCommand:
         action = self.action(target, reason=reason, seq=seq, by=actor, **input_values(options, self.action))
         if self.action.destructive:
             effect = self.action.effect_text(target.row)
-            confirmation.confirm(command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes)
+            command_arguments.confirm(
+                command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes
+            )
         outcome = action.execute()
         new_run_id = (
             # An action that creates a run returns it, or its id.

@@ -17,13 +17,11 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.core.payloads.codec import check_text
-from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.lookup import parse_run_id
+from temporalex_django.engine.ids import parse_run_id, uuid7
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject, to_plain_payload
-from temporalex_django.operations.bulk.items import DEFERRED_COLUMNS
-from temporalex_django.operations.bulk.worker import operator_action
+from temporalex_django.operations.bulk.worker import DEFERRED_COLUMNS, jobs_for, operator_action
 from temporalex_django.operations.runs.signal import SendSignal
 
 _BATCH_SIZE = 500
@@ -333,3 +331,49 @@ def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str
         action_class.inputs, {name: value for name, value in inputs.items() if name not in selector_names}
     )
     return action_class.permission, values, selection
+
+
+class StopBulk(Action[BulkJob]):
+    """Operation that stops a bulk job and returns it.
+
+    Runs that were processed stay as they are. The other runs are left alone until the job is resumed.
+
+    ``jobs_for`` says to whom a job belongs. Raises ``WorkflowNotFound`` for everybody else and for an unknown job, and
+    ``ActionNotPossible`` if the job is not running. Locks the job, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "stop_bulk"
+    permission: ClassVar[str] = "bulk_actions"
+    forced: ClassVar[bool] = True
+    from_state: ClassVar[str] = BulkJob.State.RUNNING
+    to_state: ClassVar[str] = BulkJob.State.STOPPED
+
+    def __init__(self, job: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.job = job
+        self.reason = check_text(reason, label="the reason")
+
+    def perform(self) -> BulkJob:
+        alias = self.storage.alias
+        try:
+            pk = UUID(str(self.job))
+        except ValueError:
+            raise WorkflowNotFound("there is no such bulk job") from None
+        with self.storage.transaction():
+            job = jobs_for(self.by.user, alias=alias).select_for_update().filter(pk=pk).first()
+            if job is None:
+                raise WorkflowNotFound("there is no such bulk job")
+            if job.state != self.from_state:
+                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}, not {self.from_state}")
+            job.state = self.to_state
+            job.save(using=alias, update_fields=["state"])
+            self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, job=str(job.pk))
+        return job
+
+
+class ResumeBulk(StopBulk):
+    """Operation that resumes a stopped bulk job: workers continue with the runs that are left."""
+
+    name: ClassVar[str] = "resume_bulk"
+    from_state: ClassVar[str] = BulkJob.State.STOPPED
+    to_state: ClassVar[str] = BulkJob.State.RUNNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
 from temporalex_django.liveness.crash_attribution import MOST_CRASHES
-from temporalex_django.models import BulkItem, BulkJob
+from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Action, Actor
 from temporalex_django.operations.run_lookup import RunTarget, find_run
@@ -278,3 +278,56 @@ def _actor_of(job: BulkJob) -> Actor:
     if user is None:
         raise ActionNotPermitted(f"the user {job.actor_name} no longer exists")
     return make_actor(user=user)
+
+
+#: Columns that are not read of runs which are only checked and not shown.
+DEFERRED_COLUMNS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+#: Codes of errors whose text may come from the code or the payloads of the project.
+_PAYLOAD_QUOTING_CODES = frozenset(
+    {
+        *("payload", "update_rejected", "update_failed", "query_failed", "resume_refused", "judging_failed"),
+        *("workflow_failed", "activity_failure", "child_workflow_failure"),
+    }
+)
+
+
+def redact_items(
+    items: Iterable[BulkItem],
+    user: Person | None,
+    *,
+    alias: str,
+    visible_runs: QuerySet[Instance] | None = None,
+    is_admitted: Callable[[Instance], bool] | None = None,
+) -> list[BulkItem]:
+    """Return the items, without the messages that this user may not see.
+
+    The messages about runs that the user may not look at are removed; ``code`` still says what happened to those runs.
+    If the user does not see the payloads of a run, messages that may quote payloads are hidden, as the text of an
+    exception is. ``visible_runs`` and ``is_admitted`` are those of ``StartBulk``: they restrict the user further than
+    the policy does.
+
+    This is one read if an item has a message, and none for code (``user`` None). Do not save the items.
+    """
+    bulk_items = [*items]
+    run_ids = [item.run_id for item in bulk_items if item.message]
+    if user is None or not run_ids:
+        return bulk_items
+    allowed_runs = access.runs_for(user, alias=alias) if visible_runs is None else visible_runs
+    runs = (Instance.objects.using(alias) if allowed_runs is None else allowed_runs.using(alias)).filter(pk__in=run_ids)
+    can_view = is_admitted or (lambda run: access.policy().allows(user, access.VIEW.of(run)))
+    can_view_any = access.policy().allows(user, access.VIEW)
+    rows = runs.defer(*DEFERRED_COLUMNS) if can_view_any else ()
+    redactors = {run.pk: access.redactor_for(user, run) if can_view(run) else None for run in rows}
+    # A deleted run belongs to nobody any more. Users who see all runs could see it too, so they keep its message.
+    shows_deleted = can_view_any and (allowed_runs is None or access.is_unfiltered(allowed_runs))
+    for item in bulk_items:
+        redactor = redactors.get(item.run_id)
+        if redactor is not None:
+            item.message = (
+                redactor.redact_text(item.message)
+                if item.code in _PAYLOAD_QUOTING_CODES and item.message
+                else item.message
+            )
+        elif item.run_id in redactors or not shows_deleted:
+            item.message = ""
+    return bulk_items

@@ -61,3 +61,13 @@ def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
     if row is None:
         raise WorkerNotFound(f"there is no worker {quoted(str(worker_ref))}")
     return row
+
+
+class UndrainWorker(DrainWorker):
+    """Operation that lets a drained worker take work again, and returns it.
+
+    Locks and raises as ``DrainWorker`` does.
+    """
+
+    name: ClassVar[str] = "undrain_worker"
+    drains: ClassVar[bool] = False

@@ -147,3 +147,23 @@ def switchable_names(kind: str, *, alias: str) -> set[str]:
         ]
         names += waiting_queues(alias=alias)
     return set(names)
+
+
+class SwitchOn(SwitchOff):
+    """Operation that switches a queue, an activity or a workflow class on again and returns the row that was deleted.
+
+    Work that waited continues within a second. Raises ``ActionNotPossible`` for something that is not off. Runs in the
+    caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "switch_on"
+
+    def perform(self) -> SwitchedOff:
+        with self.storage.transaction():
+            rows = SwitchedOff.objects.using(self.storage.alias).select_for_update()
+            row = rows.filter(kind=self.kind, name=self.switch_name).first()
+            if row is None:
+                raise ActionNotPossible(f"the {self.kind} {self.switch_name} is not switched off")
+            SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()
+            self.record_switch(self.reason)
+        return row

@@ -23,7 +23,8 @@ from temporalex_django.operations.base import Actor, AuditSubject, storage
 from temporalex_django.operations.human_tasks.base import admit_decider, lock_task, require_unclaimed, task_label
 from temporalex_django.operations.human_tasks.inbox import find_task
 from temporalex_django.operations.run_lookup import find_chain
-from temporalex_django.operations.runs.update import RequestAction, UpdateStatus, update_status
+from temporalex_django.operations.runs.update import RequestAction
+from temporalex_django.operations.runs.update_outcome import UpdateStatus, update_status
 
 
 class Decide(RequestAction):

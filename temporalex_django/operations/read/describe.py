@@ -14,14 +14,14 @@ from asgiref.sync import sync_to_async
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import codec
-from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.names import check_wait
 from temporalex_django.core.payloads.search_attributes import decode_all
-from temporalex_django.db.graphs.graph_instances import instance_of
+from temporalex_django.db.graphs.graph_storage import instance_of
+from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.outcomes import run_result
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot

@@ -23,7 +23,7 @@ from django.utils import timezone
 from temporalex_django.authoring.listing import WAIT_PREFIXES
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.db.semi_join import semi_join
+from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES

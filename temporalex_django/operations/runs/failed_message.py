@@ -6,10 +6,18 @@ from abc import abstractmethod
 from typing import ClassVar
 from uuid import UUID
 
+from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.db.messages.failed_messages import HandledMessage, failed_count, failed_messages
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.messages.failed_messages import (
+    HandledMessage,
+    discard,
+    failed_count,
+    failed_messages,
+    redeliver,
+)
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
@@ -72,3 +80,46 @@ class FailedMessageAction(OperatorRunAction[None]):
 
         ``queue`` is the queue of the run.
         """
+
+
+class Redeliver(FailedMessageAction):
+    """Operation that sends the signal to the run once more, with the same payload and id, after the messages that wait.
+
+    A paused run receives it when it is unpaused. See ``FailedMessageAction``.
+    """
+
+    name: ClassVar[str] = "redeliver"
+    label: ClassVar[Promise] = _("Deliver again")
+    effect: ClassVar[Promise] = _(
+        "The run receives the signal again, with the same payload, after the messages that already wait."
+    )
+    done: ClassVar[Promise] = _("The run receives the message in its next turn.")
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        return cls.why_not_open(run) or super().why_not(run, seq=seq)
+
+    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
+        return redeliver(chain, message_id, alias=self.storage.alias)
+
+    def finish(self, queue: str) -> None:
+        notify_on_commit(alias=self.storage.alias, queues=[queue])
+
+
+class Discard(FailedMessageAction):
+    """Operation that discards a failed message, so that its signal is never delivered again.
+
+    A signal that is sent again under the same id is not delivered either. The row of the message stays. This also works
+    for a closed run. See ``FailedMessageAction``.
+    """
+
+    name: ClassVar[str] = "discard"
+    label: ClassVar[Promise] = _("Discard message")
+    effect: ClassVar[Promise] = _(
+        "The run never receives the signal, even if it is sent again with the same id. The message stays in the list."
+    )
+    done: ClassVar[Promise] = _("The message is discarded.")
+    destructive: ClassVar[bool] = True
+
+    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
+        return discard(chain, message_id, alias=self.storage.alias)

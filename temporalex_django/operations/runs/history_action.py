@@ -13,7 +13,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token
 from temporalex_django.engine.reset.plan import (
     DROP,

@@ -15,7 +15,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
 from temporalex_django.db.inserts import notify_on_commit
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move
 from temporalex_django.engine.run_start import RunStart

@@ -7,9 +7,11 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.engine.pausing import pause_run
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.engine.blocked import CRASH
+from temporalex_django.engine.operator_overrides import pause_run, unpause_run
 from temporalex_django.models import Instance
-from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
 
 
 class Pause(OperatorRunAction[None]):
@@ -43,3 +45,47 @@ class Pause(OperatorRunAction[None]):
             now = self.storage.now()
             self.storage.write([pause_run(run, reason=self.reason, sender=self.by.sender, now=now)])
             self.record(self.target.audit_subject, reason=self.reason)
+
+
+class Unpause(OperatorRunAction[None]):
+    """Operation that unpauses a run: it is due at once, and receives what arrived while it was paused.
+
+    A run that is blocked because it ended its workers stays blocked; use ``TryAgain`` for it. Runs in the caller's
+    transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
+    """
+
+    name: ClassVar[str] = "unpause"
+    permission: ClassVar[str] = "pause_instance"
+    label: ClassVar[Promise] = _("Unpause")
+    effect: ClassVar[Promise] = _(
+        "The run continues at once, with the messages, timers and results that waited. A run that is "
+        "blocked because its workers crashed stays blocked."
+    )
+    done: ClassVar[Promise] = _("The run continues.")
+    _stays_blocked = False
+
+    @property
+    def done_message(self) -> Text:
+        return (
+            _(
+                "The run is unpaused, but it stays blocked because its workers crashed. Try it again once "
+                "its code is fixed."
+            )
+            if self._stays_blocked
+            else self.done
+        )
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        if reason := super().why_not(run, seq=seq):
+            return reason
+        return str(_("the run is not paused")) if run.paused is None else None
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run = self.lock_run()
+            blocked = self.storage.block_reason(run.run_id)
+            self._stays_blocked = blocked is not None and blocked["code"] == CRASH
+            self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
+            self.record(self.target.audit_subject, reason=self.reason)
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])

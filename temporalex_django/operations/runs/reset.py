@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.db.inserts import reopen_chain
-from temporalex_django.engine.contracts.run_storage import RunState
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import ResetPlan

@@ -9,8 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.engine.operator_overrides import immediate_retry, input_digests, retry_atomic, with_edited_input
 from temporalex_django.models import ActivityTask
-from temporalex_django.operations.runs.activity_action import ActivityAction
-from temporalex_django.operations.runs.operator_action import Input
+from temporalex_django.operations.runs.operator_action import ActivityAction, Input
 
 
 class RetryActivity(ActivityAction):

@@ -13,8 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine.operator_overrides import TIMERS, pending_timers, skip_message_id, skip_timer
 from temporalex_django.models import HistoryEvent, Instance, Message
-from temporalex_django.operations.runs.activity_action import batches
-from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.operations.runs.operator_action import OperatorRunAction, batches
 
 
 class SkipTimer(OperatorRunAction[None]):

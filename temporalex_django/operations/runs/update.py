@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import Error as DatabaseError
@@ -18,13 +17,11 @@ from temporalex_django import access
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
-from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.durations import check_wait
-from temporalex_django.core.names import check_message_id, check_name, quoted
+from temporalex_django.conf import get_settings
+from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
 from temporalex_django.db.messages.listen import listen
-from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import Outcome, RunState
+from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.outcomes import FAULT, update_result
 from temporalex_django.errors import (
@@ -35,7 +32,6 @@ from temporalex_django.errors import (
     TooManyUpdates,
     UpdateTimeout,
     WorkflowClosed,
-    WorkflowNotFound,
     WorkflowSwitchedOff,
 )
 from temporalex_django.models import Instance
@@ -51,25 +47,16 @@ from temporalex_django.operations.polling import (
     wait_for,
 )
 from temporalex_django.operations.run_lookup import RunAction, RunTarget, runs_in_workers_only
+from temporalex_django.operations.runs.update_outcome import (
+    UpdateStatus,
+    _redact_for_sender,
+    blocked_error,
+    update_status,
+)
 
 _FINISHED_STATUSES = ("completed", "failed")
 #: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
 _READ_WITHIN = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateStatus:
-    """The status of an update.
-
-    ``outcome`` is None if no turn has judged it. ``fresh`` is True if no turn has even read it.
-    """
-
-    outcome: Outcome | None
-    fresh: bool = False
-
-    @property
-    def is_finished(self) -> bool:
-        return self.outcome is not None and self.outcome.status != "accepted"
 
 
 class RequestAction(RunAction[Any]):
@@ -533,72 +520,3 @@ class SendUpdate(RequestAction):
         )
         if (code := target.workflow_class) is not None:
             warn_lossy(code, "update", update, args, payload)
-
-
-def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
-    """Return the refusal of a blocked run for the sender; the reason of the block may quote payloads."""
-    reason = redactor.redact_text(str(exc.reason))
-    return RunBlocked(f"{label} was withdrawn because the run is blocked: {reason}", reason=reason)
-
-
-def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
-    """Return the status of an update of a chain, or None for an unknown id."""
-    rows = storage.sql.select(
-        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
-        [chain_id, update_id],
-        ("bool", "text", "bytea"),
-    )
-    if not rows:
-        return None
-    fresh, status, value = rows[0]
-    if status is None:
-        return UpdateStatus(outcome=None, fresh=fresh)
-    return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
-
-
-def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
-    """Return the response of an update that was sent before.
-
-    The sender gets it in any case, and others if they may see payloads. Raises what ``SendUpdate`` raises, and
-    ``WorkflowNotFound`` for an unknown id.
-    """
-    earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
-    status = update_status(target.chain_id, update_id, storage=storage)
-    if status is None or earlier_message is None or earlier_message[1][:2] != ("update", update):
-        raise WorkflowNotFound(
-            f"{target.workflow} {target.workflow_id} has no update {quoted(update)} with the id {update_id!r}"
-        )
-    label = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
-    if by.user is None:
-        return update_result(status.outcome, update_id=update_id, label=label)
-    redactor = access.redactor_for(by.user, target.row)
-    if earlier_message[1].sender == by.sender:
-        own_outcome = _redact_for_sender(status.outcome, redactor)
-        return redactor.redact_answer(update_result(own_outcome, update_id=update_id, label=label), message_name=update)
-    shown_outcome = _redact_for_others(status.outcome, redactor)
-    return redactor.redact_payload(update_result(shown_outcome, update_id=update_id, label=label), message_name=update)
-
-
-def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Redact a failure, whose text may quote values that the class of the run redacts."""
-    if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
-        return outcome
-    return Outcome(
-        status=outcome.status,
-        value={**outcome.value, "message": redactor.redact_own_failure(outcome.value.get("message") or "")},
-    )
-
-
-def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Redact a failure or rejection, whose text may quote payloads."""
-    if outcome is None or outcome.status not in ("failed", "rejected"):
-        return outcome
-    failure = outcome.value or {}
-    redacted_failure = {**failure, "message": redactor.redact_text(failure.get("message") or "")}
-    if "reason" in failure:
-        redacted_failure["reason"] = (
-            redacted_failure["message"]
-            if redacted_failure["message"] != failure.get("message")
-            else redactor.redact_payload(failure["reason"])
-        )
-    return Outcome(status=outcome.status, value=redacted_failure)

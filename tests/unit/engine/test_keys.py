@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.run_storage import NewTask, TaskState
+from temporalex_django.engine.contracts.records import NewTask, TaskState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = UUID(int=7)

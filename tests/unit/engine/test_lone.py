@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from temporalex_django.engine import background_task
-from temporalex_django.engine.contracts.run_storage import TaskResult, TaskState
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

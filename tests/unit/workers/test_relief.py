@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.run_storage import TaskState
+from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.workers import turn_handover as module
 from temporalex_django.workers.turn_handover import TurnHandover
 from tests.support.waiting import wait_for

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from temporalex_django.core.history import matching
-from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import OUTPUT_OF, HistoryEvent
+from temporalex_django.core.history.events import OUTPUT_OF, Command, HistoryEvent
 from temporalex_django.errors import NondeterminismError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,397 @@
+"""Records that travel between the engine and a storage: what was read, and what is to be written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, Command
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.people.human_tasks import HumanTaskState
+from temporalex_django.core.typed_dicts import CarriedMessages
+from temporalex_django.engine.contracts.typed_dicts import RowChanges
+from temporalex_django.engine.external_messages import NewChild, NewMessage
+from temporalex_django.engine.ids import human_task_id
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.run_start import RunStart
+
+logger = logging.getLogger("temporalex_django.engine")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """A claimed (locked) chain and its current run; all fields are columns of the chain's row."""
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    head_token: int | None  # token of the last writing activation; None before the first
+    length: int  # events in the history
+    activations: int
+    activated_at: datetime | None  # of the last activation; time never goes back
+    due_at: datetime | None
+    deadline: datetime | None
+    failed_tries: int = 0  # of the present activation, in a row
+    # Processes in a row that ended while they ran its code. Such a run is claimed alone, and rebuilt (decision 22).
+    crashes: int = 0
+    closed: bool = False
+    paused: bool = False
+    atomic_due: datetime | None = None  # when the next atomic activity is due; None: there is none
+
+    def as_values(self) -> tuple[Any, ...]:
+        """Return all fields as a tuple for ``from_values``: a turn keeps one of each run, and seldom needs it."""
+        return _state_values(self)
+
+    @classmethod
+    def from_values(cls, values: tuple[Any, ...]) -> RunState:
+        return cls(**dict(zip(_STATE_FIELDS, values, strict=True)))
+
+
+_STATE_FIELDS = tuple(column.name for column in fields(RunState))
+_state_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """The row of a run, which is read only for runs that are not in the cache."""
+
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    version: int
+    args: Any
+    seed: int
+    # From the run before it in the chain (``Completion.carried``); None: there is none.
+    carried_messages: CarriedMessages | None = None
+    attempt: int = 1
+    parent: str | None = None
+    parent_chain: UUID | None = None
+    parent_seq: int | None = None
+    parent_run: UUID | None = None
+    parent_close: str | None = None
+    expires_at: datetime | None = None  # when the whole chain times out
+    run_timeout: float | None = None  # seconds for each run of the chain
+    started_at: datetime | None = None
+    snapshot: dict[str, Any] | None = None  # data that it starts with beside its input: see core.four_eyes
+    search_attributes: Mapping[str, Any] | None = None  # its present ones
+
+    @classmethod
+    def from_start(cls, start: RunStart, *, run_id: UUID, started_at: datetime) -> RunRecord:
+        """Return the record of the first run of a chain."""
+        shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
+        return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
+
+    def deadline(self, started_at: datetime) -> datetime | None:
+        """Return when a run that starts at ``started_at`` times out."""
+        run_deadline = None if self.run_timeout is None else started_at + timedelta(seconds=self.run_timeout)
+        return min((moment for moment in (run_deadline, self.expires_at) if moment is not None), default=None)
+
+
+#: Fields that a start shares with the row of its run.
+_START_FIELDS = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f in fields(RunRecord)) - {
+    "expires_at"
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class InboxMessage:
+    """An unsettled message of a chain; an inbox lists them oldest first.
+
+    ``kind`` is one of these:
+
+    - ``signal``: ``payload`` is that of the signal.
+    - ``update``: ``payload`` holds the arguments, ``message_id`` is the update id.
+    - ``REQUEST`` of ``core.process``: ``name`` is the event, ``payload`` what the process judges, ``message_id`` an id.
+    - ``cancel`` and ``terminate`` (the parent closed): ``payload`` holds the reason.
+    - ``activity``, ``child``, ``external`` and ``timer`` (one that somebody skips): ``name`` is the kind of the event,
+      such as ActivityCompleted or ExternalDelivered, and ``payload`` holds its attributes.
+
+    ``after`` says that a turn left this update behind a busy handler. ``sender`` is the person who sent the message.
+    """
+
+    id: int
+    kind: str
+    name: str
+    payload: Any
+    message_id: str | None = None
+    run_id: UUID | None = None  # only for results: the run that waits for it
+    after: int | None = None
+    sender: Sender | None = None
+    redelivered: bool = False  # by a reset or fork: an update or a request waits until code takes it
+    size: int = 0  # bytes of the payload as it is stored, if known
+
+
+class Inbox(list[InboxMessage]):
+    """The messages that a turn reads of one chain; with ``has_more``, others follow that are left for another turn."""
+
+    __slots__ = ("has_more",)
+
+    def __init__(self, messages: Iterable[InboxMessage] = (), *, has_more: bool = False) -> None:
+        super().__init__(messages)
+        self.has_more = has_more
+
+
+@dataclass(slots=True, kw_only=True)
+class NewEvent:
+    """An event to append."""
+
+    number: int
+    activation: int
+    kind: str
+    at: datetime
+    attributes: dict[str, Any]
+    encoded: bytes | None = None  # the attributes as they are stored, if known already
+
+
+@dataclass(slots=True, kw_only=True)
+class NewTask:
+    """An activity to run; for ``options`` see ``authoring.activity.ActivityOptions.as_dict`` (durations in seconds)."""
+
+    run_id: UUID
+    chain_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    scheduled_at: datetime
+    attempt: int = 0  # attempts so far
+    due_at: datetime | None = None  # None: at once
+    failure: AttemptFailure | None = None  # of the last of these attempts
+    tags: Sequence[str] | None = None  # those of the workflow's class
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """True if the worker that advances the run takes it, whatever its queues and its capacity."""
+        return bool(self.options.get("local"))
+
+    def as_state(self, number: int, **changes: Any) -> TaskState:
+        """Return the scheduled activity with the id ``number``, due at once; ``changes`` set other fields."""
+        shared: dict[str, Any] = {name: getattr(self, name) for name in _TASK_FIELDS}
+        return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """An atomic activity that failed and is tried again; ``attempt`` is the one that failed."""
+
+    attempt: int
+    due_at: datetime
+    failure: AttemptFailure | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """The outcome of a message.
+
+    ``status`` of an update is accepted, completed, failed or rejected. ``value`` is the response, or ``{"code",
+    "message", "type"}``.
+    """
+
+    status: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskWrite:
+    """A human task after a turn; ``changes`` are among opened, reminded, escalated, barred and closed."""
+
+    run_id: UUID
+    chain_id: UUID
+    workflow: str
+    workflow_id: str
+    changes: tuple[str, ...]
+    task: HumanTaskState
+
+    @property
+    def id(self) -> UUID:
+        return human_task_id(self.run_id, self.task.key)
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRun:
+    """The next run of a chain, after continue-as-new or a reset.
+
+    ``source_run_id`` is the run that it repeats. Without one it follows the present run, and keeps the mark of its
+    pause and the stored fields of its state. ``search_attributes`` are those that it starts with.
+    """
+
+    run_id: UUID
+    args: Any
+    seed: int
+    carried_messages: CarriedMessages | None = None  # as in ``RunRecord``
+    snapshot: dict[str, Any] | None = None
+    source_run_id: UUID | None = None
+    search_attributes: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunWrite:
+    """All that a turn stores for one run.
+
+    ``instance`` holds columns of the run's row to change, and absent keys stay as they are. In it, ``published`` is a
+    plain value and ``closing`` holds the attributes of the closing event.
+    """
+
+    run: RunState  # as it is after the turn
+    executed: bool = False  # its code was run, or it was rebuilt
+    # Something was delivered to it and this process lives, so its crashes are forgiven (see decision 22).
+    delivered: bool = False
+    events: list[NewEvent] = field(default_factory=list)
+    tasks: list[NewTask] = field(default_factory=list)
+    # Command numbers of activities that were cancelled, or atomic ones that are done.
+    cancelled_tasks: list[int] = field(default_factory=list)
+    retried_tasks: dict[int, Retry] = field(default_factory=dict)  # atomic ones, by command number
+    drop_tasks: bool = False  # the run closed: none of its activities may start any more
+    left_open: bool = False  # its own code closed it while activities were running
+    consumed: list[int] = field(default_factory=list)  # numbers of messages that the history has now: deleted
+    settled: dict[int, Outcome] = field(default_factory=dict)  # numbers of messages that stay with their outcome
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by update id, for messages settled in an earlier turn
+    waiting: dict[int, int] = field(default_factory=dict)  # ``after`` by number: not fresh any more, not settled
+    parked: list[int] = field(default_factory=list)  # numbers: not fresh any more (paused or blocked run)
+    messages: list[NewMessage] = field(default_factory=list)
+    children: list[NewChild] = field(default_factory=list)
+    close_children: bool = False  # the run closed: ``parent_close`` decides about its open children
+    instance: RowChanges = field(default_factory=RowChanges)
+    next_run: NewRun | None = None
+    notes: Sequence[tuple[str, dict[str, Any]]] = ()  # names and fields of what a process reports to its listeners
+    # Commands of a recorded activation, for test environments; the storage needs only the events.
+    commands: Sequence[Command] | None = None
+    refused_signals: list[RefusedSignal] = field(default_factory=list)  # signals to audit
+    refused_redeliveries: list[RefusedRedelivery] = field(default_factory=list)  # redelivered messages to audit
+    failed_signals: list[FailedSignal] = field(default_factory=list)  # signals that become failed messages
+    human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
+    # The chain closed: this is the answer to its updates that are accepted and unfinished.
+    closing: Outcome | None = None
+
+    @property
+    def is_closed_externally(self) -> bool:
+        """True if the run was closed from outside, whatever its code was doing."""
+        if not self.events:
+            return False
+        last = self.events[-1]
+        return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
+
+    @property
+    def drops_open_activities(self) -> bool:
+        """True if it closes the run while activities may be running; inputs that people gave them must be kept."""
+        return self.drop_tasks and (self.is_closed_externally or self.left_open)
+
+    @property
+    def cancels_activities(self) -> bool:
+        """True if its code cancels activities and continues."""
+        return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
+
+    def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Add the ``inputs`` that people gave to cancelled activities to the events that cancel them.
+
+        A result of the activity would carry its input in the same way.
+        """
+        for index, event in enumerate(self.events):
+            edited_input = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
+            if edited_input is not None:
+                self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
+
+    def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Add the ``inputs`` that people gave to dropped activities to the closing event, as results would."""
+        if inputs:
+            last = self.events[-1]
+            self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
+
+    def add_unread_results(self, inbox: Iterable[InboxMessage]) -> None:
+        """Add results that came and were never read to the closing event, for a reset or fork of the run."""
+        results = [message for message in inbox if message.run_id == self.run.run_id]
+        if results:
+            unread = [{"kind": result.kind, "name": result.name, "body": result.payload} for result in results]
+            last = self.events[-1]
+            self.events[-1] = replace(last, attributes={**last.attributes, "unread": unread})
+
+    def warn_unfinished(self, updates: Collection[str]) -> None:
+        """Log that handlers of these updates (names) were still working when the run was closed from outside."""
+        if updates:
+            run_id, names = str(self.run.run_id), ", ".join(updates)
+            logger.warning(
+                "run %s was closed by %s while updates were in progress; their senders get an error: %s",
+                *(run_id, self.events[-1].kind, names),
+                extra={"run_id": run_id},
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskState:
+    """A claimed external activity, or an atomic one of a locked run; ``attempt`` counts this attempt."""
+
+    id: int
+    chain_id: UUID | None  # None: a background task, whose ``run_id`` is its own
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    attempt: int
+    scheduled_at: datetime
+    due_at: datetime
+    started_at: datetime | None = None  # of this attempt; None until it has started
+    beat_at: datetime | None = None  # last heartbeat of this attempt
+    heartbeat_details: Any = None
+    owner: int | None = None  # epoch of the worker that owns it
+    crashes: int = 0  # workers that ended while they ran it: such an activity runs alone
+
+    @property
+    def fence(self) -> tuple[int, int, int | None]:
+        """The identity of this attempt in the storage: ``(id, attempt, owner)``.
+
+        An atomic activity was read, not claimed, so its row does not count the attempt that ended.
+        """
+        return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
+
+    def as_new(self, *, due_at: datetime, failure: AttemptFailure | None) -> NewTask:
+        """Return a new activity for one that never became a row: it was tried and is due again."""
+        shared = {name: getattr(self, name) for name in _TASK_FIELDS}
+        return NewTask(**shared, attempt=self.attempt, due_at=due_at, failure=failure)
+
+
+#: Fields that a new activity and a scheduled one share, without those that change between attempts.
+_TASK_FIELDS = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for f in fields(TaskState)) - {
+    "due_at",
+    "attempt",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskResult:
+    """The end of one attempt.
+
+    ``outcome`` is ``(history kind, attributes)`` if it was the last one; else the activity is due again at
+    ``retry_at``. ``attempt`` and ``owner`` fence it: a late result changes nothing. ``count`` False gives the attempt
+    back, and ``waits_for`` names what was missing here. ``failure`` is the reason for the retry, and is kept until the
+    activity has ended; None leaves the stored one.
+    """
+
+    task: TaskState
+    outcome: tuple[str, dict[str, Any]] | None = None
+    retry_at: datetime | None = None
+    failure: AttemptFailure | None = None
+    encoded: bytes | None = None  # the attributes as they will be stored, if known already
+    count: bool = True
+    waits_for: str | None = None
+    details: bytes | None = None  # of its last heartbeat, as they are stored; None: there were none
+    # Of a background task: the path of the exception class and the traceback, see engine.background_task.
+    error_entry: Mapping[str, str] | None = None

@@ -1,0 +1,28 @@
+"""Names of queues: those that the project uses, and those that nothing names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.db import background_tasks
+
+
+def all_queues() -> list[str]:
+    """Return every queue that the workflows and activities of this process name."""
+    names = {cls.task_queue for cls in workflow.concrete_classes()}
+    names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
+    return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
+
+
+def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
+    """Return the queues that nothing in the project names, each with a similar name or None; only calls can use them.
+
+    It is empty where the project's tasks may go to any queue.
+    """
+    known_queues = all_queues()
+    if background_tasks.backend_queues() is None:
+        return {}
+    unknown_queues = [name for name in queues if name not in known_queues]
+    return {name: next(iter(get_close_matches(name, known_queues, n=1)), None) for name in unknown_queues}

@@ -131,13 +131,13 @@ UNREAD: dict[str, list[str]] = {
     "operations/runs/failed_message.py": ["why_not:seq"],
     # actions on activities and timers read them
     "operations/runs/operator_action.py": [
-        "why_not_task:task",
         "parts:selection",
         "parts:alias",
         "selector_options:runs",
         "selector_options:alias",
         "why_not:seq",
         "notice_of:run",
+        "why_not_task:task",
     ],
     "operations/runs/skip_timer.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them

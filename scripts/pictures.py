@@ -1,8 +1,8 @@
-"""Take the pictures of the documentation of the running example shop: ``python scripts/pictures.py``.
+"""Take the pictures of the documentation from the running example shop: ``python scripts/pictures.py``.
 
 The shop is that of ``manage.py demo --no-play``, with a SQLite database in a temporary folder. The script buys, places
-orders, ends the bank and makes a run fail. Meanwhile it saves in ``docs/images`` what Chromium shows. It needs Linux,
-Chromium, and about a minute.
+orders, ends the bank and makes a run fail. Meanwhile it saves in ``docs/images`` what Chromium shows. It needs Linux
+and Chromium, and takes half a minute.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,15 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from example_project.replay.day import read_day  # noqa: E402 - the path is set by now
+from example_project.invoices.workflows import REMINDERS  # noqa: E402 - the path is set by now
+from example_project.replay.day import read_day  # noqa: E402 - as above
 from example_project.replay.processes import descendants  # noqa: E402 - as above
-from example_project.shop.values import Line  # noqa: E402 - as above
+from example_project.shop.orders import REVIEW_ABOVE  # noqa: E402 - as above
 
 IMAGES = ROOT / "docs" / "images"
-DAY = ROOT / "example_project" / "data" / "2017-06-14" / "basket_lines.csv"
 RUNS = "/admin/temporalex_django/instance/"
 TASKS = "/admin/temporalex_django/humantask/"
 ORDERS_LEDGER = "orders-ledger.sqlite3"
-CUSTOMERS = ("ann", "ben", "carla", "dora", "emil")
-#: A person reviews orders that cost more, in cents.
-REVIEW_ABOVE = 40_00
 DEADLINE = 60.0
 #: Seconds that payments fail before the script takes a picture of them.
 FAILING = 4.0
@@ -57,7 +55,6 @@ class Demo:
     """A running demo."""
 
     url: str
-    bank_port: str
     password: str
     process: subprocess.Popen[bytes]
     folder: Path
@@ -69,18 +66,6 @@ class Demo:
         for child in descendants(self.process.pid):
             if ORDERS_LEDGER.encode() in Path(f"/proc/{child.pid}/cmdline").read_bytes():
                 os.kill(child.pid, signal.SIGTERM)
-
-    @contextmanager
-    def other_bank(self) -> Iterator[None]:
-        """Open the bank again, at the same address and with the same ledger."""
-        options = ("--port", self.bank_port, "--ledger", str(self.folder / ORDERS_LEDGER))
-        command = [sys.executable, "-m", "example_project.provider", *options]
-        bank = subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=subprocess.DEVNULL)
-        try:
-            yield
-        finally:
-            bank.terminate()
-            bank.wait()
 
 
 @contextmanager
@@ -95,11 +80,10 @@ def running_demo(folder: Path) -> Iterator[Demo]:
     try:
         wait_for(lambda: "keeps running" in output.read_text() or process.poll() is not None)
         said = output.read_text()
-        found = re.search(r"shop +(http\S+?)/\n.*:(\d+)/report\n.*login +demo / (\S+)", said, re.DOTALL)
+        found = re.search(r"shop +(http\S+?)/\n.*login +demo / (\S+)", said, re.DOTALL)
         if found is None:
             sys.exit(said)
-        url, port, password = found.groups()
-        yield Demo(url=url, bank_port=port, password=password, process=process, folder=folder, env=env)
+        yield Demo(url=found[1], password=found[2], process=process, folder=folder, env=env)
     finally:
         process.terminate()
         process.send_signal(signal.SIGCONT)
@@ -107,179 +91,189 @@ def running_demo(folder: Path) -> Iterator[Demo]:
 
 
 class Photographer:
-    """A signed-in superuser with a wide and a narrow screen, and a way into the REST API."""
+    """A signed-in superuser at a screen, who may also use the REST API."""
 
-    def __init__(self, demo: Demo, wide: Page, narrow: Page) -> None:
-        self.demo, self.wide, self.narrow = demo, wide, narrow
-        for page in (wide, narrow):
-            page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
-            page.goto(f"{demo.url}/login/?next=/cart/")
-            page.fill("input[name=username]", "demo")
-            page.fill("input[name=password]", demo.password)
-            page.press("input[name=password]", "Enter")
-            page.wait_for_url("**/cart/")
+    def __init__(self, demo: Demo, page: Page) -> None:
+        self.demo, self.page = demo, page
+        page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+        self.open("/login/?next=/cart/")
+        page.fill("input[name=username]", "demo")
+        page.fill("input[name=password]", demo.password)
+        page.press("input[name=password]", "Enter")
+        page.wait_for_url("**/cart/")
 
-    def take(self, name: str, *, page: Page | None = None) -> None:
-        """Save what is on the screen."""
-        (page or self.wide).screenshot(path=IMAGES / f"{name}.png", animations="disabled")
+    def take(self, name: str, *, down_to: str = "") -> None:
+        """Save what is on the screen, or the page down to the end of an element."""
+        size = self.page.viewport_size
+        assert size is not None
+        if down_to:
+            bottom = self.page.locator(down_to).first.evaluate("e => e.getBoundingClientRect().bottom + scrollY")
+            self.page.set_viewport_size({"width": size["width"], "height": int(bottom) + 16})
+            self.page.evaluate("scrollTo(0, 0)")
+        self.page.screenshot(path=IMAGES / f"{name}.png")
+        self.page.set_viewport_size(size)
 
-    def open(self, address: str, *, page: Page | None = None) -> None:
-        (page or self.wide).goto(self.demo.url + address)
+    def open(self, address: str) -> None:
+        self.page.goto(self.demo.url + address)
 
-    def open_run(self, run: str, *, page: Page | None = None) -> None:
-        self.open(self.get(f"instances/{run}/")["run_id"].join((RUNS, "/")), page=page)
+    def open_run(self, run: str) -> None:
+        self.open(f"{RUNS}{self.get(f'instances/{run}/')['run_id']}/")
 
     def get(self, address: str) -> Any:
-        answer = self.wide.request.get(f"{self.demo.url}/api/{address}")
-        return answer.json()
+        return self.page.request.get(f"{self.demo.url}/api/{address}").json()
 
     def post(self, address: str, body: dict[str, Any]) -> None:
-        cookies = {str(cookie.get("name")): str(cookie.get("value")) for cookie in self.wide.context.cookies()}
+        cookies = {cookie.get("name"): str(cookie.get("value")) for cookie in self.page.context.cookies()}
         headers = {"X-CSRFToken": cookies["csrftoken"], "Referer": self.demo.url}
-        answer = self.wide.request.post(f"{self.demo.url}/api/{address}", data=body, headers=headers)
+        answer = self.page.request.post(f"{self.demo.url}/api/{address}", data=body, headers=headers)
         if not answer.ok:
             raise RuntimeError(f"{address}: {answer.status} {answer.text()}")
 
-    def place_order(self, number: int, lines: Sequence[Line]) -> None:
-        order = {"customer": CUSTOMERS[number % len(CUSTOMERS)], "lines": [asdict(line) for line in lines]}
-        self.post("instances/", {"workflow": "OrderProcess", "value": str(number), "args": order})
-
-    def wait_until(self, run: str, *states: str) -> None:
-        """Wait until the summary of a run names one of these states."""
-        wait_for(lambda: self.get(f"instances/{run}/")["summary"]["state"] in states)
+    def wait_until(self, run: str, what: str) -> None:
+        """Wait until the summary of a run names this state, or the run waits for this."""
+        wait_for(
+            lambda: what in (row := self.get(f"instances/{run}/"))["waiting_for"] or what == row["summary"]["state"]
+        )
 
 
-def take_pictures(shop: Photographer) -> None:
+def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     """Take one picture after the other, and bring the shop into the state that each of them needs."""
-    day = read_day(DAY)
-    small = next(one.lines for one in day.baskets if len(one.lines) > 3 and one.cents < REVIEW_ABOVE)
-    large = [one.lines for one in day.baskets if one.cents > REVIEW_ABOVE]
-    shop.post("instances/", {"workflow": "Onboarding", "id": "onboarding-ann", "args": {"user_id": "ann"}})
-    purchase(shop)
-    shop.place_order(39, small)
-    for number in (40, 41, 42):
-        shop.place_order(number, large[number - 40])
-    ask_for_write_off(shop)
-    shop.wait_until("order::42", "decision")
-    draw(shop.demo, shop.wide)
-    shop.open_run("order::42")
-    shop.wide.locator("section[aria-labelledby=tx-graph]").screenshot(path=IMAGES / "admin-graph-wide.png")
-    shop.open(TASKS)
-    shop.take("admin-inbox-wide")
-    decide(shop)
-    block(shop)
-    shop.demo.end_bank()
+    purchase(wide)
+    orders = baskets()
+    for number in (39, 40, 41, 42):
+        place_order(wide, number, orders[number])
+    ask_for_write_off(wide)
+    wide.wait_until("order::42", "step review: approved or rejected or overdue")
+    draw(wide)
+    wide.open(TASKS)
+    wide.take("admin-inbox-wide")
+    decide(narrow)
+    wide.post("instances/order::40/resume/", {"event": "approved", "step": "review", "data": {"comment": "a regular"}})
+    wide.wait_until("order::40", "step carrier: delivered or timeout")
+    wide.post("instances/order::40/resume/", {"event": "delivered"})
+    wide.wait_until("order::40", "completed")
+    block(narrow)
+    wide.demo.end_bank()
     for number in (43, 44, 45):
-        shop.place_order(number, large[number - 40])
-    shop.wait_until("order::45", "failing")
+        place_order(wide, number, orders[number])
+    wide.wait_until("order::45", "failing")
     time.sleep(FAILING)
-    shop.open_run("order::43")
-    shop.take("admin-run-wide")
-    shop.open(RUNS)
-    shop.take("admin-list-wide")
-    retry(shop)
+    wide.open_run("order::43")
+    wide.take("admin-run-wide", down_to="[aria-labelledby=tx-payloads]")
+    wide.open(RUNS)
+    wide.take("admin-list-wide", down_to=".paginator")
+    pause(wide)
 
 
 def purchase(shop: Photographer) -> None:
     """Buy three products on the pages of the shop."""
-    page = shop.wide
     shop.open("/?q=milk")
     shop.take("shop")
     for index in range(3):
-        page.locator("li.card button").nth(index).click()
-        page.wait_for_load_state()
+        shop.page.locator("li.card button").nth(index).click()
+        shop.page.wait_for_load_state()
     shop.open("/cart/")
-    page.click("text=Check out")
-    page.click("text=Confirm the order")
-    page.wait_for_selector("[data-final]")
-    shop.open_run(page.url.rstrip("/").rsplit("/", 1)[1])
-    shop.take("admin")
+    shop.page.click("text=Check out")
+    shop.page.click("text=Confirm the order")
+    shop.page.wait_for_selector("[data-final]")
+    shop.open_run(shop.page.url.rstrip("/").rsplit("/", 1)[1])
+    shop.take("admin", down_to="[aria-labelledby=tx-inbox]")
+
+
+def baskets() -> dict[int, list[dict[str, Any]]]:
+    """Return the lines of orders from a real day: the first is small, and clerks review the others."""
+    day = read_day(ROOT / "example_project" / "data" / "2017-06-14" / "basket_lines.csv").baskets
+    small = next(one for one in day if one.cents < REVIEW_ABOVE)
+    large = (one for one in day if one.cents > REVIEW_ABOVE)
+    return {39 + n: [asdict(line) for line in one.lines] for n, one in enumerate((small, *islice(large, 6)))}
+
+
+def place_order(shop: Photographer, number: int, lines: list[dict[str, Any]]) -> None:
+    order = {"customer": "ann", "lines": lines}
+    shop.post("instances/", {"workflow": "OrderProcess", "value": str(number), "args": order})
 
 
 def ask_for_write_off(shop: Photographer) -> None:
     """Issue an invoice, and let its deadlines pass until somebody has to decide."""
-    page, run = shop.wide, "invoice::2026017"
+    run = "invoice::2026017"
     shop.open("/invoices/")
     for name, value in {"number": "2026017", "customer": "ann@example.com", "total": "310.00"}.items():
-        page.fill(f"main [name={name}]", value)
-    page.click("main button")
+        shop.page.fill(f"main [name={name}]", value)
+    shop.page.click("main button")
+    fired = set[int]()
 
-    def skip() -> bool:
+    def fire() -> bool:
         for row in shop.get(f"instances/{run}/timeline/")["results"]:
-            if row["kind"] == "timer" and row["state"] == "open":
-                shop.post(f"instances/{run}/timers/{row['seq']}/skip_timer/", {"reason": "the customer has moved"})
-        return bool(shop.get(f"instances/{run}/")["summary"]["state"] == "decision")
+            if row["kind"] == "timer" and row["state"] == "open" and row["seq"] not in fired:
+                shop.post(f"instances/{run}/timers/{row['seq']}/skip_timer/", {"reason": "to show the decision"})
+                fired.add(row["seq"])
+                return True
+        return False
 
-    wait_for(skip)
+    for _ in range(1 + REMINDERS):
+        wait_for(fire)
+    shop.wait_until(run, "decision")
 
 
-def draw(demo: Demo, page: Page) -> None:
-    """Take the picture that the command draws of order 42."""
-    svg = demo.folder / "graph.svg"
+def draw(shop: Photographer) -> None:
+    """Take the pictures of order 42 as a graph: that of the command, and that of the admin."""
+    svg = shop.demo.folder / "graph.svg"
     command = ("temporalex", "graph", "OrderProcess", "--format", "svg", "--id", "42", "--output", str(svg))
-    subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=demo.env, check=True)
-    paper = page.context.new_page()  # without the shop's content security policy
+    subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=shop.demo.env, check=True)
+    paper = shop.page.context.new_page()  # without the shop's content security policy
     paper.set_content(svg.read_text(encoding="utf-8"))
     paper.locator("svg").first.screenshot(path=IMAGES / "graph.png")
     paper.close()
+    shop.open_run("order::42")
+    shop.page.locator(".tx-drawing").evaluate("e => { e.style.border = 'none' }")
+    shop.page.locator(".tx-graph").screenshot(path=IMAGES / "admin-graph-wide.png")
 
 
 def decide(shop: Photographer) -> None:
-    """Claim the write-off on a telephone, and fill the form in."""
-    page = shop.narrow
-    shop.open(TASKS, page=page)
-    page.click("text=Write off 310.00 EUR")
-    page.get_by_role("button", name="Claim").click()
-    page.get_by_role("radio", name="Approve").check()
-    page.get_by_label("Comment").fill("three reminders, no answer")
-    shop.take("admin-task-narrow", page=page)
+    """Claim the write-off, and fill the form in."""
+    shop.open(TASKS)
+    shop.page.click("text=Write off 310.00 EUR")
+    shop.page.get_by_role("button", name="Claim").click()
+    shop.page.get_by_role("radio", name="Approve").check()
+    shop.page.get_by_label("Comment").fill("two reminders, no answer")
+    shop.take("admin-task-narrow", down_to=".tx-page")
 
 
 def block(shop: Photographer) -> None:
-    """Start a cart with a number that the workflow does not expect: an error in the code, which blocks the run."""
-    cart = {"customer": "ben", "confirm_within": 1e14}
+    """Start a cart with a number for which the workflow is not prepared: an error in its code, which blocks the run."""
+    cart = {"customer": "ann", "confirm_within": 1e14}
     shop.post("instances/", {"workflow": "ShoppingCart", "id": "till-7", "args": cart})
     line = {"product_id": "1000236", "quantity": 3, "amount": "5.97"}
     shop.post("instances/till-7/updates/add_item/", {"args": line})
     shop.post("instances/till-7/signals/checkout/", {})
     shop.wait_until("till-7", "blocked")
-    shop.open_run("till-7", page=shop.narrow)
-    shop.take("admin-blocked-narrow", page=shop.narrow)
+    shop.open_run("till-7")
+    shop.take("admin-blocked-narrow", down_to="[aria-labelledby=tx-now]")
 
 
-def retry(shop: Photographer) -> None:
-    """Retry the failing activities of many runs, after the bank has opened again."""
-    page = shop.wide
-    for number in (42, 43, 44, 45):
-        page.locator(f"#result_list tr:has-text('order::{number}') input.action-select").check()
-    page.locator("select[name=action]").first.select_option(label="Retry now…")
-    page.get_by_role("button", name=re.compile("^(Run|Go)$")).first.click()
-    page.get_by_label("Reason").fill("the bank is open again")
+def pause(shop: Photographer) -> None:
+    """Pause the orders that cannot be paid, and choose one that has closed as well."""
+    for number in (40, 43, 44, 45):
+        shop.page.locator(f"#result_list tr:has-text('order::{number}') input.action-select").check()
+    shop.page.locator("select[name=action]").first.select_option(label="Pause…")
+    shop.page.get_by_role("button", name=re.compile("^(Run|Go)$")).first.click()
+    shop.page.get_by_label("Reason").fill("the bank is closed until Monday")
     shop.take("admin-bulk-confirm-wide")
-    with shop.demo.other_bank():
-        page.get_by_role("button", name="Retry now").click()
-
-        def finished() -> bool:
-            page.reload()
-            return "4 of 4 finished" in page.inner_text("#content")
-
-        wait_for(finished)
-        shop.take("admin-bulk-wide")
+    shop.page.get_by_role("button", name="Pause").click()
+    wait_for(lambda: shop.page.reload() is not None and "4 of 4 finished" in shop.page.inner_text("#content"))
+    shop.take("admin-bulk-wide")
 
 
 def main() -> None:
-    chromium = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pictures-")))
-        demo = stack.enter_context(running_demo(folder))
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        stack.callback(browser.close)
-        wide = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light").new_page()
-        narrow = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme="dark")
-        take_pictures(Photographer(demo, wide, narrow))
+    with (
+        tempfile.TemporaryDirectory(prefix="pictures-") as folder,
+        running_demo(Path(folder)) as demo,
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"]) as browser,
+    ):
+        wide = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        narrow = browser.new_context(viewport={"width": 390, "height": 900}, color_scheme="dark")
+        take_pictures(Photographer(demo, wide.new_page()), Photographer(demo, narrow.new_page()))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """An operator steers a blocked, a failing and a waiting run from the admin alone, click by click, under a strict CSP.
 
 Each in the light on a wide screen, in the dark on a telephone, and with the keyboard alone; axe looks at each kind of
-page. With ``PICTURES=1`` the pages are saved as the pictures of the documentation.
+page.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from base64 import b64encode
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,12 +42,6 @@ CSP = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 RUNS = "/admin/temporalex_django/instance/"
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images"
-#: Those that the documentation shows.
-SHOWN = {
-    *("admin-list-wide", "admin-run-wide", "admin-blocked-narrow", "admin-bulk-confirm-wide", "admin-bulk-wide"),
-    *("admin-inbox-wide", "admin-task-narrow"),
-}
 _KEYS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[?#].*")
 #: What is Django's own is for Django to mend.
 _OURS = {"include": [[".tx-page"]]}
@@ -106,9 +98,8 @@ class Refund(GraphWorkflow):
 class Operator:
     """Somebody at a browser."""
 
-    def __init__(self, page: Any, url: str, look: str) -> None:
+    def __init__(self, page: Any, url: str) -> None:
         self.page = page
-        self.look = look
         self.examined: set[str] = set()
         self.url = url
         self.complaints: list[str] = []
@@ -181,11 +172,6 @@ class Operator:
                 return
         raise AssertionError(f"no way to {role} {name!r}")
 
-    def pictured(self, name: str) -> None:
-        """Saved for the documentation."""
-        if os.environ.get("PICTURES") and f"{name}-{self.look}" in SHOWN:
-            self.page.screenshot(path=str(PICTURES / f"{name}-{self.look}.png"))
-
     @property
     def reads(self) -> str:
         return str(self.page.inner_text("#container"))
@@ -194,9 +180,8 @@ class Operator:
 @pytest.fixture(params=[("light", 1280), ("dark", 390)], ids=["light-wide", "dark-390"])
 def operator(request: pytest.FixtureRequest, browser: Any, live_server: Any) -> Any:
     scheme, width = request.param
-    look = "wide" if scheme == "light" else "narrow"
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    somebody = Operator(context.new_page(), live_server.url, look)
+    somebody = Operator(context.new_page(), live_server.url)
     somebody.signs_in()
     yield somebody
     context.close()
@@ -214,7 +199,6 @@ def test_a_blocked_run_is_found_read_and_terminated(operator: Operator) -> None:
     operator.opens("blocked-1", query="&standing=stuck")
     assert "the code has parted" in operator.reads
     assert "NEXT STEP" in operator.reads.upper()
-    operator.pictured("admin-blocked")
     operator.tabs_to("link", "Terminate")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
@@ -224,7 +208,6 @@ def test_a_blocked_run_is_found_read_and_terminated(operator: Operator) -> None:
     assert Instance.objects.get().status == "waiting"
     assert operator.page.get_by_label("Reason").evaluate("e => e === document.activeElement")
     operator.page.keyboard.type("the code is gone for good")
-    operator.pictured("admin-confirm")
     operator.tabs_to("button", "Terminate")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
@@ -242,7 +225,6 @@ def test_a_failing_run_says_why_and_is_cancelled(operator: Operator) -> None:
     operator.opens("failing-1")
     assert "refused at the counter" in operator.reads
     assert "1 / 20" in operator.reads
-    operator.pictured("admin-run")
     operator.presses("link", "Retry now: tests.browser.test_admin.refused_at_the_counter")
     operator.page.get_by_label("Reason").fill("the counter is open again")
     operator.presses("button", "Retry now")
@@ -296,10 +278,6 @@ def test_a_timer_is_skipped_and_a_graph_is_drawn_and_decided(operator: Operator)
     operator.opens("refund::42")
     assert "SVG" in operator.page.locator(".tx-graph").evaluate("e => e.tagName.toUpperCase()")
     operator.page.locator("#tx-graph").scroll_into_view_if_needed()
-    if os.environ.get("PICTURES") and operator.look == "wide":
-        operator.page.locator("section[aria-labelledby=tx-graph]").screenshot(
-            path=str(PICTURES / f"admin-graph-{operator.look}.png")
-        )
     operator.page.locator("summary", has_text="approved").first.focus()
     operator.page.keyboard.press("Enter")
     operator.presses("button", "Send approved (clerk)")
@@ -317,14 +295,12 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     Basket.handle("many-3").terminate()
     operator.page.goto(f"{operator.url}{RUNS}")
     operator.looks()
-    operator.pictured("admin-list")
     for box in operator.page.locator("#result_list tbody tr:has-text('many-') input.action-select").all():
         box.check()
     operator.page.locator("select[name=action]").first.select_option(label="Terminate…")
     operator.presses("button", "Run" if operator.page.get_by_role("button", name="Run", exact=True).count() else "Go")
     assert "The action can now be applied to 3 of 4 chosen runs." in operator.reads
     operator.page.get_by_label("Reason").fill("spring cleaning")
-    operator.pictured("admin-bulk-confirm")
     operator.presses("button", "Terminate")
     assert "0 of 4 finished" in operator.reads
     operator.presses("button", "Stop")
@@ -333,7 +309,6 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     while background_hooks.run_hooks("default"):
         pass
     operator.presses("link", "Refresh")
-    operator.pictured("admin-bulk")
     assert "4 of 4 finished" in operator.reads
     assert "already closed" in operator.reads
 
@@ -342,7 +317,6 @@ def test_a_run_is_started_with_a_form(operator: Operator) -> None:
     operator.page.goto(f"{operator.url}{RUNS}start/?workflow=test.Typed")
     operator.looks()
     operator.page.get_by_label("Owner").fill("ann")
-    operator.pictured("admin-start")
     operator.presses("button", "Start")
     assert "Started" in operator.reads
     assert Instance.objects.get().workflow == "test.Typed"
@@ -358,7 +332,6 @@ def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
     operator.looks()
     asked = operator.page.locator("#result_list tbody th").all_inner_texts()
     assert asked[-1] == "Shall we order more?"  # what is due comes first
-    operator.pictured("admin-inbox")
     operator.tabs_to("link", "Approve invoice 4711 over 1200 EUR")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
@@ -375,7 +348,6 @@ def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
     operator.page.get_by_label("Account").select_option("goods")
     operator.page.get_by_label("Cost centre").fill("7")
     operator.page.get_by_label("Comment").fill("as ordered")
-    operator.pictured("admin-task")
     operator.tabs_to("button", "Decide")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")

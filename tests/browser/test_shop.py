@@ -1,7 +1,4 @@
-"""The demo's shop and the admin in a real browser, on real workers: a purchase from the shelf to the completed run.
-
-With ``PICTURES=1`` the pages are saved as the pictures of the README.
-"""
+"""The demo's shop and the admin in a real browser, on real workers: a purchase from the shelf to the completed run."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY = ROOT / "example_project" / "data" / "2017-06-14" / "basket_lines.csv"
-PICTURES = ROOT / "docs" / "images"
 DEADLINE = 60.0
 #: Orders that are on the way to the desk together.
 AT_ONCE = 12
@@ -37,7 +33,6 @@ class Demo:
 
     url: str
     password: str
-    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +57,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         password = re.search(r"login +demo / (\S+)", said)
         assert url is not None
         assert password is not None
-        yield Demo(url=url[1], password=password[1], folder=folder)
+        yield Demo(url=url[1], password=password[1])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
@@ -85,18 +80,12 @@ def sign_in(page: Any, demo: Demo, *, to: str) -> None:
     page.wait_for_url(f"**{to}")
 
 
-def picture(page: Any, name: str) -> None:
-    if os.environ.get("PICTURES"):
-        page.screenshot(path=str(PICTURES / f"{name}.png"))
-
-
 def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaints: list[str]) -> None:
     sign_in(page, demo, to="/")
     page.fill("input[name=q]", "milk")
     page.click("form.search button")
     cards = page.locator("li.card")
     assert cards.count() > 3
-    picture(page, "shop")
     for index in range(3):
         cards = page.locator("li.card")
         cards.nth(index).locator("button").click()
@@ -104,13 +93,11 @@ def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaint
 
     page.goto(f"{demo.url}/cart/")
     assert page.locator("table tbody tr, ul.lines li, .line").count() >= 3
-    picture(page, "cart")
     page.click("text=Check out")
     page.wait_for_url("**/orders/*/")
 
     # the page refreshes itself: nobody reloads it
     page.wait_for_selector("text=Confirm the order", timeout=30_000)
-    picture(page, "order")
     order = page.url.rstrip("/").rsplit("/", 1)[1]
     page.click("text=Confirm the order")
     page.wait_for_selector("[data-final]", timeout=30_000)
@@ -123,7 +110,6 @@ def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaint
     text = page.inner_text("#content")
     for kind in ("WorkflowStarted", "UpdateAccepted", "SignalReceived", "ActivityScheduled", "WorkflowCompleted"):
         assert kind in text
-    picture(page, "admin")
     assert complaints == []
 
 
@@ -140,18 +126,6 @@ def place_order(page: Any, demo: Demo, number: str, lines: Sequence[Any] = MILK)
     assert answer.status == 201, answer.text()
 
 
-def draw(page: Any, demo: Demo, number: str) -> None:
-    """The picture of an order that runs: drawn by the command, photographed in the browser."""
-    svg = demo.folder / "graph.svg"
-    command = ["temporalex", "graph", "OrderProcess", "--format", "svg", "--id", number, "--output", str(svg)]
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings", "SHOP_VAR": str(demo.folder)}
-    subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True)
-    paper = page.context.new_page()  # without the shop's content security policy
-    paper.set_content(svg.read_text(encoding="utf-8"))
-    paper.locator("svg").first.screenshot(path=str(PICTURES / "graph.png"))
-    paper.close()
-
-
 def test_a_large_order_is_approved_at_the_clerks_desk(page: Any, demo: Demo, complaints: list[str]) -> None:
     sign_in(page, demo, to="/review/")
     place_order(page, demo, "42")
@@ -161,8 +135,6 @@ def test_a_large_order_is_approved_at_the_clerks_desk(page: Any, demo: Demo, com
         assert time.monotonic() < deadline, page.inner_text("main")
         page.goto(f"{demo.url}/review/")
     assert "$45.00" in page.inner_text("main table")
-    if os.environ.get("PICTURES"):
-        draw(page, demo, "42")
 
     page.fill("#why42", "a regular")
     approve.click()

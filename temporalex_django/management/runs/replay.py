@@ -31,19 +31,10 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management.cli.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.compare import replay_limit
 from temporalex_django.workers import hash_seed
-
-
-def set_up_django(path: list[str]) -> None:
-    """Use the module search path of the parent, then set Django up."""
-    import django  # noqa: PLC0415 - settings are read when this runs
-
-    # A spawned interpreter has not run manage.py, which may have extended the path.
-    sys.path[:] = path
-    django.setup()
-
 
 Finding = dict[str, Any]
 

@@ -99,7 +99,7 @@ def test_what_is_replayed_can_be_chosen(runs: list[Any], options: dict[str, Any]
 
 
 def test_a_sample_of_nothing_is_refused(runs: list[Any]) -> None:
-    with pytest.raises(CommandError, match="from 1"):
+    with pytest.raises(CommandError, match="--sample 0 is too small"):
         call_command("temporalex", "replay", sample=0)
 
 

@@ -1,4 +1,4 @@
-"""Phase 2 of a turn: due atomic activities of one run, their results and its next step, in one transaction."""
+"""The atomic part of a turn: due atomic activities of one run, their results and its next step, in one transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.contracts.records import Inbox, Retry, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.cache import CachedRun
+from temporalex_django.engine.contracts.records import Inbox, Retry, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
@@ -30,9 +31,10 @@ _SLOW = 1.0
 
 
 class AtomicPhase:
-    """The second phase of an engine's turn, which runs the due atomic activities of one run at a time.
+    """The part of an engine that runs the due atomic activities of one run, in a transaction of its own.
 
-    ``perform(task)`` runs an atomic activity and returns its result.
+    A turn calls it after the transaction that advanced all other runs. ``perform(task)`` runs an atomic activity and
+    returns its result.
     """
 
     def __init__(self, engine: WorkflowEngine, perform: Callable[[TaskState], TaskResult]) -> None:
@@ -41,10 +43,10 @@ class AtomicPhase:
         self._perform = perform
 
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """Run phase 2 of one run in a transaction of its own.
+        """Run the due atomic activities of one run and advance the run, in a transaction of its own.
 
-        If others have locked its business rows, nothing happens: it stays due, and no attempt is counted. With
-        ``lock_timeout`` it waits that many seconds for locks of others, instead of giving up after a moment.
+        If another transaction has locked rows that the activities need, nothing happens: the run stays due, and no
+        attempt is counted. ``lock_timeout`` is the number of seconds to wait for such locks (0.0: only a moment).
         """
         report = TurnReport()
         try:
@@ -62,10 +64,10 @@ class AtomicPhase:
         return report
 
     def _advance_in_savepoint(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
-        """Run due atomic activities of one run, and continue with it while its work is atomic, in one transaction.
+        """Run due atomic activities of one run, and continue with it while its work is atomic, inside a savepoint.
 
-        When an activation fails, the writes of the activities before it are undone, too: their results have no place to
-        go.
+        When an activation fails, the savepoint is rolled back and the run is blocked. That undoes the writes of its
+        activities, too: there would be no event that records their results.
         """
         phase_report = TurnReport()
         try:
@@ -83,18 +85,17 @@ class AtomicPhase:
             report.merge(phase_report)
 
     def _run_activations(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
+        """Run due atomic activities and activate the run with their results, again and again while it has such work.
+
+        Raises ``_ActivationFailed`` if an activation fails.
+        """
         claimed = self._storage.claim(limit=1, queues=queues, chains=[chain_id])
         if not claimed or claimed[0].closed or claimed[0].paused:
             return
         run = claimed[0]
-        entries, errors = self._engine.load_entries(claimed, report.records)
-        if self._engine.defer_if_unavailable(run, errors.get(run.run_id), report):
-            return
-        entry = entries.get(run.run_id)
+        entry = self._load_entry(run, report)
         if entry is None:
-            if run.run_id in errors:
-                raise _ActivationFailed(errors[run.run_id])
-            return  # it is being rebuilt
+            return
         now, rows = self._storage.now(), self._engine.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
         # Activities that have failed before and wait for another try.
@@ -108,35 +109,50 @@ class AtomicPhase:
             step = ActivationStep(run, messages, self._storage.now())
             # Only the first activation reads the inbox. The others of this transaction deliver results alone.
             messages = Inbox(has_more=step.has_more_messages)
-            until = time.monotonic() + SHARE
-            write = self._engine.activate(step, entry, None, report, results=[job for job, _ in results], until=until)
-            if run.run_id in report.block_errors:
-                raise _ActivationFailed(report.block_errors[run.run_id])
-            write.cancelled_tasks += [task.seq for _, task in results if task.id]
+            write = self._activate(step, entry, results, report)
             for number in write.cancelled_tasks:
                 retry_times.pop(number, None)
             for retry in retries:
                 _schedule_retry(write, retry)
-            new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
-            has_more_work = bool(new_tasks and remaining and not retries and time.monotonic() - started_at < _BUDGET)
-            has_more_work = has_more_work and all(task.activity in activity.registry for task in new_tasks)
-            if has_more_work:
-                write.tasks = [task for task in write.tasks if not task.atomic]
-                # They run in the transaction that scheduled them, so they never become rows.
-                due_tasks = [task.as_state(0, attempt=1) for task in new_tasks]
+            may_continue = bool(remaining) and not retries and time.monotonic() - started_at < _BUDGET
+            due_tasks = _take_new_tasks(write) if may_continue else []
+            if due_tasks:
                 run.atomic_due = min(retry_times.values(), default=None)
             self._storage.write([write])
             report.writes.append(write)
             report.run_count += 1
-            next_entry = self._engine.cache.take(run.run_id) if has_more_work else None
+            next_entry = self._engine.cache.take(run.run_id) if due_tasks else None
             if next_entry is None:
                 return
             entry = next_entry
 
-    def _perform_all(self, tasks: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
-        """Run each activity in a savepoint of its own; return the results, and those to retry.
+    def _load_entry(self, run: RunState, report: TurnReport) -> CachedRun | None:
+        """Return the executor of the run; None if it is left to another worker or is still being rebuilt.
 
-        Raises what the database raises about the transaction as a whole.
+        Raises ``_ActivationFailed`` if the run cannot be rebuilt.
+        """
+        entries, errors = self._engine.load_entries([run], report.records)
+        if self._engine.defer_if_unavailable(run, errors.get(run.run_id), report):
+            return None
+        if run.run_id not in entries and run.run_id in errors:
+            raise _ActivationFailed(errors[run.run_id])
+        return entries.get(run.run_id)
+
+    def _activate(
+        self, step: ActivationStep, entry: CachedRun, results: Sequence[tuple[Job, TaskState]], report: TurnReport
+    ) -> RunWrite:
+        """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
+        jobs = [job for job, _ in results]
+        write = self._engine.activate(step, entry, None, report, results=jobs, until=time.monotonic() + SHARE)
+        if step.run.run_id in report.block_errors:
+            raise _ActivationFailed(report.block_errors[step.run.run_id])
+        write.cancelled_tasks += [task.seq for _, task in results if task.id]
+        return write
+
+    def _perform_all(self, tasks: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
+        """Run each activity in a savepoint of its own; return the jobs with final results, and the results to retry.
+
+        Raises errors of the database that end the whole transaction.
         """
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
@@ -173,11 +189,24 @@ class AtomicPhase:
 
 
 class _ActivationFailed(Exception):
-    """Raised to undo the transaction of phase 2; ``error`` is the reason why the run is blocked."""
+    """Raised to undo the savepoint of a run's atomic activities; ``error`` is the reason why the run is blocked."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _take_new_tasks(write: RunWrite) -> list[TaskState]:
+    """Take the new atomic activities out of ``write``, if this process has the code of all of them.
+
+    They run in the transaction that scheduled them, so they never become rows.
+    """
+    new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
+    if not all(task.activity in activity.registry for task in new_tasks):
+        return []
+    if new_tasks:
+        write.tasks = [task for task in write.tasks if not task.atomic]
+    return [task.as_state(0, attempt=1) for task in new_tasks]
 
 
 def _schedule_retry(write: RunWrite, result: TaskResult) -> None:

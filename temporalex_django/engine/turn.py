@@ -59,6 +59,37 @@ _DEFER_MEMORY_SECONDS = 120.0
 _MAX_LONG_INBOXES = 1_000
 
 
+class _TurnClock:
+    """The time of one turn: whether its next run may start, and until when that run may take messages.
+
+    Runs with short inboxes come first. There are ``short_count`` of them.
+    """
+
+    __slots__ = ("_short_count", "_started_at")
+
+    def __init__(self, *, short_count: int) -> None:
+        self._short_count = short_count
+        self._started_at = time.monotonic()
+
+    def may_start(self, index: int, now: float, *, has_results: bool) -> bool:
+        """Return True if the run at ``index`` may start; the first one always may.
+
+        The first of the runs with long inboxes may start late, whatever the others took. It comes after them, so
+        otherwise it might never start.
+        """
+        budget = _BUDGET_WITH_RESULTS if has_results else _BUDGET
+        if index == self._short_count:
+            budget = _LATE
+        return not index or now - self._started_at <= budget
+
+    def deadline(self, index: int, now: float) -> float:
+        """Return the time until which the run at ``index``, which starts now, may take messages."""
+        until = self._started_at + _BUDGET
+        if index >= self._short_count:
+            until = max(until, now + _MIN_RUN_SECONDS)
+        return min(until, now + SHARE)
+
+
 class WorkflowEngine(Executors):
     """The engine that advances the runs of one storage.
 
@@ -169,25 +200,52 @@ class WorkflowEngine(Executors):
         the row and the entry is never used (see decision 5).
         """
         report = TurnReport() if report is None else report
-        claim_result = ClaimedRuns(locked_runs, now=now)
+        claim = ClaimedRuns(locked_runs, now=now)
         if not locked_runs:
             claim_runs = claim_runs or partial(
                 self.storage.claim, limit=limit, queues=queues, chains=chains, first=finished_activities.keys()
             )
-            claim_result = claim_runs()
-        claimed = list(claim_result)
-        if not chains and not locked_runs:
-            # Runs whose code ended a process are not activated here: the caller takes each of them alone (see decision
-            # 22).
+            claim = claim_runs()
+        claimed = self._note_claim(claim, report, alone=bool(chains or locked_runs))
+        if claimed:
+            steps = self._decide_steps(claim, claimed, finished_activities, report, force=force)
+            self._apply_steps(steps, report)
+        self._deliver_unread(finished_activities, report)
+        if claimed:
+            report.claimed_tasks = self.storage.write(report.writes, eager_claim=eager_claim, is_last=is_last)
+            report.task_count = sum(len(write.tasks) for write in report.writes)
+        return report
+
+    @staticmethod
+    def _note_claim(claim: ClaimedRuns, report: TurnReport, *, alone: bool) -> list[RunState]:
+        """Return the claimed runs that this turn advances, and note them in the report.
+
+        Runs whose code ended a process are not activated beside others, unless the turn is for them ``alone``: the
+        caller takes each of them alone (see decision 22).
+        """
+        claimed = list(claim)
+        if not alone:
             report.suspect_chains = [run.chain_id for run in claimed if run.crashes]
             claimed = [run for run in claimed if not run.crashes]
         report.claimed_chains = [run.chain_id for run in claimed]
-        if not claimed:
-            self._deliver_unread(finished_activities, report)
-            return report
-        now = claim_result.now or self.storage.now()
+        return claimed
+
+    def _decide_steps(
+        self,
+        claim: ClaimedRuns,
+        claimed: Sequence[RunState],
+        finished_activities: Mapping[UUID, Sequence[FinishedActivity]],
+        report: TurnReport,
+        *,
+        force: bool,
+    ) -> dict[ActivationStep, TurnDecision]:
+        """Read the inboxes of the claimed runs, and return a step and a decision for each.
+
+        Runs with a due atomic activity have no step: they go into ``report.atomic_chains``.
+        """
+        now = claim.now or self.storage.now()
         waiting = {run.chain_id for run in claimed if is_parked(run, now, force=force)}
-        inbox = self._load_inboxes(claim_result, claimed, waiting, report)
+        inbox = self._load_inboxes(claim, claimed, waiting, report)
         steps: dict[ActivationStep, TurnDecision] = {}
         for run in claimed:
             step, decision = self._decide_step(run, inbox[run.chain_id], now, parked=run.chain_id in waiting)
@@ -199,30 +257,27 @@ class WorkflowEngine(Executors):
                 step.finished_activities = [
                     activity for activity in finished_activities[run.chain_id] if activity.run_id == run.run_id
                 ]
+        return steps
+
+    def _apply_steps(self, steps: dict[ActivationStep, TurnDecision], report: TurnReport) -> None:
+        """Carry the decisions out, the runs with long inboxes last, until the time of the turn is used up.
+
+        Fills ``report.writes``. A run that is not started stays due, and its executor goes back into the cache.
+        """
         self._load_records(
             [step.run.run_id for step, decision in steps.items() if decision is TurnDecision.END], report
         )
         active = [step.run for step, decision in steps.items() if decision is TurnDecision.ACTIVATE]
         entries, errors = self.load_entries(active, report.records)
-        started_at = time.monotonic()
         short_steps, long_steps = self._split_long(steps)
+        clock = _TurnClock(short_count=len(short_steps))
         for index, step in enumerate(short_steps + long_steps):
             step_started_at = time.monotonic()
-            # The first of the runs with long inboxes starts whatever the others took: they come last, so it might never
-            # start.
-            if index and step_started_at - started_at > (
-                _LATE if index == len(short_steps) else _BUDGET_WITH_RESULTS if step.finished_activities else _BUDGET
-            ):
+            if not clock.may_start(index, step_started_at, has_results=bool(step.finished_activities)):
                 report.unstarted_count += 1
                 continue
-            until = (
-                max(started_at + _BUDGET, step_started_at + _MIN_RUN_SECONDS)
-                if index >= len(short_steps)
-                else started_at + _BUDGET
-            )
-            write = self._write_step(
-                step, steps[step], entries, errors, report, until=min(until, step_started_at + SHARE)
-            )
+            until = clock.deadline(index, step_started_at)
+            write = self._write_step(step, steps[step], entries, errors, report, until=until)
             if write is None:
                 continue
             report.writes.append(write)
@@ -231,10 +286,6 @@ class WorkflowEngine(Executors):
                 report.atomic_chains.append(write.run.chain_id)
         for run_id, entry in entries.items():  # claimed, but not started
             self.cache.put(run_id, entry)
-        self._deliver_unread(finished_activities, report)
-        report.claimed_tasks = self.storage.write(report.writes, eager_claim=eager_claim, is_last=is_last)
-        report.task_count = sum(len(write.tasks) for write in report.writes)
-        return report
 
     def _deliver_unread(
         self, finished_activities: Mapping[UUID, Sequence[FinishedActivity]], report: TurnReport
@@ -356,32 +407,7 @@ class WorkflowEngine(Executors):
         self._long_inboxes.pop(run.chain_id, None)
         if step.has_more_messages and len(self._long_inboxes) < _MAX_LONG_INBOXES:
             self._long_inboxes[run.chain_id] = len(write.consumed) + len(write.settled) + len(write.waiting)
-        for refused_signal in write.refused_signals:
-            logger.warning(
-                "the signal %s to run %s was %s",
-                refused_signal.signal,
-                run.run_id,
-                refused_signal.reason,
-                extra={"run_id": str(run.run_id)},
-            )
-        for message in write.refused_redeliveries:
-            logger.warning(
-                "the %s %s, which was delivered again to run %s, was refused: %s",
-                message.kind,
-                message.name,
-                run.run_id,
-                message.code,
-                extra={"run_id": str(run.run_id)},
-            )
-        for reference, fault in step.validator_faults:
-            logger.error(
-                "run %s: the validator of the update %s failed (reference %s): %s",
-                run.run_id,
-                fault.name,
-                reference,
-                error_line(fault.error),
-                extra={"run_id": str(run.run_id), "reference": reference},
-            )
+        _log_refusals(step, write)
         # A closed run is never activated again, and the next run of its chain has an executor of its own.
         if run.closed or write.next_run is not None:
             entry.executor.evict()
@@ -503,6 +529,37 @@ class WorkflowEngine(Executors):
             if self.storage.is_connection_lost(exc) or self.storage.is_transient(exc):
                 raise
         return error
+
+
+def _log_refusals(step: ActivationStep, write: RunWrite) -> None:
+    """Log the messages that an activation refused, and the validators that failed."""
+    run_id = step.run.run_id
+    for refused_signal in write.refused_signals:
+        logger.warning(
+            "the signal %s to run %s was %s",
+            refused_signal.signal,
+            run_id,
+            refused_signal.reason,
+            extra={"run_id": str(run_id)},
+        )
+    for message in write.refused_redeliveries:
+        logger.warning(
+            "the %s %s, which was delivered again to run %s, was refused: %s",
+            message.kind,
+            message.name,
+            run_id,
+            message.code,
+            extra={"run_id": str(run_id)},
+        )
+    for reference, fault in step.validator_faults:
+        logger.error(
+            "run %s: the validator of the update %s failed (reference %s): %s",
+            run_id,
+            fault.name,
+            reference,
+            error_line(fault.error),
+            extra={"run_id": str(run_id), "reference": reference},
+        )
 
 
 def _is_new(run: RunState) -> bool:

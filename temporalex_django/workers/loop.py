@@ -139,6 +139,7 @@ class WorkerLoop:
         # writer lock it always does, since only a turn that has something to write should take that.
         self.expects_work = not self.storage.sql.writer_lock
         self._pause = float("inf")  # seconds until the next poll without a wakeup
+        self._error_delay = 0.0  # seconds of the pause after the last error
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # the one of maintenance, where there is one
         self._stop_event = threading.Event()  # to stop
@@ -455,52 +456,62 @@ class WorkerLoop:
         is_over: Callable[[], bool] | None = None,
     ) -> None:
         is_over = is_over or stop.is_set
-        delay = fruitless = 0.0
+        fruitless = 0
         deadline = None if timeout is None else time.monotonic() + timeout
         while not is_over():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
-            try:
-                with self.handover.turn_lock:
-                    if is_over():  # while it waited for the lock
-                        return
-                    self.polled_at = time.monotonic()
-                    result = self.poll()
-                    due = result.due_in if result or result.is_plain_read else self._next_due()
-                if result:
-                    delay, fruitless = 0, 0
-                    self._pause_after(result, stop)
-                    continue
-            except DatabaseError as exc:
-                if until_idle and not self.storage.is_connection_lost(exc):
-                    raise
-                delay = next_pause(delay)
-                log.warning("the database does not answer, retrying in %.1f s: %s", delay, error_line(exc))
-                connections[self.alias].close()
-                stop.wait(delay)
+            poll = self._try_poll(stop, is_over, until_idle=until_idle)
+            if poll is None:
                 continue
-            except Exception as exc:
-                if until_idle:
-                    raise
-                delay = next_pause(delay)
-                log.error("a poll failed, retrying in %.1f s: %s", delay, error_line(exc))
-                stop.wait(delay)
+            result, due = poll
+            if result:
+                self._error_delay, fruitless = 0.0, 0
+                self._pause_after(result, stop)
                 continue
             if self.row.drained_at is not None:
                 due = None  # left to other workers
             has_waiting = due == 0.0 or bool(self._pauses) or self.admission.has_waiting
             fruitless = fruitless + 1 if has_waiting else 0
-            if (
-                until_idle
-                and not self.pool.busy
-                and not self.handover.busy
-                and not self.admission.is_rate_limited
-                and (not has_waiting or fruitless > _FRUITLESS_POLLS)
-            ):
+            if until_idle and self._is_idle and (not has_waiting or fruitless > _FRUITLESS_POLLS):
                 return
             was_woken = self.wake.wait(_CONTENDED if due == 0.0 else self._seconds_until_poll(due))
             self.expects_work = was_woken and not self.storage.sql.writer_lock
+
+    def _try_poll(
+        self, stop: threading.Event, is_over: Callable[[], bool], *, until_idle: bool
+    ) -> tuple[PollResult, float | None] | None:
+        """Poll once under the turn lock. Return the result, and the seconds until something is due.
+
+        Returns None if the loop is over, or after an error and a pause, which grows from error to error. With
+        ``until_idle``, errors are raised, except the loss of the connection.
+        """
+        try:
+            with self.handover.turn_lock:
+                if is_over():  # while it waited for the lock
+                    return None
+                self.polled_at = time.monotonic()
+                result = self.poll()
+                return result, result.due_in if result or result.is_plain_read else self._next_due()
+        except DatabaseError as exc:
+            if until_idle and not self.storage.is_connection_lost(exc):
+                raise
+            self._error_delay = next_pause(self._error_delay)
+            log.warning("the database does not answer, retrying in %.1f s: %s", self._error_delay, error_line(exc))
+            connections[self.alias].close()
+        except Exception as exc:
+            if until_idle:
+                raise
+            self._error_delay = next_pause(self._error_delay)
+            log.error("a poll failed, retrying in %.1f s: %s", self._error_delay, error_line(exc))
+        stop.wait(self._error_delay)
+        return None
+
+    @property
+    def _is_idle(self) -> bool:
+        """True if nothing runs here and no rate limit keeps work back."""
+        return not (self.pool.busy or self.handover.busy or self.admission.is_rate_limited)
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
         """Wait a moment after a poll that found something, since there may be more at once."""

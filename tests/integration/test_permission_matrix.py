@@ -172,7 +172,8 @@ def test_each_method_of_a_handle_takes_by() -> None:
 @pytest.mark.parametrize("asking", ASKING)
 @pytest.mark.parametrize("name", [*methods(), *(name for name in CODE if name != plainly(name))])
 def test_code(name: str, asking: str) -> None:
-    row = CODE.get(name) or CODE[name[1:]]
+    row = CODE.get(name) or CODE.get(name[1:])
+    assert row is not None, f"{name} has no row: test_each_method_with_by_has_a_row says what to add"
     name = plainly(name)
     handle, user = row.ready(), row.user(asking)
     method = getattr(handle if methods()[name] is WorkflowHandle else DatabaseBackend(), name)

@@ -314,7 +314,7 @@ def test_what_is_not_asked_for_is_refused() -> None:
         Repaint(target(), seq=3)
     with pytest.raises(TypeError, match="has no input shade"):
         Repaint(target(), seq=3, colour="red", shade="dark")
-    with pytest.raises(TypeError, match="takes seq, the number of the activity"):
+    with pytest.raises(TypeError, match="requires seq, the number of the activity"):
         Repaint(target(), colour="red")
     with pytest.raises(TypeError, match="requires seq"):
         Repaint(target(), colour="red", seq="3")  # type: ignore[arg-type] # on purpose

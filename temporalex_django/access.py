@@ -1,4 +1,4 @@
-"""One access policy, which every look-up, list, count, page, command and operation asks.
+"""The access policy, which every look-up, list, count, page, command and operation asks.
 
 ``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of ``AccessPolicy``. The policy is not asked about code (``user``
 None), which may do everything. An exception that the policy raises goes to the caller; nothing is shown or done then.
@@ -65,17 +65,17 @@ class AccessPolicy:
     """
 
     def narrow(self, user: Person, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Return the runs that exist for this user, such as those of their tenant.
+        """Return those of ``runs`` that exist for this user, such as those of their tenant.
 
-        To this user, all other runs of ``runs`` do not exist.
+        For this user, all other runs do not exist.
         """
         del user
         return runs
 
     def permits(self, user: Person, permission: str) -> bool:
-        """Return True if the user has a Django permission.
+        """Return True if the user has a Django permission, written ``app.codename``.
 
-        ``permission`` is written ``app.codename``. It is one of a model, or one that a handler asks for.
+        It is a permission of a model, or one that a handler asks for.
         """
         return authorization.has_permission(user, permission)
 
@@ -106,10 +106,7 @@ class AccessPolicy:
         return get_permissions() if callable(get_permissions) else ()
 
     def stands_in_for(self, user: Person) -> Iterable[Person]:
-        """Return the people on whose behalf the user may also decide human tasks.
-
-        Colleagues on leave are an example.
-        """
+        """Return the people for whom the user may also decide human tasks, such as colleagues on leave."""
         del user
         return ()
 
@@ -122,9 +119,9 @@ class AccessPolicy:
         return self.permits(user, f"{APP}.delegate_humantask")
 
     def mask(self, user: Person, run: Instance, value: Any) -> Any:
-        """Return a payload as this user sees it.
+        """Return ``value``, a payload of the run, as this user may see it.
 
-        The fields that the class of the run redacts are removed before.
+        The fields that the class of the run redacts have been removed before.
         """
         del user, run
         return value
@@ -178,10 +175,10 @@ def require_access(user: Person | None, operation: Operation, *, alias: str, run
 
 
 def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: Person | None, *, alias: str) -> T:
-    """Return the result of ``find``, if the user may look at its run.
+    """Call ``find`` and return its result, if the user may look at the run that ``run_of`` gives for it.
 
-    ``find`` searches only among the runs that exist for the user. The policy is asked before anything is read and again
-    about the run that was found.
+    ``find`` has to search only among the runs that exist for the user. The policy is asked before anything is read and
+    again about the run that was found. Raises as ``require_access`` does.
     """
     require_access(user, VIEW, alias=alias)
     result = find()

@@ -29,7 +29,10 @@ logger = logging.getLogger("temporalex_django")
 
 
 class TemporalexConfig(AppConfig):
-    """The app; it loads the system checks and the modules ``workflows`` and ``activities`` of every installed app."""
+    """The app config of the package.
+
+    It loads the system checks and the modules ``workflows`` and ``activities`` of every installed app.
+    """
 
     name = "temporalex_django"
     label = "temporalex_django"
@@ -67,7 +70,7 @@ class TemporalexConfig(AppConfig):
 
 
 def _register_refusals() -> None:
-    """Register the exceptions with which a validator may reject a message.
+    """Register the exceptions by which a validator rejects a message; any other one counts as a fault in the code.
 
     These are Django's ``ValidationError`` and ``PermissionDenied``, and the client errors of Django REST framework if
     it is loaded.
@@ -93,9 +96,9 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
-    """Import ``activities`` and ``workflows`` of all apps and return the definition errors, by module.
+    """Import ``activities`` and ``workflows`` of all apps; return (module, error) for each bad definition.
 
-    One bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
+    A bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
     """
     definition_errors = []
     for app in apps.get_app_configs():
@@ -155,7 +158,7 @@ def _cleanup_hook(kind: str) -> BackgroundHook:
 def _start_local_runner() -> None:
     """Start a development worker in threads of ``runserver``, in the process that serves.
 
-    Setting ``LOCAL_RUNNER``; without it, the value of ``DEBUG``.
+    It does so if the setting ``LOCAL_RUNNER`` is True or, without this setting, if ``DEBUG`` is.
     """
     # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child starts one.
     is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)

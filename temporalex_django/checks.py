@@ -1,6 +1,7 @@
-"""System checks, tag ``temporalex``.
+"""The system checks of the package, with the tag ``temporalex``.
 
-A mistake in our own settings is an Error. A set-up of the project on which workflows cannot rely is a Warning.
+A mistake in the settings of the package is an Error. A set-up of the project on which workflows cannot rely is a
+Warning.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _is_migrating() -> bool:
 
 
 def unapplied_migrations(alias: str) -> list[str]:
-    """Return the names of the migrations of this app to apply; an empty list when the database cannot be queried."""
+    """Return the names of the migrations of this app that are not applied; empty if the database cannot be queried."""
     try:
         executor = MigrationExecutor(connections[alias])
         targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "temporalex_django"]
@@ -244,7 +245,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 @register(TAG)
 def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Warn about limits of queues that no code of the project names: a misspelt limit applies to nothing."""
+    """Warn about limits of queues that no code of the project names: a limit with a misspelt name has no effect."""
     del app_configs
     from temporalex_django.workers.queue_names import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
 
@@ -349,7 +350,7 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
 
 @register(Tags.urls)
 def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Check that no view set with routes of runs is behind a router that takes regular expressions for plain text."""
+    """Report view sets with routes of runs whose router does not accept regular expressions, which they need."""
     del app_configs
     # Without the module loaded, no view of the project uses the mixin; importing it would need REST framework.
     mixin = getattr(sys.modules.get("temporalex_django.rest.mixin"), "WorkflowViewMixin", None)
@@ -380,7 +381,7 @@ def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
 
 
 def _workflow_files() -> dict[str, set[str]]:
-    """Return the files with workflows of installed apps, each with the names of the classes registered there."""
+    """Return the files in which installed apps define workflows, each with the names of its classes."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     installed = [app.name for app in apps.get_app_configs()]

@@ -1,6 +1,6 @@
 """Handles with which code outside of workflows starts, messages, queries and ends runs.
 
-Everything here is a thin layer over ``actions``. The ``a``-prefixed methods run the same code in the thread that
+Everything here is a thin layer over ``operations``. The ``a``-prefixed methods run the same code in the thread that
 asgiref keeps for Django. Those that wait hold no thread while they wait.
 """
 

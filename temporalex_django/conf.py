@@ -43,9 +43,9 @@ FEWEST_CONNECTIONS = 6
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
-    """Return a dataclass field with the description that ``docs/reference/settings.md`` shows.
+    """Return a dataclass field of ``Settings``; ``doc`` is its text in ``docs/reference/settings.md``.
 
-    ``refuse`` is True for values of the right type that are wrong; ``kind`` describes the values that are right.
+    ``refuse`` returns True for a value that is wrong although its type is right; ``kind`` describes the right values.
     """
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (
@@ -54,7 +54,7 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
 
 
 def _has_invalid_proxy(value: Any) -> bool:
-    """True if an item is neither an address, a network nor ``UNIX``."""
+    """Return True if an item of the setting is neither an address, a network nor ``UNIX``."""
     try:
         for proxy in value:
             if proxy != UNIX:
@@ -65,7 +65,7 @@ def _has_invalid_proxy(value: Any) -> bool:
 
 
 def _is_invalid_header(value: Any) -> bool:
-    """True if the value cannot be the name of a header."""
+    """Return True if the value cannot be the name of a header."""
     return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
 
 
@@ -274,7 +274,7 @@ def read() -> tuple[Settings, list[str]]:
 def problems() -> list[str]:
     """Return one sentence for each problem of ``TEMPORALEX``.
 
-    The classes that settings name by path are imported for it.
+    It imports the classes that settings name by path.
     """
     _, errors = read()
     # Paths are imported only if the rest is right: `object_from_setting` would raise the errors above again.
@@ -310,9 +310,9 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _misspelling_errors() -> Iterator[str]:
-    """Yield the settings that were probably meant as ``TEMPORALEX``, if it is missing.
+    """Yield one sentence for each Django setting that was probably meant as ``TEMPORALEX``, if that is missing.
 
-    Their names are similar, and they hold a dict with one of our keys.
+    Such a setting has a similar name and holds a dict with one of the package's keys.
     """
     from django.conf import settings  # noqa: PLC0415 - see `_django_settings`
 
@@ -343,7 +343,7 @@ _cached_limits: tuple[Any, dict[str, Limits]] | None = None
 
 
 def queue_limits() -> Mapping[str, Limits]:
-    """Return the limits by queue; queues without limits are left out."""
+    """Return the limits of queues by name; queues without limits are left out."""
     global _cached_limits  # noqa: PLW0603 - as above
     settings = get_settings()
     if _cached_limits is None or _cached_limits[0] is not settings:
@@ -366,7 +366,7 @@ def codec() -> PayloadCodec:
 
 
 def object_from_setting(setting: str) -> Any:
-    """Return an instance of the class that a setting names; there is one for each process and path.
+    """Return an instance of the class that a setting names by path; each process makes one for each path.
 
     Raises ``NotConfigured`` if it cannot be loaded.
     """
@@ -393,9 +393,10 @@ def _load_object(setting: str, path: str) -> Any:
 
 
 class _ProjectCodec:
-    """A codec of the project.
+    """A wrapper of a codec of the project.
 
-    Its exceptions become ``PayloadError``, which callers and interfaces can handle. Errors of the package pass.
+    Exceptions of the codec become ``PayloadError``, which callers and interfaces can handle. Errors of this package are
+    raised as they are.
     """
 
     def __init__(self, path: str, codec: PayloadCodec) -> None:
@@ -463,7 +464,7 @@ def _hints() -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the annotation alone."""
+    """Return the types of a union that includes None; any other annotation is returned as the only one."""
     return get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
 
 
@@ -475,23 +476,21 @@ def _fits(name: str, value: Any, annotation: Any) -> bool:
 
 
 def _is_instance_of(value: Any, annotation: Any) -> bool:
-    for choice in _choices(annotation):
-        if get_origin(choice) is Literal:
-            if value in get_args(choice):
-                return True
-        elif get_origin(choice) is tuple:
-            if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
-                return True
-        elif choice is float:
-            # True is an int in Python: `LEASE_SECONDS = True` must not mean one second.
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
-                return True
-        elif choice is int:
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return True
-        elif isinstance(value, choice):
-            return True
-    return False
+    return any(_is_instance_of_choice(value, choice) for choice in _choices(annotation))
+
+
+def _is_instance_of_choice(value: Any, choice: Any) -> bool:
+    """Return True if a value of the settings is of one type of an annotation."""
+    if get_origin(choice) is Literal:
+        return value in get_args(choice)
+    if get_origin(choice) is tuple:
+        return isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
+    # True is an int in Python: `LEASE_SECONDS = True` must not mean one second.
+    if choice is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    if choice is int:
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, choice)
 
 
 def _describe(name: str, annotation: Any) -> str:

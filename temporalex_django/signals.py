@@ -90,5 +90,5 @@ ALL = {name: value for name, value in list(globals().items()) if isinstance(valu
 
 
 def send(name: str, sender: object, /, **arguments: object) -> None:
-    """Send the signal of that name with ``send_robust``; Django logs the exceptions of receivers."""
+    """Send the Django signal ``name`` with ``send_robust``; Django logs the exceptions of receivers."""
     ALL[name].send_robust(sender=sender, **arguments)

@@ -1,4 +1,4 @@
-"""Django's admin for runs, workers and operator actions: look at them, start runs and operate them.
+"""Django's admin for runs, workers, human tasks and the audit. You can start runs there and operate them.
 
 The autodiscovery of the default admin site registers these classes.
 """

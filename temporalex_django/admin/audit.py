@@ -41,9 +41,9 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
-        """Return the actions on runs that the user may see.
+        """Return the operator actions on runs that the user may see; all of them for a user who may see all runs.
 
-        Only users who may see all runs see the actions on deleted runs.
+        Actions on deleted runs, and on no run, are left out for other users.
         """
         actions = super().get_queryset(request)
         runs = visible_runs(self.admin_site, request)
@@ -51,7 +51,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         return actions if runs is None else actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
-        """Return the fields; without the network address for users who may not see payloads."""
+        """Return the names of the fields. The network address is left out for users who may not see payloads."""
         user = cast("Person", request.user)
         operation = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
         if policy().allows(user, operation):

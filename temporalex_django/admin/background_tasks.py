@@ -1,4 +1,4 @@
-"""Background tasks in the admin: Django tasks that are enqueued or running, and those that have ended."""
+"""Background tasks in the admin: those that are enqueued or running, and those that have ended."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     sortable_by = ("enqueued",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
-        """Return the tasks; a list does not load arguments and results, which may be long."""
+        """Return the background tasks. A list does not load arguments and results, which may be long."""
         queryset = super().get_queryset(request)
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         return queryset if is_detail_view else queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
-        """Return the fields; without arguments, results and errors for users who may not see payloads."""
+        """Return the names of the fields. Users who may not see payloads get no arguments, results and errors."""
         can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
         return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
 
@@ -49,7 +49,10 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         form_url: str = "",
         obj: M | None = None,
     ) -> HttpResponse:
-        """Render the page of a task; the audit records that the person was shown its payloads."""
+        """Render the page of a background task.
+
+        If the user sees its payloads, the audit records that they have read them.
+        """
         # Here and not in change_view: Django has found the object and checked the permission to see it by now.
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
             task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk

@@ -29,7 +29,7 @@ def user_of(request: HttpRequest) -> Person:
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Return the actor of an operation: the user, with the address and the id of the request for the audit."""
+    """Return the actor for an operation of the admin: the user, and their address and request id for the audit."""
     return Actor(
         user=user_of(request), source="admin", address=client_address(request.META), request_id=request_id(request.META)
     )
@@ -44,7 +44,10 @@ def refuse(
     workflow: str = "",
     message: str = "",
 ) -> NoReturn:
-    """Record a denial of the action in the audit and raise ``PermissionDenied``."""
+    """Record in the audit that the user may not perform ``action``, and raise ``PermissionDenied`` with the reason.
+
+    ``message`` is the name of the message that they wanted to send.
+    """
     audit.record_denial(actor_of(request), action, reason, run=run, workflow=workflow, message=message)
     raise PermissionDenied(reason)
 
@@ -55,14 +58,14 @@ def view_permission_error() -> str:
 
 
 def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:
-    """Return the request that a page posts with a token; it is done once, over all processes."""
+    """Return the posted form as a request that is executed once, however often its token is posted on this page."""
     # The address is part of the request: a token of one page does not count on another.
     page = request.get_full_path().encode("utf-8", "replace")
     return IdempotentRequest(by=actor_of(request), key=f"admin:{token}", request=page)
 
 
 def is_duplicate_request(request: HttpRequest, token: str) -> bool:
-    """Return True if a request with this token was done on this page. One read."""
+    """Return True if a form with this token was executed on this page before. One read."""
     try:
         idempotent_request(request, token).check_duplicate()
     except DuplicateRequest:
@@ -77,7 +80,7 @@ M = TypeVar("M", bound=models.Model)
 
 
 def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[Instance] | None:
-    """Return the runs that the user sees in the list of runs of this site; None if these are all runs."""
+    """Return the runs that the user sees in the list of runs of this admin site; None if they see all runs."""
     # A project can register a subclass with a narrower get_queryset: every page of the site must respect that.
     runs: Any = site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
     if runs is None:
@@ -88,7 +91,10 @@ def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
-    """Base of read-only pages: turns and ``actions`` write the rows, so nobody adds, changes or deletes them here."""
+    """Base class of pages that show rows and let nobody add, change or delete them.
+
+    Only workers and operations write these rows.
+    """
 
     actions: Any = None
     show_full_result_count = False
@@ -104,9 +110,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         return super().get_queryset(request).using(storage().alias)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Return True only for lookups of the filters of the page.
+        """Return True only for lookups in the address that belong to filters of the page.
 
-        Any other lookup would reveal the content of hidden columns, guess by guess.
+        With other lookups, users could guess the content of hidden columns letter by letter.
         """
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
@@ -132,7 +138,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 class CappedPaginator(Paginator):  # type: ignore[type-arg] # generic in the stubs only
     """A paginator that counts at most ``MAX_COUNT`` rows and offers no pages after them.
 
-    To count all rows of a big table takes seconds.
+    Counting all rows of a big table would take seconds.
     """
 
     MAX_COUNT = 10_000

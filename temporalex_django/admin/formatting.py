@@ -1,4 +1,4 @@
-"""HTML of statuses, times and payloads. All text is escaped; nothing here emits a script or a style."""
+"""HTML of statuses, times and payloads. All text is escaped, and no script or style is made."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHAPES = {
 
 
 def badge(kind: str, label: str) -> SafeString:
-    """Return a badge: shape, label and colour."""
+    """Return the HTML of a badge: a shape, the label and a colour; ``kind`` is a status or another state."""
     return format_html(
         '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12"'
         ' aria-hidden="true" focusable="false">{}</svg> {}</span>',
@@ -53,7 +53,7 @@ def badge(kind: str, label: str) -> SafeString:
 
 
 def shape(kind: str) -> SafeString:
-    """Return the drawing of a badge alone, for an SVG of 16 × 16; empty for an unknown kind."""
+    """Return the shape of a badge as SVG of 16 × 16 without the label; empty for an unknown ``kind``."""
     return mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
 
 
@@ -69,7 +69,10 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
 
 
 def format_time(at: datetime) -> SafeString:
-    """Return a time for a narrow column: day and minute in the current time zone, and the full time on hover."""
+    """Return a time as HTML for a narrow column, with the full time on hover.
+
+    It shows the day and the minute, in the current time zone.
+    """
     local = timezone.localtime(at)
     text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
     return format_html(
@@ -78,15 +81,15 @@ def format_time(at: datetime) -> SafeString:
 
 
 def shorten(text: str) -> str:
-    """Cut a text to the length of a cell of a list."""
+    """Cut a text to the length that a cell of a list shows."""
     return text if len(text) <= _CELL_LENGTH else text[:_CELL_LENGTH] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormattedPayload:
-    """A payload for a page: a preview line and the indented text.
+    """A payload as a page shows it: a line as a preview, and the indented JSON.
 
-    ``left_out`` is the number of characters that the page does not show.
+    ``left_out`` is the number of characters of the JSON that are cut off.
     """
 
     preview: str
@@ -99,7 +102,10 @@ class FormattedPayload:
 
 
 def format_payload(payload: Any) -> FormattedPayload:
-    """Format a payload as JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it. Never raises."""
+    """Format a payload as indented JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it.
+
+    Never raises: a payload that the codec cannot read is shown as a placeholder.
+    """
     # A page must show a run whose payloads this process cannot decode, so the placeholder is text and no error.
     if isinstance(payload, UnreadablePayload):
         return FormattedPayload(preview=repr(payload), text=repr(payload))
@@ -122,7 +128,7 @@ def _to_json(payload: Any, *, indent: int | None) -> str:
 
 
 def format_duration(span: timedelta | None) -> str:
-    """Format a time span like ``1.2 s``, ``3 min 5 s``, ``2 h 4 min`` or ``3 d 2 h``; empty for None."""
+    """Return a time span as text, such as ``1.2 s``, ``3 min 5 s``, ``2 h 4 min`` or ``3 d 2 h``; empty for None."""
     if span is None:
         return ""
     # Two clocks may be involved: a span that is negative by their difference counts as none.

@@ -41,7 +41,7 @@ _LAST_PAGE = 100_000
 
 
 class InboxChangeList(ChangeList):
-    """A change list that reads a page with one statement and never counts the whole inbox."""
+    """The change list of human tasks, which reads a page in one statement and never counts all tasks."""
 
     def get_results(self, request: HttpRequest) -> None:
         self.page_num = min(max(self.page_num, 1), _LAST_PAGE)
@@ -59,16 +59,16 @@ class InboxChangeList(ChangeList):
         self.can_show_all, self.multi_page = False, self.result_count > self.list_per_page
 
     def _fetch_page(self) -> tuple[list[HumanTask], int]:
-        """Return the rows of the page and one more, and the number of rows before them."""
+        """Return the human tasks of the page and one more, if there is one, and the number of tasks before the page."""
         first = (self.page_num - 1) * self.list_per_page
         return [*self.queryset[first : first + self.list_per_page + 1]], first
 
 
 @admin.register(HumanTask)
 class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
-    """The inbox, which needs no permission: everybody sees the human tasks that ask them.
+    """The inbox in the admin: users need no permission to see the human tasks that they may decide.
 
-    Other human tasks are visible to users who may see runs.
+    Users who may look at runs can see the other human tasks of these runs as well.
     """
 
     list_display = ("title_cell", "about", "asks", "due", "claimed_by", "since")
@@ -86,7 +86,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return InboxChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanTask]:
-        """Return the inbox of the user, or the human tasks that the filter in the address asks for."""
+        """Return the inbox of the user, or the human tasks that the filter ``InboxFilter`` in the address selects."""
         user = user_of(request)
         # Not by the filter itself: filters narrow a queryset, and "all" and "closed" are wider than the inbox.
         match request.GET.get(str(InboxFilter.parameter_name)):
@@ -99,9 +99,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return inbox(user)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the fields of the search; outside the user's own inbox, the title needs the permission for payloads.
+        """Return the fields that a search compares; for tasks outside the inbox, without the title.
 
-        Without it, a title could be guessed letter by letter.
+        The title is a payload, which could be guessed letter by letter. Users who may see payloads can search it
+        everywhere.
         """
         is_foreign_inbox = request.GET.get(str(InboxFilter.parameter_name)) in ("all", "closed")
         if is_foreign_inbox and not policy().allows(user_of(request), VIEW_PAYLOAD):
@@ -109,7 +110,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.search_fields
 
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
-        """Order by due time, tasks without one last; order closed tasks by the newest first."""
+        """Return the order of the list: earliest due time first, and tasks without one last.
+
+        Closed tasks are in the order of their ends, newest first.
+        """
         if request.GET.get(str(InboxFilter.parameter_name)) == "closed":
             return ("-closed_at", "pk")
         return (F("due_at").asc(nulls_last=True), "opened_at", "pk")
@@ -158,7 +162,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     # -- one human task ------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return our URLs before Django's, whose last pattern matches everything."""
+        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
         site = self.admin_site
         return [
             *(
@@ -176,7 +180,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a human task with the form that decides it. A POST is refused: the form posts to ``decide_view``."""
+        """Show a human task with the form that decides it.
+
+        A POST is refused and recorded in the audit, because the form is posted to ``decide_view``.
+        """
         task = self._find_task(request, unquote(object_id))
         if task is None:
             return self._task_not_found(request, object_id)
@@ -185,15 +192,15 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.render_page(request, task, **(extra_context or {}))
 
     def claim_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Claim the task, so that nobody else may decide it for a while."""
+        """Claim the human task on a POST, and redirect to its page."""
         return self._run_action(request, object_id, Claim)
 
     def release_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Release the claim, so that all candidates may decide the task again."""
+        """End the claim of the human task on a POST, and redirect to its page."""
         return self._run_action(request, object_id, Release)
 
     def delegate_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Delegate the task: another user may decide it too."""
+        """Delegate the human task to another user on a POST, and redirect to its page."""
         form = DelegationForm(request.POST if request.method == "POST" else None)
         if form.is_bound and not form.is_valid():
             task = self._find_task(request, object_id)
@@ -215,7 +222,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             return self.render_page(request, task, delegation=form, status=403)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Decide the task and redirect to the inbox; if it is decided already, to its page with a message."""
+        """Decide the human task on a POST and redirect to the inbox.
+
+        If somebody has decided it already, redirect to its page with a message.
+        """
         task = self._find_task(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -240,7 +250,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def _run_action(
         self, request: HttpRequest, object_id: str, action: type[HumanTaskAction[Any]], **inputs: Any
     ) -> HttpResponse:
-        """Execute an action on a POST; an error becomes a message on the page of the task."""
+        """Execute an operation on the human task if the request is a POST, and redirect to the page of the task.
+
+        ``inputs`` are arguments of ``action``. If the operation is refused, the page shows the error as a message.
+        """
         task = self._find_task(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -322,13 +335,13 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def _run_address(self, request: HttpRequest, task: HumanTask) -> str | None:
-        """Return the address of the run's page; None if this site has none or the user may not see it."""
+        """Return the URL of the run's page, or None if this site has no such page or the user may not see the run."""
         if not self.admin_site.is_registered(Instance) or not policy().allows(user_of(request), VIEW.of(task.run)):
             return None
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])
 
     def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the address of the page of the run's subject; None if there is none or the user may not see it."""
+        """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
         kind = run.subject_type
         model = None if kind is None else kind.model_class()
         registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way

@@ -38,7 +38,7 @@ _MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
-    """The form for the reason of an action, as the audit records it."""
+    """A form with one field: the reason of an operation, for the audit."""
 
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
@@ -49,7 +49,7 @@ class ReasonForm(forms.Form):
 
 @admin.register(BulkJob)
 class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
-    """The bulk jobs of the user; superusers who may see all runs see all jobs.
+    """The bulk jobs that the user has started; superusers who may see all runs see all jobs.
 
     The pages need the permission to start bulk jobs.
     """
@@ -89,7 +89,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     # -- one job -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return our URLs before Django's, whose last pattern matches everything."""
+        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
         site = self.admin_site
         return [
             path("<path:object_id>/stop/", site.admin_view(self.stop_view), name="temporalex_django_bulkjob_stop"),
@@ -100,19 +100,22 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         ]  # fmt: skip
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Stop the job: nothing is done to the runs that are left."""
+        """Stop the bulk job on a POST: runs that are not processed yet stay as they are."""
         return self._operate(
             request, object_id, StopBulk, _("The job is stopped. The remaining runs stay as they are.")
         )
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Resume the job: workers continue with the runs that are left."""
+        """Resume a stopped bulk job on a POST: workers process the runs that are left."""
         return self._operate(request, object_id, ResumeBulk, _("The job continues."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
     ) -> HttpResponse:
-        """Execute an action on a POST; an error becomes a message on the page of the job."""
+        """Execute ``action`` on the job if the request is a POST, and redirect to the page of the job.
+
+        The page shows ``success_message``, or the error if the operation is refused.
+        """
         job = self._find_job(request, object_id, action_name=action.name)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -138,7 +141,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a job; reload it to see its progress."""
+        """Show the page of a bulk job, with its progress at the time of the request."""
         job = self._find_job(request, unquote(object_id))
         if job is None:
             return self._job_not_found(request, object_id)
@@ -167,7 +170,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
-        """Return a page of the runs of the job, first those to which the action could not be applied."""
+        """Return the template context for one page of the job's runs, with the failed ones first."""
         # "failed" sorts after "done" and the empty outcome, so the descending order puts it first.
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_PER_PAGE).get_page(request.GET.get("p"))
@@ -203,7 +206,10 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
-        """Return the job, or None if the user may not see it. Raises ``PermissionDenied``, which the audit records."""
+        """Return the job with the id ``ref``, or None if there is none or the user may not see it.
+
+        Raises ``PermissionDenied``, and records it in the audit, if the user may not start bulk jobs.
+        """
         if not self.has_view_permission(request):
             refuse(request, action_name, bulk_permission_error())
         try:

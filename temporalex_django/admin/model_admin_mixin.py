@@ -26,7 +26,11 @@ _MAX_RUNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRun:
-    """A run about an object, for the page of the object."""
+    """A run about an object, as the page of the object shows it, with its badge and links.
+
+    ``waits_for`` is a text that names what it waits for. ``tools`` are buttons of the operations that are possible, and
+    ``messages`` the messages that the user may send.
+    """
 
     run: Instance
     address: str
@@ -37,11 +41,12 @@ class SubjectRun:
 
 
 class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """Shows the newest runs about an object below its form: ``class OrderAdmin(WorkflowAdminMixin, admin.ModelAdmin)``.
+    """Mixin for your ``ModelAdmin`` that shows the newest runs about an object below its form.
 
-    These are the runs that were started with ``subject=order`` and that the user may see. Each has links to its page,
-    to the messages that it accepts and to the actions that are possible. One more statement. A site without a page for
-    runs shows nothing.
+    Write ``class OrderAdmin(WorkflowAdminMixin, admin.ModelAdmin)``. The runs are those that were started with
+    ``subject=order`` and that the user may see. Each has links to its page, to the messages that it accepts and to the
+    operations that are possible. This takes one more statement. On an admin site without a page for runs, nothing is
+    shown.
     """
 
     change_form_template = "admin/temporalex_django/subject_change_form.html"
@@ -58,7 +63,7 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
         return super().change_view(request, object_id, form_url, {"workflow_runs": runs, **(extra_context or {})})
 
     def workflow_runs(self, request: HttpRequest, subject_id: str) -> list[SubjectRun]:
-        """Return the newest runs about the object with this key that the user may see."""
+        """Return the newest runs that were started for the object with this primary key and that the user may see."""
         instance_admin = self.admin_site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
         # A project can register an admin of its own for runs, which lacks the pages that the links lead to.
         if not isinstance(instance_admin, InstanceAdmin) or not instance_admin.has_view_permission(request):

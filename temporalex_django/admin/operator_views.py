@@ -1,6 +1,6 @@
-"""Operator actions on a run: buttons on its page, and a page for each that shows the effect and asks for a reason.
+"""Operations on a run in the admin: buttons on its page, and a page that shows the effect and asks for a reason.
 
-The actions come from ``operations.registry.STEERING``; a new action needs no code here.
+The operations come from ``operations.registry.STEERING``; a new one needs no code here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _MAX_REPEATED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionLink:
-    """A button; with ``why_not`` it is disabled and shows that reason."""
+    """A button that leads to the page of an operation.
+
+    ``why_not`` is None, or the reason why the operation is impossible: the button is then disabled and shows it.
+    """
 
     label: str
     address: str
@@ -48,7 +51,7 @@ class ActionLink:
 
 
 class OperatorActionForm(TokenForm):
-    """The form of an operator action: the reason, and the inputs of the action."""
+    """The form of an operation: the reason, and a field for each of its inputs."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -60,7 +63,7 @@ class OperatorActionForm(TokenForm):
     def __init__(
         self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
     ) -> None:
-        """Add a field for each of ``inputs``, by default all inputs of the action."""
+        """Build the form; ``inputs`` are the inputs to ask for, by default all inputs of ``action``."""
         super().__init__(*args, **kwargs)
         # Set by OperatorActionView.act when the action created a run, for the redirect.
         self.new_run_id: str | None = None
@@ -99,7 +102,10 @@ def _form_field(action_input: Input) -> forms.Field:
 
 
 def run_action_links(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[ActionLink]:
-    """Return the buttons for a run; ``address`` returns the address of an action's page, given its name."""
+    """Return a button for each operation on the run, disabled if it is impossible or the user may not perform it.
+
+    ``address`` takes the name of an operation and returns the URL of its page.
+    """
     links = []
     for action in STEERING.values():
         if action.target_kind == "run":
@@ -117,10 +123,11 @@ def part_action_links(
     address: Callable[[str], str],
     has_worker: bool = True,
 ) -> list[ActionLink]:
-    """Return the buttons for an activity or a timer; the page of each checks if it is possible now.
+    """Return the buttons for the activity or the timer with the command number ``seq`` of a run.
 
-    ``has_worker`` is True if a live worker has the code of the activity. Without one, actions that need a worker are
-    not offered.
+    Operations that the user may not perform are left out. The page behind a button checks if the operation is possible.
+    ``has_worker`` is True if a live worker has the code of the activity: operations that need one are left out
+    otherwise. ``address`` takes the name of an operation and returns the URL of its page.
     """
     return [
         build_action_link(action, address=address, why_not=None, seq=seq)
@@ -133,7 +140,10 @@ def part_action_links(
 def message_action_links(
     run: Instance, message_id: str, *, user: Person, address: Callable[[str], str]
 ) -> list[ActionLink]:
-    """Return the buttons for a failed message, given its id."""
+    """Return the buttons for the failed message with that id, without operations that the user may not perform.
+
+    ``address`` takes the name of an operation and returns the URL of its page.
+    """
     if superseded_error(run) is not None:
         return []
     links = [
@@ -148,9 +158,9 @@ def message_action_links(
 def history_action_links(
     run: Instance, *, user: Person, address: Callable[[str], str]
 ) -> Callable[[int], list[ActionLink]]:
-    """Return a function from an activation to the buttons that reset or fork the run at that point.
+    """Return a function that takes an activation and returns the buttons to reset or fork the run there.
 
-    The permissions are checked once for all rows of the history.
+    The permissions are checked only once. ``address`` takes the name of an operation and returns the URL of its page.
     """
     labels = {"reset": _("Reset to here"), "fork": _("Fork from here")}
     links = [
@@ -173,7 +183,10 @@ def history_action_links(
 def build_action_link(
     action: type[OperatorRunAction[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
 ) -> ActionLink:
-    """Build the button of an action; ``seq`` is the number of the activity or timer."""
+    """Return the button of an operation; ``seq`` is the command number of the activity or timer that it is about.
+
+    ``address`` takes the name of an operation and returns the URL of its page.
+    """
     query_string = "" if seq is None else f"?seq={seq}"
     return ActionLink(
         label=str(action.label),
@@ -184,7 +197,10 @@ def build_action_link(
 
 
 def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: Instance | None = None) -> str | None:
-    """Return the reason why the user may not apply the action, to this run or to any; None if allowed."""
+    """Return the sentence that says why the user may not perform the operation, or None if they may.
+
+    ``run`` is the run that they want to operate; None asks about runs in general.
+    """
     operation = action.refused_operation(user, run)
     if operation is None:
         return None
@@ -197,7 +213,7 @@ def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: In
 
 
 class OperatorActionView(RunActionView):
-    """The page of the operator action that the address names; a POST applies it."""
+    """The page of the operation that the URL names: a GET shows its effect and a form, a POST performs it."""
 
     is_idempotent = True
 
@@ -246,9 +262,10 @@ class OperatorActionView(RunActionView):
         return str(operation.done_message)
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
-        """Return the page of the run that the action created, or of the newest run of the chain.
+        """Return the URL of the page to show after the operation.
 
-        If the user may not see it, return the page of the run itself.
+        This is the page of a run that the operation has created, or of the newest run of the chain. If the user may not
+        see it, it is the page of the run that was operated.
         """
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
@@ -256,7 +273,10 @@ class OperatorActionView(RunActionView):
         return super().get_success_url(request, run) if new_run is None else self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
-        """Return texts for the work that a reset or fork to the activation in the address repeats."""
+        """Return a line for each activity or child that a reset or fork to the activation ``?to=`` repeats.
+
+        The list is empty for other operations.
+        """
         activation_text = request.GET.get("to", "")
         if (
             not issubclass(self._action_class(request), ReplayFromAction)

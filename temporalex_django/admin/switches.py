@@ -1,4 +1,4 @@
-"""Switches in the admin: what is off for all workers, a form to switch off, and buttons to switch on."""
+"""Switches in the admin: the list of those that are off, a form to switch off, and buttons to switch on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ _MAX_REASON_LENGTH = 2000
 
 
 class SwitchForm(forms.Form):
-    """The form of a switch; ``thing`` is ``kind:name``, one of the known names or the one in the address."""
+    """The form that switches something off.
+
+    ``thing`` is ``kind:name``. The choices are the names that this process or a live worker knows, and the name that
+    the URL or the post contains.
+    """
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
@@ -56,9 +60,9 @@ def can_switch(user: Person) -> bool:
 
 
 def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
-    """Return a function from a kind and a name to the address that switches it off.
+    """Return a function that takes the kind and the name of a switch and returns the URL that switches it off.
 
-    The function returns None for a user who may not do that, and on a site without the page.
+    It returns None if the user may not use switches, or if the site has no page for them.
     """
     is_available = site.is_registered(SwitchedOff) and can_switch(user)
     page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if is_available else None
@@ -67,7 +71,10 @@ def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, st
 
 @admin.register(SwitchedOff)
 class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
-    """The list of switches that are off; views of their own change them, not the saving of a row."""
+    """The list of switches that are off.
+
+    Rows are added and deleted by ``off_view`` and ``on_view``, not by saving them.
+    """
 
     list_display = ("name", "kind", "off_since", "by", "reason")
     list_display_links = None
@@ -79,7 +86,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return format_time(switch.since)
 
     def get_urls(self) -> list[Any]:
-        """Return our URLs before Django's, whose last pattern matches everything."""
+        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
         view = self.admin_site.admin_view
         return [
             path("off/", view(self.off_view), name="temporalex_django_switchedoff_off"),
@@ -88,15 +95,18 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         ]
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
-        """Switch something off: workers start no more of it."""
+        """Switch a queue, an activity or a workflow class off on a POST: workers start no more work of it."""
         return self._operate(request, SwitchOff, _("Switched off. Workers stop taking this work within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
-        """Switch something on: work that waited continues."""
+        """Switch a queue, an activity or a workflow class on again on a POST: work that has waited continues."""
         return self._operate(request, SwitchOn, _("Switched on. Waiting work continues within a second."))
 
     def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
-        """Execute an action on a POST; an error becomes a message on the list."""
+        """Execute ``action`` if the request is a POST with a valid form, and redirect to the list.
+
+        The list shows ``success_message``, or the error if the operation is refused.
+        """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = SwitchForm(request.POST, alias=storage().alias)
@@ -118,9 +128,9 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list with the form and the buttons for users who may switch.
+        """Show the switches that are off; users who may use switches also get the form and the buttons.
 
-        ``?thing=`` in the address is the initial value of the form.
+        ``?thing=`` is the initial value of the form.
         """
         query: Any = request.GET.copy()
         thing = query.pop("thing", [""])[-1]

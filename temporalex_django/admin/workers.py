@@ -1,4 +1,4 @@
-"""Workers and queues in the admin."""
+"""The workers and the queues in the admin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_ACTIVITIES = 50
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
-    """The list of workers: what each processes, and the state of its lease."""
+    """The list of workers, with the queues and the code of each and the state of its lease."""
 
     list_display = (
         "name",
@@ -74,7 +74,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     # -- draining ------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return our URLs before Django's, whose last pattern matches everything."""
+        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
         site = self.admin_site
         due = site.admin_view(self.run_due_view)
         # Turns commit by themselves, so ATOMIC_REQUESTS must not wrap this view. Exempt every database: ours comes from
@@ -91,19 +91,22 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ]  # fmt: skip
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Drain the worker: it starts nothing new."""
+        """Drain the worker on a POST: it finishes the work that it has and takes no more."""
         done = _("The worker stops taking new work within a few seconds. It finishes what it is running.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Undrain the worker: it starts work again."""
+        """Undrain the worker on a POST: it takes work again."""
         done = _("The worker takes new work again within a few seconds.")
         return self._operate(request, object_id, UndrainWorker, done)
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
     ) -> HttpResponse:
-        """Execute an action on a POST; an error becomes a message on the page of the worker."""
+        """Execute ``action`` on the worker if the request is a POST, and redirect to its page.
+
+        The page shows ``success_message``, or the error if the operation is refused.
+        """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -128,7 +131,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return HttpResponseRedirect(address)
 
     def run_due_view(self, request: HttpRequest) -> HttpResponse:
-        """Do the due work in this process on a POST, under ``DEBUG``; a message on the list shows the outcome."""
+        """Work in this process until nothing is due, on a POST, and redirect to the list with the outcome as a message.
+
+        Only under ``DEBUG``, for development without a worker.
+        """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -154,7 +160,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a worker, with the form to drain it if the user may do so."""
+        """Show the page of a worker; users who may drain workers also get the form for it."""
         operation = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
         form = ReasonForm() if policy().allows(user_of(request), operation) else None
         return super().change_view(request, object_id, form_url, {"drain_form": form, **(extra_context or {})})
@@ -174,7 +180,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the workers and the queues; under ``DEBUG``, with a button to do the due work if the user may do so."""
+        """Show the workers and the queues.
+
+        Under ``DEBUG``, users who may use it get a button that does the due work in this process.
+        """
         switch = switch_address_for(self.admin_site, user_of(request))
         queues = [
             {
@@ -191,7 +200,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("running activities"))
     def running_activities(self, worker: Worker) -> str:
-        """Return the activities that the worker is running, the oldest first."""
+        """Return the names of the activities that the worker is running, oldest first, as text."""
         tasks = ActivityTask.objects.using(storage().alias).filter(owner=worker.epoch).order_by("started_at")
         now = timezone.now()
         descriptions = [
@@ -201,9 +210,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("missing classes"))
     def lacks(self, worker: Worker) -> str:
-        """Return the classes that other live workers of its queues have and this one lacks.
+        """Return, as text, the workflow classes that other live workers of its queues have and this worker lacks.
 
-        A worker that lacks a class may have been deployed without one of its modules.
+        It may have been deployed without one of the project's modules.
         """
         others = Worker.objects.using(storage().alias).filter(expires_at__gt=timezone.now(), buried_at=None)
         nearby_workers = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]

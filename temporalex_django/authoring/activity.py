@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -38,14 +38,14 @@ class ActivityOptions:
     that advances the workflow, ahead of the queue. Use it for short activities that every worker of the workflow can
     run.
 
-    ``concurrency``: at most N attempts under way at a time, over all workers. ``rate``: at most N attempts start within
-    a period ("10/s", "100/m", "1000/h"). ``concurrency_per_key``: at most N at a time with the same
-    ``concurrency_key``, which names whose work it is, for example a tenant. The limits of the queue apply, too.
+    ``concurrency``: at most N attempts run at a time, over all workers. ``rate``: at most N attempts start within a
+    period ("10/s", "100/m", "1000/h"). ``concurrency_per_key``: at most N attempts with the same ``concurrency_key``
+    run at a time. The key names whose work it is, for example a tenant. The limits of the queue apply, too.
 
-    ``lane="process"`` runs it in a process of its own, for long computations: the turns of its worker and other
-    activities do not wait for it, and it can be ended.
+    ``lane="process"`` runs the activity in a process of its own, for long computations. The turns of the worker and its
+    other activities do not wait for it, and the worker can end that process.
 
-    ``by_hand=False``: people cannot complete it, fail it or change its input; they can try it again.
+    ``by_hand=False``: people cannot complete the activity, fail it or change its input; they can try it again.
     """
 
     retry: RetryPolicy | None = None
@@ -64,32 +64,37 @@ class ActivityOptions:
     by_hand: bool = True
 
     def __post_init__(self) -> None:
-        errors = self._limit_errors()
+        errors = [*self._limit_errors(), *self._value_errors(), *self._combination_errors()]
+        if errors:
+            raise WorkflowDefinitionError("activity options: " + "; ".join(errors))
+
+    def _value_errors(self) -> Iterator[str]:
+        """Yield a sentence for each option whose value is not valid."""
         for name in _TIMEOUTS:
             value = getattr(self, name)
             try:
                 if value is not None and to_seconds(value, label=name) <= 0:
-                    errors.append(f"{name} must be more than 0, not {value!r}")
+                    yield f"{name} must be more than 0, not {value!r}"
             except (TypeError, ValueError) as exc:
-                errors.append(str(exc))
+                yield str(exc)
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            errors.append(f"retry must be a RetryPolicy, not {self.retry!r}")
+            yield f"retry must be a RetryPolicy, not {self.retry!r}"
         if self.queue is not None and not is_name(self.queue):
-            errors.append(f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}")
-        flags = {"local": self.local, "by_hand": self.by_hand}
-        errors += [
-            f"{name} must be True or False, not {flag!r}" for name, flag in flags.items() if not isinstance(flag, bool)
-        ]
+            yield f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}"
+        for name, flag in {"local": self.local, "by_hand": self.by_hand}.items():
+            if not isinstance(flag, bool):
+                yield f"{name} must be True or False, not {flag!r}"
+
+    def _combination_errors(self) -> Iterator[str]:
+        """Yield a sentence for each pair of options that exclude each other."""
         if self.local and self.atomic:
-            errors.append("an atomic activity runs in the turn itself: it cannot also be local")
+            yield "an atomic activity runs in the turn itself: it cannot also be local"
         if self.local and (self.queue is not None or self.schedule_to_start is not None):
-            errors.append("a local activity does not wait in a queue: remove queue and schedule_to_start")
+            yield "a local activity does not wait in a queue: remove queue and schedule_to_start"
         if self.atomic and self.heartbeat is not None:
-            errors.append("an atomic activity cannot heartbeat: it is one short transaction")
+            yield "an atomic activity cannot heartbeat: it is one short transaction"
         if self.atomic and (self.queue is not None or self.start_to_close is not None):
-            errors.append("an atomic activity runs in the turn itself: remove queue and start_to_close")
-        if errors:
-            raise WorkflowDefinitionError("activity options: " + "; ".join(errors))
+            yield "an atomic activity runs in the turn itself: remove queue and start_to_close"
 
     def _limit_errors(self) -> list[str]:
         limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
@@ -116,7 +121,7 @@ class ActivityOptions:
         return Limits.from_options({name: getattr(self, name) for name in _LIMITS})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the options as plain data for the command, with timeouts in seconds.
+        """Return the options as plain data for the command ``ScheduleActivity``, with timeouts in seconds.
 
         Only options that are set are included, because a history repeats them for each call.
         """
@@ -150,13 +155,16 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """The run of an activity that is part of a process, such as a step of a graph, as the activity can read it."""
+    """The access of an activity to its run, if the run has a process such as a graph.
+
+    ``version`` is the version of the workflow with which the activity was scheduled.
+    """
 
     def workflow(self, version: int) -> Any:
-        """Return the class of the run. Raises ``UnknownWorkflow``."""
+        """Return the class of the run in that version. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
-        """Read the process of the run, and return it as it was when the activity was scheduled."""
+        """Return the instance of the graph as it was when the activity was scheduled."""
 
 
 class Activity(Generic[P, R]):
@@ -188,9 +196,10 @@ class Activity(Generic[P, R]):
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """Schedule the activity when the call is awaited.
+        """Return a call that schedules the activity when it is awaited.
 
-        Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` at the call.
+        Raises ``PayloadError`` for an argument that cannot be stored, and ``NestingError`` or ``OutsideWorkflow`` in a
+        place where activities cannot be called.
         """
         port = current.runtime_for(self.name)
         if kwargs or not self._accepts_count(len(args)):
@@ -209,7 +218,7 @@ class Activity(Generic[P, R]):
         return cast("Awaitable[R]", call)
 
     def _encode_argument(self, port: WorkflowRuntime, key: int | str, arg: Any) -> Any:
-        """Return an argument as plain data.
+        """Return an argument as plain data. ``key`` is its position or its name.
 
         Raises ``PayloadError`` if the annotation of its parameter does not turn the plain data into the same value
         again.
@@ -273,7 +282,7 @@ class Activity(Generic[P, R]):
         return self._hints
 
     def _accepts_count(self, count: int) -> bool:
-        """True if the function takes that many positional arguments; faster than binding them."""
+        """Return True if the function takes ``count`` positional arguments; faster than binding them."""
         # Every call of an activity comes here; `inspect.Signature.bind` costs more than the rest of the call.
         if self._positional is None:
             parameters = inspect.signature(self.__wrapped__).parameters.values()
@@ -294,12 +303,18 @@ class Activity(Generic[P, R]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function to call and its arguments, from plain data. Raises ``PayloadError``."""
+        """Return the function to call, with its positional and keyword arguments, from a recorded call.
+
+        ``args`` and ``kwargs`` are plain data. Subclasses may read the run from ``source``. Raises ``PayloadError``.
+        """
         del source
         return (self.__wrapped__, *self.decode(args, kwargs))
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """Return the value that the history records for the function's ``value``."""
+        """Return the form in which the history records ``value``, which the function has returned.
+
+        ``args`` are the recorded arguments of the call. Subclasses may read them, and the run from ``source``.
+        """
         del args, source
         return value
 
@@ -307,13 +322,16 @@ class Activity(Generic[P, R]):
     annotate_result: ClassVar[str] = "annotate its return type (-> ...)"
 
     def read_result(self, result: Any) -> Any:
-        """Return a result (plain data) as workflow code gets it. Raises ``PayloadError``."""
+        """Return a recorded result (plain data) as workflow code gets it: converted by the annotation of the function.
+
+        Raises ``PayloadError``.
+        """
         return codec.convert(result, self.result_type, label=f"the result of {self.name}")
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """Return the value that the history records for a result that a person gave as plain data.
+        """Return the form in which the history records a result that a person entered as plain data.
 
-        Raises ``PayloadError``.
+        ``args`` and ``source`` are those of ``encode_result``. Raises ``PayloadError`` if the result does not fit.
         """
         del args, source
         # Converted only to check it, on a copy: the history keeps plain data, which `read_result` converts again.
@@ -321,9 +339,10 @@ class Activity(Generic[P, R]):
         return result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arguments from an input that a person gave as plain data.
+        """Return positional and keyword arguments from an input that a person entered as plain data.
 
-        It is a list of arguments, or an object of them by name. Raises ``PayloadError``.
+        ``edited_input`` is a list of arguments, or an object of arguments by name. ``args`` are the recorded arguments.
+        Raises ``PayloadError`` for arguments that the function does not take.
         """
         del args
         if not isinstance(edited_input, list | dict):
@@ -353,9 +372,9 @@ class Activity(Generic[P, R]):
         return bound.args, bound.kwargs
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
-        """Return the input of a call (plain data) as the function reads it, with its defaults.
+        """Return the input of a recorded call as the function reads it, with the defaults of missing arguments.
 
-        Raises ``PayloadError``.
+        ``attributes`` has ``args`` and perhaps ``kwargs``, as plain data. Raises ``PayloadError``.
         """
         args, kwargs = self.decode(deep_copy(attributes["args"]), deep_copy(attributes.get("kwargs", {})))
         bound = self._bind(args, kwargs)
@@ -512,7 +531,7 @@ loaders: dict[str, Callable[[str], Activity[Any, Any]]] = {}
 
 
 def is_available(name: str) -> bool:
-    """True if this process has the activity, or can import it."""
+    """Return True if this process has an activity of that name, or can import it."""
     if name in registry:
         return True
     try:

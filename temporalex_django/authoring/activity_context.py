@@ -37,7 +37,7 @@ class ActivityContext:
         self._heartbeat(codec.to_plain(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
-        """True if the result is no longer wanted: the wait was cancelled, or the lease was lost."""
+        """Return True if nobody will use the result: its wait was cancelled, or the worker has lost its lease."""
         return self._is_cancelled()
 
 

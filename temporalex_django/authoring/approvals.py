@@ -45,7 +45,11 @@ def human_task_spec(
     due: bool,
     shows: Any = None,
 ) -> HumanTaskSpec:
-    """Check the arguments of an approval and return its spec. Raises ``WorkflowDefinitionError``."""
+    """Check the arguments of an approval and return its spec.
+
+    ``label`` names the approval in errors of this function, and ``display_name`` in later ones. ``due`` is True if the
+    approval has a due time. The other arguments are those of ``api.approval``. Raises ``WorkflowDefinitionError``.
+    """
     scope = parse_scope(four_eyes)
     if scope is None:
         raise WorkflowDefinitionError(f"{label}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")

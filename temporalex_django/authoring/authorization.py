@@ -38,7 +38,7 @@ def check_person(by: object) -> Person | None:
 def split_decider(by: object) -> tuple[Person | None, str | None]:
     """Return the user who decides a step, or the name of a person who is known by name alone.
 
-    The other item of the pair is None. A name is recorded and has no role.
+    The result is ``(user, None)`` or ``(None, name)``. A name is recorded and has no role.
     """
     return (None, by) if isinstance(by, str) else (check_person(by), None)
 
@@ -69,14 +69,14 @@ def sender_key(by: Person | None) -> str:
 
 
 def has_permission(user: Person, permission: str) -> bool:
-    """True if the user is active and has the permission (``app.codename``)."""
+    """Return True if the user is active and has the permission (``app.codename``)."""
     return bool(_is_active(user) and user.has_perm(permission))
 
 
 def has_role(user: Person | None, role: str) -> bool:
-    """True if the user is active and has the permission (``app.codename``), or is in the group of that name.
+    """Return True if the user is active and has the permission (``app.codename``), or is in the group of that name.
 
-    The ``groups`` of a user who is not Django's are names. Raises ``ActionNotPermitted`` if the groups cannot be known.
+    For a user who is not Django's, ``groups`` holds names. Raises ``ActionNotPermitted`` if the groups cannot be known.
     """
     return matches_candidate(user, candidate_of_role(role))
 
@@ -92,10 +92,11 @@ def matches_candidate(
     *,
     permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name),
 ) -> bool:
-    """True if the user is active and fits a candidate.
+    """Return True if the user is active and fits a candidate.
 
     A candidate is ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``. A superuser is in every group.
-    ``permits`` decides who has a permission. Raises ``ActionNotPermitted`` if the groups of the user cannot be known.
+    ``permits(user, permission)`` decides who has a permission. Raises ``ActionNotPermitted`` if the groups of the user
+    cannot be known.
     """
     if user is None or not _is_active(user):
         return False
@@ -118,9 +119,10 @@ def matches_candidate(
 
 
 def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
-    """True if the user has the permission of a handler, or fits it as a candidate.
+    """Return True if the user has the permission of a handler, or fits it as a candidate.
 
-    ``permission`` is ``app.codename`` or a candidate (see ``matches_candidate``).
+    ``permission`` is ``app.codename`` or a candidate (see ``matches_candidate``). ``permits(user, permission)`` decides
+    who has a permission.
     """
     if permission.partition(":")[0] in _CANDIDATE_KINDS:
         return matches_candidate(user, permission, permits=permits)
@@ -130,15 +132,15 @@ def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, s
 def require_operation(by: object, operation: str, *, action: str) -> Person | None:
     """Return the user ``by`` if they have the permission for an operation on runs (``view``, ``cancel`` …).
 
-    Raises ``ActionNotPermitted``.
+    Returns None for code. ``action`` is the verb for the error. Raises ``ActionNotPermitted``.
     """
     return require_permission(by, f"{operation}_instance", action=f"{action} runs")
 
 
 def require_permission(by: object, codename: str, *, action: str) -> Person | None:
-    """Return the user ``by`` if they have the permission of that code name; None for code.
+    """Return the user ``by`` if they have the permission ``codename`` of this app; None for code.
 
-    Raises ``ActionNotPermitted``.
+    ``action`` says in the error what the user may not do. Raises ``ActionNotPermitted``.
     """
     user = check_person(by)
     permission = f"{APP}.{codename}"
@@ -155,5 +157,5 @@ def require_start(by: object, workflow: Any) -> None:
 
 
 def _is_active(user: Person) -> bool:
-    """True if the user is active and, for a model, has been saved."""
+    """Return True if the user is active and, for a model, has been saved."""
     return bool(getattr(user, "is_active", True)) and getattr(user, "pk", user) is not None

@@ -32,9 +32,10 @@ def _empty_accepts() -> dict[str, list[str]]:
 class OpenActivity:
     """An activity that has no result yet.
 
-    ``attempt`` is the attempt under way, or the last one. ``max_attempts`` is their limit (0: no limit). ``due_at`` is
-    the time at which the activity may start, or is tried next. ``owner`` is the epoch of the worker that runs it, or
-    None. ``expires_at`` is the time at which its first timeout passes. ``heartbeat_timeout`` is in seconds.
+    ``seq`` is the number of its command. ``attempt`` is the number of the running attempt, or of the last one.
+    ``max_attempts`` is the limit of attempts (0: no limit). ``due_at`` is the time at which the activity may start, or
+    is tried next. ``owner`` is the epoch of the worker that runs it, or None. ``beat_at`` is the time of its last
+    heartbeat. ``expires_at`` is the time at which its first timeout passes. ``heartbeat_timeout`` is in seconds.
     ``waits_for`` names what the worker that released it lacked. ``last_failure`` is the failure of its last attempt.
     """
 
@@ -55,14 +56,14 @@ class OpenActivity:
 
     @property
     def state(self) -> str:
-        """Its state: "running", "retrying" (it failed and is due again) or "queued"."""
+        """The state: "running", "retrying" (an attempt failed, and another one is due) or "queued"."""
         if self.owner is not None:
             return "running"
         return "retrying" if self.last_failure is not None else "queued"
 
     @property
     def next_try(self) -> datetime | None:
-        """The time of its next attempt; None unless it is retrying."""
+        """The time of the next attempt; None unless the activity is retrying."""
         return self.due_at if self.state == "retrying" else None
 
 
@@ -121,7 +122,10 @@ class Description:
 
 
 class Backend(Protocol):
-    """The part that runs workflows: the database, a test environment or an engine without Django. Returns handles."""
+    """The part that runs workflows: the database, a test environment or an engine without Django.
+
+    Its methods start and find runs, and return handles of them.
+    """
 
     def start(
         self,
@@ -206,17 +210,18 @@ _backend: Callable[[], BoundBackend] | None = None
 def bind(backend: Callable[[], BoundBackend]) -> None:
     """Set the function that returns the backend of the application.
 
-    It is called at each use, so that its import can wait until Django is ready.
+    The function is called at each use, so that the import of the backend can wait until Django is ready.
     """
     global _backend  # noqa: PLW0603 - the one place where the application is wired
     _backend = backend
 
 
 def backend(cls: Any = None) -> Backend:
-    """Return the backend for the runs of a class.
+    """Return the backend for the runs of a workflow class.
 
-    It is the engine that the class names, else the bound backend, else the only engine that runs. Raises
-    ``EngineNotFound``, and ``NotConfigured`` if there is none of them.
+    If the class names an engine, the result is the backend of that engine. Otherwise it is the bound backend. If none
+    is bound, it is the backend of the only engine that runs. Raises ``EngineNotFound``, and ``NotConfigured`` if there
+    is neither a bound backend nor an engine.
     """
     # A named engine comes first: such a graph stays with its engine in processes where Django's backend is bound, too.
     named = getattr(cls, "engine", None) or getattr(getattr(cls, "dispatched_by", None), "engine", None)
@@ -261,7 +266,7 @@ def register(name: str, standalone_engine: StandaloneEngine) -> None:
 
 
 def deregister(name: str, standalone_engine: StandaloneEngine) -> None:
-    """Remove an engine that has stopped; one that has taken its name meanwhile stays."""
+    """Remove an engine that has stopped. Another engine that has taken the name meanwhile stays."""
     with _lock:
         # An engine that was stopped twice must not remove its successor of the same name.
         if _engines.get(name) is standalone_engine:

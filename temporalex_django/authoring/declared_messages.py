@@ -1,8 +1,8 @@
 """Messages that the code of a class takes, with their types, read from its source without running it.
 
 Handlers are passed where a phase is opened, inside ``run``. A form for a message needs their annotations earlier, in a
-process that may never have run the class. Messages that the source does not declare plainly are left out, or take any
-JSON.
+process that may never have run the class. Messages whose names the source does not show are left out. Messages whose
+types it does not show take any JSON.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _parse_source(fn: FunctionType) -> ast.AST | None:
 
 
 class _PhaseReader:
-    """The phases that one function opens."""
+    """A reader of the phases that one function opens. It evaluates names of the source without calling anything."""
 
     def __init__(self, cls: type[Workflow], fn: FunctionType, source: ast.AST) -> None:
         self.cls = cls
@@ -130,7 +130,10 @@ class _PhaseReader:
                 yield DeclaredMessage(kind="signal", name=str(call.args[0].value))
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """Yield names and their handlers; a handler is a part of the source, or a value."""
+        """Yield the names and handlers of a table of handlers, which ``node`` is or names.
+
+        A handler is a node of the source, or the function itself.
+        """
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
@@ -166,7 +169,10 @@ class _PhaseReader:
         return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
 
     def annotation_and_doc(self, handler: Any, *, bound: int = 0) -> tuple[Any, str]:
-        """Return the annotation of a handler's first parameter after ``bound`` ones, and its docstring."""
+        """Return the annotation of a parameter of a handler, or Any, and the docstring of the handler.
+
+        ``bound`` is the number of parameters before that one, besides ``self``.
+        """
         if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
             parameters = [*inner.args.posonlyargs, *inner.args.args]
             annotation_node = parameters[bound].annotation if len(parameters) > bound else None
@@ -199,7 +205,10 @@ class _PhaseReader:
         return self.evaluate_composite(node)
 
     def evaluate_composite(self, node: ast.expr) -> Any:
-        """Return the value of an annotation of several parts."""
+        """Return the value of an annotation with several parts, such as ``list[int]`` or ``int | None``.
+
+        Returns ``_MISSING`` for any other expression.
+        """
         match node:
             case ast.Subscript(value=inner, slice=index):
                 return _join_annotations(self.evaluate(inner), self.evaluate(index), operator.getitem)

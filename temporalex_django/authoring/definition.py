@@ -60,7 +60,7 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
 
 
 def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the attributes by which runs of the class are found."""
+    """Yield the problems of the attributes by which runs of the class are found, such as its name."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:

@@ -21,15 +21,15 @@ KIND: Final = "task"
 
 
 class TaskHost(Protocol):
-    """The part that makes objects of Django's task classes."""
+    """The part that creates objects of Django's task classes and sends Django's signals about tasks."""
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the ``TaskContext`` of an attempt."""
+        """Return Django's ``TaskContext`` for an attempt. ``args`` and ``kwargs`` are the arguments of the task."""
 
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """``context`` for code that runs in an event loop."""
+        """Return Django's ``TaskContext`` for an attempt, from code that runs in an event loop; see ``context``."""
 
     def notify_started(self, state: Any) -> None:
         """Report that an attempt of a background task (a ``TaskState``) begins."""
@@ -55,7 +55,7 @@ def host() -> TaskHost:
 
 
 def is_task(value: object) -> bool:
-    """True if the value is a function that ``@task`` has decorated."""
+    """Return True if the value is a function that ``@task`` has decorated."""
     has_function = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
     return has_function and isinstance(getattr(value, "module_path", None), str)
 
@@ -78,9 +78,10 @@ class DjangoTask(Activity[Any, Any]):
         self._signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Schedule the activity when the call is awaited.
+        """Return a call that schedules the activity when it is awaited.
 
-        Raises what any activity raises, and ``PayloadError`` for arguments that are not JSON.
+        Raises ``PayloadError`` for arguments that are not JSON, and ``NestingError`` or ``OutsideWorkflow`` in a place
+        where activities cannot be called.
         """
         label = f"an argument of {self.name}"
         return super().__call__(
@@ -99,9 +100,9 @@ class DjangoTask(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function and its arguments as they are stored.
+        """Return the function to call, with its positional and keyword arguments, from a recorded call.
 
-        Annotations do not convert them, as in Django's own backends.
+        The arguments are passed as they are stored. Annotations do not convert them, as in Django's own backends.
         """
         del source
         fn: Callable[..., Any] = self.__wrapped__

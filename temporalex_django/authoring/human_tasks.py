@@ -14,7 +14,7 @@ from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, Payload
 
 
 def form_class(path: str) -> Any:
-    """Return the class at that dotted path. Raises ``PayloadError`` if it is missing or is no form."""
+    """Return the form class at a dotted path. Raises ``PayloadError`` if it is missing or is no form."""
     module, _, name = path.rpartition(".")
     try:
         form_type = getattr(import_module(module), name)
@@ -29,7 +29,10 @@ def form_class(path: str) -> Any:
 
 
 def clean_data(path: str, data: Any, *, label: str) -> Any:
-    """Return the data as the form cleans them, as JSON. Raises ``PayloadError`` with the errors of the form."""
+    """Clean data with the Django form at a dotted path, and return the cleaned data as JSON.
+
+    ``label`` names the data in errors. Raises ``PayloadError`` with the errors of the form.
+    """
     if data is not None and not isinstance(data, dict):
         raise PayloadError(f"{label} must be an object with the fields of {path}, not {type(data).__name__}")
     form = form_class(path)(data or {})
@@ -106,16 +109,17 @@ def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: st
 
 
 def require_outcome(task: OpenHumanTask, outcome: object) -> None:
-    """Raise ``PayloadError`` unless the task has that outcome."""
+    """Raise ``PayloadError`` unless ``outcome`` is one of the outcomes of the task."""
     if outcome not in task.outcomes:
         raise PayloadError(f"the human task {task.title!r} accepts {', '.join(task.outcomes)}, not {outcome!r}")
 
 
 def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:
-    """Clean the data of a decision by the Django form of its task, and return them with the form that judged them.
+    """Clean the data of a decision with the Django form of its task.
 
-    The keys are ``data`` and, if a Django form was applied, ``judged`` with its path. Data for other kinds of forms are
-    returned as they are, because they are judged in the turn. Raises ``PayloadError``.
+    ``form`` is that of ``OpenHumanTask``. The result has the key ``data`` and, if a Django form was applied, the key
+    ``judged`` with its path. Data for other kinds of forms are returned unchanged, because they are checked in the
+    turn. Raises ``PayloadError``.
     """
     # Only Django forms run here, before the turn: their code may query the database, which workflow code must not.
     if form is None or form["kind"] != "form":
@@ -125,5 +129,8 @@ def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) ->
 
 
 def base_key(key: str) -> str:
-    """Return the key without the suffix after ``#`` that a step which asks again adds to it."""
+    """Return the key of a human task without the suffix ``#n``.
+
+    A step of a graph that asks again opens another task, whose key has such a suffix.
+    """
     return key.partition("#")[0]

@@ -71,7 +71,10 @@ class Redactor:
         return self
 
     def redact_payload(self, payload: Any, *, message_name: str = "") -> Any:
-        """Return a payload as it is shown. ``message_name`` is the name of its message."""
+        """Return a payload with its redacted fields hidden, or a placeholder if the user may see no payload.
+
+        ``message_name`` is the name of the message with this payload, with which a redacted path may begin.
+        """
         if not self.shows_payloads:
             return HIDDEN
         return self.redact_answer(payload, message_name=message_name)
@@ -87,7 +90,7 @@ class Redactor:
         return redacted_answer if self.mask is None else self.mask(redacted_answer)
 
     def redact_text(self, text: str) -> str:
-        """Return the text of an exception as it is shown; it may quote payloads."""
+        """Return the text of an exception, or a placeholder if the user may not see texts that can quote payloads."""
         if not self.shows_payloads:
             return f"hidden: this requires the permission {VIEW_PAYLOAD}"
         return text if self.shows_error_text else REDACTED
@@ -117,7 +120,7 @@ class Redactor:
         return REDACTED if self.redacted_paths is None or self.redacted_paths else text
 
     def redact_failed_message(self, message: FailedMessage) -> FailedMessage:
-        """Return a failed message as it is shown; the text of its exception may quote payloads."""
+        """Return a failed message as the user may see it; the text of its exception may quote payloads."""
         return (
             message
             if self.shows_error_text and self.shows_payloads
@@ -134,7 +137,7 @@ class Redactor:
         return "\n".join([*(line for line in text.splitlines() if _TRACEBACK_PLACE.fullmatch(line)), REDACTED])
 
     def redact_attributes(self, attributes: Any, *, kind: str = "") -> Any:
-        """Return the attributes of an event of that kind as they are shown.
+        """Return the attributes of an event as they are shown. ``kind`` is the kind of the event.
 
         The payloads of a child are redacted by the rules of the child's class. The class of a child's result is not
         known here, so the fields that any class redacts are hidden.
@@ -157,7 +160,7 @@ class Redactor:
         return replace(event, attributes=self.redact_attributes(event.attributes, kind=event.kind))
 
     def redact_activity(self, activity: OpenActivity) -> OpenActivity:
-        """Return an open activity as it is shown; the text of its last failure may quote payloads."""
+        """Return an open activity as the user may see it; the text of its last failure may quote payloads."""
         failure = activity.last_failure
         if failure is None or self.shows_error_text:
             return activity
@@ -178,7 +181,10 @@ class Redactor:
         )
 
     def redact_blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the reason why a run is blocked as it is shown; its error may quote payloads."""
+        """Return the facts about a blocked run (``Description.blocked``) as the user may see them.
+
+        The error may quote payloads.
+        """
         if not blocked or self.shows_error_text:
             return blocked
         return {k: v if k in _BLOCKED_SHAPE_KEYS else self.redact_text("") for k, v in blocked.items()}

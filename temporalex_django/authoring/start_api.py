@@ -24,9 +24,10 @@ _UNSET: Any = object()
 
 
 class _ConditionalMethod:
-    """A class method that exists only on classes that fit; versions of a dispatcher have none of them.
+    """A descriptor for a class method that only some workflow classes have; others raise ``AttributeError``.
 
-    ``needs`` is "nothing", or "one": a scope in which a value means one run.
+    A version of a dispatcher has none of these methods. With ``needs="one"``, the class must have a ``unique`` in whose
+    scope a value means one run. With ``needs="nothing"``, every other class has the method.
     """
 
     def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "one"] = "one") -> None:
@@ -69,15 +70,18 @@ class Startable:
 
         @classmethod
         def is_versioned(cls) -> bool:
-            """True if the class is a dispatcher over versions."""
+            """Return True if the class is a dispatcher over versions."""
 
         @classmethod
         def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-            """Return the version and the class that a start would run. Raises ``UnknownVersion``."""
+            """Return the number and the class of the version that a start would run. Raises ``UnknownVersion``.
+
+            ``options`` are those that a dispatcher passes to its ``version_for``.
+            """
 
     @classmethod
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
-        """Return the class that a start with these options runs.
+        """Return the class that a start with this version and these options runs.
 
         Raises ``UnknownVersion``, and ``TypeError`` for options that the class does not have.
         """
@@ -142,7 +146,7 @@ class Startable:
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """``start`` for async code."""
+        """Start a run and return its handle, from async code; see ``start``."""
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
         return await backend.backend(workflow_class).astart(
@@ -170,9 +174,9 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Give the run of that value an event that one of its steps waits for.
+        """Resume a step of the run with the business value ``value``: give it the event that it waits for.
 
-        See ``WorkflowHandle.resume``.
+        The arguments and errors are those of ``WorkflowHandle.resume``. ``version`` selects one of several open runs.
         """
         cls.get(value, version=version).resume(event, step=step, data=data, by=by)
 
@@ -186,12 +190,12 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """``resume`` for async code."""
+        """Resume a step of the run with that business value, from async code; see ``resume``."""
         handle = await cls.aget(value, version=version)
         await handle.aresume(event, step=step, data=data, by=by)
 
     def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """Return the handle of the newest run of that value.
+        """Return the handle of the newest run with the business value ``value``.
 
         With scope ``version`` several runs may be open, so ``version`` selects one (``UnknownVersion`` without it).
         Raises ``WorkflowNotFound``, ``InvalidId``.
@@ -199,7 +203,7 @@ class Startable:
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
     async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """``get`` for async code."""
+        """Return the handle of the newest run with that business value, from async code; see ``get``."""
         return await backend.backend(cls).aget(cls, _id_for_value(cls, value), version=version)
 
     def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
@@ -228,7 +232,7 @@ class Startable:
         return backend.backend(cls).list(cls, listing.check_filters(cls, filters), by=by)
 
     async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
-        """``list`` for async code; returns a list."""
+        """Return a list of handles of the newest runs of this class, from async code; see ``list``."""
         return await backend.backend(cls).alist(cls, listing.check_filters(cls, filters), by=by)
 
     def _cancel(
@@ -238,9 +242,10 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the run of that value: a graph at once, while a function workflow is asked to cancel.
+        """Cancel the run with the business value ``value``.
 
-        See ``WorkflowHandle.cancel``. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
+        A graph is closed at once, while a function workflow is asked to end. See ``WorkflowHandle.cancel``. Raises
+        ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
         """
         try:
             cls.get(value, version=version).cancel(by=by)
@@ -254,7 +259,7 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """``cancel`` for async code."""
+        """Cancel the run with that business value, from async code; see ``cancel``."""
         handle = await cls.aget(value, version=version)
         try:
             await handle.acancel(by=by)
@@ -280,7 +285,11 @@ START_API = frozenset(
 def parse_start_arguments(
     cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
-    """Return the value and the arguments of a call of ``start``. Raises ``InvalidId``, ``TypeError``."""
+    """Return the business value (or None) and the input from the arguments of a call of ``start``.
+
+    ``positional`` are the positional arguments of the call; the others are its keyword arguments. Raises ``InvalidId``
+    if the value is missing, and ``TypeError`` for too many arguments.
+    """
     # With `unique` the first positional argument is the value, unless the caller has named the run otherwise.
     if cls.unique is not None and value is None and id is None:
         if not positional:

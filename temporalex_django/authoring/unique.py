@@ -1,4 +1,4 @@
-"""``Unique``: the business key of a workflow class."""
+"""``Unique``: the business key of a workflow class, which makes ids of runs from business values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """The business key of a class: its runs have the id ``key::value``, and one is open at most in ``scope``."""
+    """The business key of a class: its runs have the id ``key::value``, and few of them may be open at a time.
+
+    ``scope`` is the set of runs in which one run of an id is open at most: "workflow" (all runs of the class),
+    "version" (those of one version) or "global" (all runs). With "none" any number may be open.
+    """
 
     key: str
     scope: Scope = "workflow"
@@ -35,7 +39,7 @@ class Unique:
             )
 
     def id_for(self, value: object) -> str:
-        """Return ``key::value``.
+        """Return the id ``key::value``.
 
         Raises ``InvalidId`` unless the value consists of lower-case letters and digits, or is a UUID.
         """
@@ -46,7 +50,7 @@ class Unique:
         return f"{self.key}{SEPARATOR}{value}"
 
     def run_id_for(self, value: object, suffix: Callable[[], str]) -> str:
-        """Return the id of a new run.
+        """Return the id of a new run with that business value. Raises ``InvalidId``.
 
         With scope ``none`` several runs share a value, so ``suffix()`` (8 hex digits) is added to distinguish them.
         """
@@ -54,9 +58,9 @@ class Unique:
         return check_id(f"{business_id}{SEPARATOR}{suffix()}" if self.scope == "none" else business_id)
 
     def check(self, id: str) -> str:
-        """Return ``id`` if it has the form of an id made from a value, so that a start by id cannot avoid the rules.
+        """Return ``id`` if it has the form of an id that this class makes from a value.
 
-        Raises ``InvalidId``.
+        A start by id is checked in this way, so that it cannot avoid the rules for values. Raises ``InvalidId``.
         """
         parts = id.split(SEPARATOR) if isinstance(id, str) else []
         suffixed = len(parts) == 3 and self.scope == "none" and _SUFFIX.fullmatch(parts[2])
@@ -66,7 +70,7 @@ class Unique:
         return check_id(id)
 
     def value_of(self, id: str) -> str:
-        """Return the value in an id of two or three parts. Raises ``InvalidId`` for any other id."""
+        """Return the value in an id ``key::value`` or ``key::value::suffix``. Raises ``InvalidId`` for any other id."""
         parts = id.split(SEPARATOR) if isinstance(id, str) else []
         if len(parts) not in (2, 3) or parts[0] != self.key or not _VALUE.fullmatch(parts[1]):
             raise InvalidId(f"{id!r} is not an id of the form {self.key}{SEPARATOR}value")

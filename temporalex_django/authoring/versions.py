@@ -35,7 +35,7 @@ class VersionedWorkflow(Startable):
     if TYPE_CHECKING:
 
         async def run(self, args: Any, /) -> Ok[Any]:
-            """Exists for type checkers only: the input and result of a run depend on its version."""
+            """Declare ``run`` for type checkers only. The input and the result of a run depend on its version."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -52,7 +52,7 @@ class VersionedWorkflow(Startable):
 
     @classmethod
     def is_versioned(cls) -> bool:
-        """True: this class is a dispatcher."""
+        """Return True: this class is a dispatcher."""
         return True
 
     @classmethod
@@ -112,7 +112,7 @@ class VersionedWorkflow(Startable):
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """``signal_with_start`` for async code."""
+        """Send a signal to the open run of that id, or a new one, from async code; see ``signal_with_start``."""
         workflow_class = cls.choose(version, options)
         return await backend.backend(cls).asignal_with_start(
             workflow_class,
@@ -169,34 +169,30 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     for number, version in versions.items():
         problems.extend(_version_problems(cls, number, version))
     classes = [version for version in versions.values() if isinstance(version, type) and issubclass(version, Workflow)]
-    if len({version.unique for version in classes}) > 1:
-        problems.append("its versions differ in `unique`: a value must mean the same in all of them")
-    # Runs of all versions are in the same tables, so none may store as plain text what another redacts.
-    redacted = {path for version in classes for path in version.redacted}
-    problems += [
-        f"{version.__name__} stores {name}, which one of the versions redacts: SQL would show it"
-        for version in classes
-        for name in version.stored
-        if name in redacted
-    ]
-    problems += [
-        f"{version.__name__} has the search attribute {name}, which one of the versions redacts: a search would show it"
-        for version in classes
-        for name in version.search_attributes
-        if name in redacted
-    ]
-    types: dict[str, Any] = {}
-    problems += [
-        f"its versions declare the search attribute {name} with different types: no query could compare them"
-        for version in classes
-        for name, kind in version.search_attributes.items()
-        if types.setdefault(name, kind) != kind
-    ]
+    problems += _conflicts(classes)
     if not hasattr(cls, "current"):
         problems.append("`current` is missing: set it to the version of new runs")
     elif type(cls.current) is not int or cls.current not in versions:
         problems.append(f"current {cls.current!r} is not in versions")
     return problems
+
+
+def _conflicts(classes: Sequence[type[Workflow]]) -> Iterator[str]:
+    """Yield a sentence for each declaration in which the versions of a dispatcher contradict each other."""
+    if len({version.unique for version in classes}) > 1:
+        yield "its versions differ in `unique`: a value must mean the same in all of them"
+    # Runs of all versions are in the same tables, so none may store as plain text what another redacts.
+    redacted = {path for version in classes for path in version.redacted}
+    types: dict[str, Any] = {}
+    for version in classes:
+        for name in version.stored:
+            if name in redacted:
+                yield f"{version.__name__} stores {name}, which one of the versions redacts: SQL would show it"
+        for name, kind in version.search_attributes.items():
+            if name in redacted:
+                yield f"{version.__name__} has the search attribute {name}, which one of the versions redacts: a search would show it"
+            if types.setdefault(name, kind) != kind:
+                yield f"its versions declare the search attribute {name} with different types: no query could compare them"
 
 
 def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:

@@ -79,15 +79,16 @@ class Workflow(Startable):
     """The base class of workflows: subclass it and write ``async def run(self, args)``; see the tutorial.
 
     ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is the queue of its turns.
-    ``unique`` makes the ids of its runs from a business value. Timeouts are timedeltas or seconds, and so are these
-    two. ``retention`` is the time after which workers that have the class delete a closed chain with its histories. For
-    chains that never end, ``chain_retention`` is the same for their earlier runs, and for answers to messages of that
-    age. An update that is sent again with such an id acts again.
+    ``unique`` makes the ids of its runs from a business value. Timeouts are timedeltas or seconds.
+
+    Workers that have the class delete a closed chain with its histories after the time ``retention``. For chains that
+    never end, they delete earlier runs and answers to messages after the time ``chain_retention``. An update that is
+    then sent again with its id acts again.
 
     ``internal`` classes are started by code or a parent, and not from REST, the admin or a command.
     ``start_permission`` (``app.codename``) is a permission that users need to start it, in addition to the one to start
-    runs. ``redacted`` names fields that are hidden from every user, wherever they are in payloads:
-    ``("card", "customer.email")``.
+    runs. ``redacted`` names fields that are hidden from every user, wherever they are in payloads: ``("card",
+    "customer.email")``.
 
     ``stored`` maps fields of the published state to types (``str``, ``int``, ``Decimal``). They are stored as plain
     text, whatever the codec, so that SQL can read them through ``with_workflow_state``.
@@ -96,9 +97,9 @@ class Workflow(Startable):
     ``datetime``, ``date``, ``list[str]``). They are given at the start and set by ``api.set_search_attributes``. They
     are plain text for everybody who may view a run.
 
-    ``signals`` names the signals that its runs take: ``("paid", "cancelled")``. Others are refused when they are sent,
-    and a phase or wait for another one is refused when it is opened. Without it a run takes any signal, and keeps those
-    that no code consumes.
+    ``signals`` names the signals that its runs take: ``("paid", "cancelled")``. Any other signal is refused when it is
+    sent, and a phase or a wait for one is refused when it is opened. If ``signals`` is None, a run takes any signal,
+    and keeps those that no code consumes.
 
     ``aliases`` are names that the class had before, the first one first. Open runs that hold one continue with the
     class, are found by it, and keep their ids from being started again.
@@ -185,18 +186,21 @@ class Workflow(Startable):
     def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the names and arguments of the Django signals to send after an outside close."""
+        """Yield the Django signals to send after a run was closed from outside: names with their arguments.
+
+        Only graphs have such signals. ``status`` is the final status of the run.
+        """
         del status, started_at, ended_at  # graphs read them
         return iter(())
 
     @classmethod
     def is_versioned(cls) -> bool:
-        """False: only a dispatcher has versions."""
+        """Return False: only a dispatcher has versions."""
         return False
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """Return the version of the class, and the class. Raises ``UnknownVersion`` for another version."""
+        """Return the version number of the class, and the class. Raises ``UnknownVersion`` for another version."""
         del options  # a dispatcher reads them
         if version is not None and version != cls.version:
             raise UnknownVersion(f"{cls.name} has no version {version!r} (it is version {cls.version})")
@@ -208,14 +212,14 @@ class Workflow(Startable):
 
     @staticmethod
     def handle_query(name: str, args: Any, state: Any) -> Any:
-        """Override it to answer queries by name instead of ``@query``."""
+        """Return the answer to the query ``name``. Override it to answer by name instead of with ``@query``."""
         raise UnknownQuery(f"no query {name!r}")
 
     @classmethod
     def answer(cls, name: str, args: Any, state: Any) -> Any:
-        """Return the answer to a query from the published state, as plain data.
+        """Return the answer to the query ``name`` from the published ``state``, as plain data.
 
-        Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``.
+        Raises ``UnknownQuery``, ``QueryFailed`` if the function that answers raises, and ``PayloadError``.
         """
         # A class answers in one of the two ways, so that it is clear which function answers a name.
         overrides_queries = cls.handle_query is not Workflow.handle_query
@@ -241,7 +245,7 @@ class Workflow(Startable):
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
-        """Return the functions that answer, by the names of their queries; none if ``handle_query`` does."""
+        """Return the functions that answer, by the names of their queries; empty if ``handle_query`` answers."""
         return cls._queries if cls.handle_query is Workflow.handle_query else {}
 
     @classmethod
@@ -345,7 +349,7 @@ class Workflow(Startable):
         tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> WorkflowHandle[R]:
-        """``signal_with_start`` for async code."""
+        """Send a signal to the open run of that id, or a new one, from async code; see ``signal_with_start``."""
         workflow = cast("type[Workflow]", cls)
         handle = await backend.backend(cls).asignal_with_start(
             workflow,
@@ -380,7 +384,7 @@ def register(cls: type[Workflow | VersionedWorkflow]) -> None:
 
 
 def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
-    """Make a class a version of ``dispatcher``; it is known by that name and its version number from now on."""
+    """Make a class a version of ``dispatcher``: its runs have the name of the dispatcher from now on."""
     # A version is found through its dispatcher only; a start by its old name would create a run without a dispatcher.
     if registry.get(cls.name) is cls:
         del registry[cls.name]
@@ -445,7 +449,7 @@ def find_version(name: str, version: int) -> type[Workflow] | None:
 
 
 def signal_sender(name: str, version: int | None = None) -> Any:
-    """Return the sender of a run's Django signals: its class, or its name if this process lacks the class."""
+    """Return the ``sender`` of Django signals about a run: its class, or its name if this process lacks the class."""
     sender = find_or_none(name) or name
     if isinstance(sender, str) or issubclass(sender, Workflow):
         return sender
@@ -462,7 +466,7 @@ def concrete_classes() -> Iterator[type[Workflow]]:
 
 
 def registered_versions() -> dict[str, list[int]]:
-    """Return the versions that this process has, by name."""
+    """Return the numbers of the versions that this process has, by name of the workflow."""
     versions: dict[str, list[int]] = {}
     for cls in concrete_classes():
         versions.setdefault(cls.name, []).append(cls.version)
@@ -509,12 +513,12 @@ def decode_result(cls: type[Workflow], result: Any) -> Any:
 
 
 def input_or_default(cls: type[Workflow], args: Any) -> Any:
-    """Return the input of a start; without one the default of ``run``, or None."""
+    """Return the input of a start. If ``args`` is None, return the default of the parameter of ``run``, or None."""
     return deep_copy(cls.definition.args_default) if args is None else args
 
 
 def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
-    """Return the input of a child (plain data) as ``run`` of its class reads it. Raises ``PayloadError``."""
+    """Return the recorded input, ``attributes['args']``, as ``run`` of the class reads it. Raises ``PayloadError``."""
     label, args_type = f"the input of {cls.name}", cls.definition.args_type
     return to_reading(
         {"args": codec.convert(deep_copy(attributes["args"]), args_type, label=label)}, {"args": args_type}
@@ -535,9 +539,9 @@ def require_signal(cls: type[Workflow], name: str) -> None:
 
 
 def newest_class(workflow_class: type[Workflow], definition_number: int) -> type[Workflow]:
-    """Return the class with which a run of ``workflow_class`` continues.
+    """Return the class with which a run of ``workflow_class`` continues: the newest of its name and version.
 
-    It is a class of its name and version that was defined after ``definition_number``, else ``workflow_class``.
+    Only a class that was defined after ``definition_number`` counts; without one the result is ``workflow_class``.
     """
     current_class = registry.get(workflow_class.name)
     # Only a later definition replaces the class of the run. An earlier one with the same name, for example from another
@@ -548,7 +552,7 @@ def newest_class(workflow_class: type[Workflow], definition_number: int) -> type
 
 
 def last_definition_number() -> int:
-    """Return the number of the class that was defined last."""
+    """Return the number of the class that was defined last. Classes are numbered in the order of definition."""
     return max((cls.defined_as for cls in registry.values()), default=0)
 
 

@@ -1,9 +1,9 @@
-"""A log of the signals of runs and graphs: attach the handler, and detach it again.
+"""A log of the Django signals about runs and graphs.
 
     handler = LogHandler(levels={"step_started": logging.INFO}, events=["step_started", "workflow_failed"])
     handler.attach()          # for example in AppConfig.ready
 
-Each signal is one line: its name and the facts that identify it. Results, states, reasons and messages are payloads, so
+Each signal is one line: its name, and the ids and names in it. Results, states, reasons and messages are payloads, so
 they are never logged.
 """
 
@@ -39,9 +39,10 @@ _LOGGED_FACTS = frozenset({
 
 
 class LogHandler:
-    """Writes the signals ``events`` (default: all) to ``logger``, each at its level.
+    """Writes Django signals of this package to a log, from ``attach`` to ``detach``.
 
-    ``levels`` overrides ``LEVELS``. Raises ``ValueError`` for a name that is not a signal.
+    ``events`` are the names of the signals, by default all. ``levels`` has levels by name, which replace those of
+    ``LEVELS``. ``logger`` is the name of the logger. Raises ``ValueError`` for a name that is not a signal.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LogHandler:
         self._attached: dict[str, Any] = {}
 
     def attach(self) -> None:
-        """Connect to the signals. Raises ``RuntimeError`` if the handler is attached already."""
+        """Start to log. Raises ``RuntimeError`` if the handler is attached already."""
         if self._attached:
             raise RuntimeError("the log handler is already attached: detach it first, or create another one")
         for name in self.events:
@@ -70,7 +71,7 @@ class LogHandler:
             signals.ALL[name].connect(self._attached[name], weak=False)
 
     def detach(self) -> None:
-        """Disconnect from the signals. Raises ``RuntimeError`` if the handler is not attached."""
+        """Stop logging. Raises ``RuntimeError`` if the handler is not attached."""
         if not self._attached:
             raise RuntimeError("the log handler is not attached")
         for name, receiver in self._attached.items():

@@ -12,7 +12,10 @@ _ALIASES_BY_ATTRIBUTE = {"activity": ACTIVITIES, "workflow": WORKFLOWS}
 
 
 def is_same_name(attribute: str, recorded: object, produced: object) -> bool:
-    """Return True if the recorded value of an event attribute is the produced one, or a former name of it."""
+    """Return True if the recorded value of an event attribute equals the produced one, or is a former name of it.
+
+    ``attribute`` is the name of the attribute. Only names of activities and workflows have former names.
+    """
     if recorded == produced:
         return True
     current_names = _ALIASES_BY_ATTRIBUTE.get(attribute)

@@ -24,7 +24,11 @@ class Budget:
         self.dispatch_count = 0
 
     def begin(self, *, is_budget_spent: Callable[[], bool] | None, dispatch_limit: int | None) -> None:
-        """Begin a new activation; see ``Executor.activate``. ``dispatch_limit`` is ``Activation.dispatched``."""
+        """Begin a new activation.
+
+        ``is_budget_spent`` is that of ``Executor.activate``. ``dispatch_limit`` is ``Activation.dispatched``, for a
+        replay.
+        """
         self._is_budget_spent, self._dispatch_limit, self.dispatch_count = is_budget_spent, dispatch_limit, 0
 
     def count_dispatch(self) -> None:
@@ -32,20 +36,21 @@ class Budget:
         self.dispatch_count += 1
 
     def is_spent_before(self, index: int) -> bool:
-        """Return True if the activation ends before the arriving message ``index``, which the next one then takes.
+        """Return True if the activation must end before it takes the message ``index`` of those that arrive.
 
-        An activation always takes the first message, unless it has already had another effect. So each activation
-        makes progress.
+        That message and the later ones then wait for the next activation. The first message is always taken, unless the
+        activation has already had another effect. So each activation makes progress.
         """
         return (
             self._is_budget_spent is not None and (index > 0 or self._journal.is_recording) and self._is_budget_spent()
         )
 
     def is_spent(self, *, since: int) -> bool:
-        """Return True if the other messages in the mailbox are left for the next activation; it then stays True.
+        """Return True if the messages that are still in the mailbox must wait for the next activation.
 
-        It is never True before a message was taken beyond ``since``. Call it only where a message would be taken,
-        because a replay decides by the count of messages.
+        Once it is True, it stays True until the activation ends. It is False until more than ``since`` messages were
+        taken. Call it only where a message would be taken next, because a replay decides by the number of messages
+        taken.
         """
         # The clock of the host differs between executions, so the count at which it stopped is part of the history.
         completion = self._journal.completion

@@ -42,12 +42,13 @@ def build_close_command(
     encode_result: Callable[[Any], Any],
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the attributes of the command.
+    """Return the kind and the attributes of the command that closes a run.
 
-    ``to_plain(value, label)`` converts a value to JSON data. ``encode_result(value)`` does so for the value of ``Ok``.
-    With ``blocks_run`` an unexpected error fails the activation, which blocks the run, instead of the workflow.
+    ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
+    label)`` converts a value to JSON data. ``encode_result(value)`` does so for the value of ``Ok``.
 
-    Raises the error that fails the activation.
+    An unexpected error fails the workflow. With ``blocks_run`` it is raised instead; it then fails the activation,
+    which blocks the run. ``MemoryError`` and ``RecursionError`` are always raised.
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}

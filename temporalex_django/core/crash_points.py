@@ -47,4 +47,4 @@ POINTS = (*(f"{site}: {when} commit" for site in SITES for when in ("before", "a
 
 
 def reached(point: str) -> None:
-    """Note that this process has reached a point. Does nothing unless a test replaces it."""
+    """Tell a test that this process has reached a point. Does nothing unless a test replaces this function."""

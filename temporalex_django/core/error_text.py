@@ -36,7 +36,8 @@ _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 def error_line(exc: BaseException) -> str:
     """Return ``exc`` as a line of a log: ``KeyError at shop/orders.py:12 in book < …``.
 
-    The message is included only where it cannot quote a payload.
+    The code locations are those that the error passed, innermost first. The message is included only where it cannot
+    quote a payload.
     """
     kind = f"{type(exc).__name__}{_field_path(exc)}"
     if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
@@ -62,7 +63,10 @@ def _field_path(exc: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line with text, limited to printable characters and ``MAX_LENGTH``."""
+    """Return the first line of ``text`` that is not blank, cut to ``MAX_LENGTH`` characters.
+
+    Characters that are not printable become question marks.
+    """
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return _shorten("".join(c if c.isprintable() else "?" for c in first))
 

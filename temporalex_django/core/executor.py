@@ -123,10 +123,10 @@ class Executor:
         return self._activate(activation, None, is_budget_spent, judge)
 
     def replay(self, events: Sequence[HistoryEvent]) -> None:
-        """Continue from the present state through ``events``.
+        """Replay ``events``, which follow the events that this executor has processed.
 
         Raises ``NondeterminismError`` if the code differs from them, and ``HandlerFixed``. After ``HandlerFixed`` the
-        caller must replay them from the beginning with an executor that has ``skip_failed``.
+        caller must replay the history from the beginning with an executor that has ``skip_failed``.
         """
         for _ in self.replay_in_steps(events):
             pass
@@ -174,7 +174,7 @@ class Executor:
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:
-        """Add ids of patch markers that are in the history."""
+        """Add the ids of patch markers of the history, some of which may be in pages that were not replayed yet."""
         self.patches.recorded.update(patches)
 
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
@@ -251,17 +251,20 @@ class Executor:
             dispatcher.deliver(incoming)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
-        """Take the ids under which the recorded part of a history was made.
+        """Give the run the id, the run id and the parent that ``attributes`` name.
 
-        Up to the point of a reset or fork, that is the run which was reset or forked. Ids that workflow code makes from
-        them stay the same.
+        After a reset or fork, the copied part of the history is replayed with those of the run that it was copied from.
+        So ids that workflow code makes from them stay the same.
         """
         info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.run_context.info = replace(info, **named)
 
     def _apply_copy_mark(self, mark: Mapping[str, Any]) -> None:
-        """Take the ids of this run and its excluded users from the mark behind the copied part of its history."""
+        """Apply the mark that follows the copied part of a history.
+
+        It has the ids of this run, which hold from now on, and users whom this run excludes in addition.
+        """
         self._adopt_identity(mark)
         self.run_context.snapshot = four_eyes.snapshot_after_mark(self.run_context.snapshot, mark)
         if self.opened_human_tasks is not None:
@@ -283,7 +286,10 @@ class Executor:
         return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Return the number of signals before an update. After a continue-as-new, only the carried signals count."""
+        """Return the position of a waiting update: the number of signals before it.
+
+        ``after`` is that number in this run. Once the run has continued as new, only the carried signals count.
+        """
         if self.run_context.closed is None:
             return after
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())
@@ -330,7 +336,7 @@ class Executor:
     def place_of(self, index: int | None) -> str | None:
         """Return the place in user code where command ``index`` of the current activation was issued.
 
-        Only a tracing executor knows it; this one returns None.
+        Only the subclass ``TracingExecutor`` knows it; this class returns None.
         """
         del index
         return None
@@ -350,7 +356,7 @@ class Executor:
 
     @property
     def human_tasks(self) -> HumanTasks:
-        """The human tasks of the run, created at first use: most runs have none."""
+        """The human tasks of the run. The object is created at first use, because most runs have none."""
         if self.opened_human_tasks is None:
             self.opened_human_tasks = HumanTasks(self.run_context, self.pending_commands)
         return self.opened_human_tasks
@@ -397,17 +403,17 @@ class Executor:
 
     @property
     def unfinished(self) -> bool:
-        """True if the run can continue even if nothing is delivered."""
+        """True if the run can continue without a new job, because the last activation spent its budget."""
         return self.dispatcher.unfinished
 
     @property
     def closed(self) -> str | None:
-        """Kind of the command that closed the run; None while it is open."""
+        """The kind of the command that closed the run; None while it is open."""
         return self.run_context.closed
 
     @property
     def is_busy(self) -> bool:
-        """True if activities or children are pending."""
+        """True if activities or children have no result yet."""
         return bool(self.pending_commands.activities or self.pending_commands.children)
 
     @property
@@ -415,7 +421,10 @@ class Executor:
         return self.pending_commands.had_children
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
-        """Return the timers due at ``until`` or before, as pairs of due time and number, in order of time."""
+        """Return the timers that are due at ``until`` or before, in order of time.
+
+        Each is a pair of its due time and the number of its command.
+        """
         return self.pending_commands.due_timers(until)
 
     def next_timer(self) -> datetime | None:
@@ -423,12 +432,12 @@ class Executor:
 
     @property
     def accepts(self) -> AcceptedNames:
-        """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        """The names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
         return self.dispatcher.accepts
 
     @property
     def waiting_for(self) -> list[str]:
-        """Labels of what the units wait for, in order of their creation; at most twenty."""
+        """The labels of what the units wait for, in the order in which the units were created; at most twenty."""
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
         return list(islice(waits, _MAX_WAITS_LISTED))
@@ -444,7 +453,10 @@ class Executor:
         return list(islice(wait_infos, _MAX_WAITS_LISTED))
 
     def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
-        """Return the part of a snapshot that is about people, for a child that starts now or for the next run."""
+        """Return the snapshot with the users whom a child that starts now (``child``), or else the next run, excludes.
+
+        Returns None if there are none.
+        """
         deciders = () if self.opened_human_tasks is None else self.opened_human_tasks.deciders
         make_snapshot = four_eyes.child_snapshot if child else four_eyes.next_run_snapshot
         return make_snapshot(self.run_context.snapshot, deciders)

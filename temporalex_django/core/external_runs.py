@@ -64,9 +64,10 @@ def start_child(
 
 
 def send_external(runtime: WorkflowRuntime, kind: str, attributes: dict[str, Any]) -> IVar:
-    """Emit ``SignalExternal`` or ``CancelExternal`` and return its IVar.
+    """Emit ``SignalExternal`` or ``CancelExternal`` (``kind``) and return its IVar.
 
-    The IVar is filled when the message is in the inbox of an open run. Otherwise it raises.
+    The IVar is set when the message is in the inbox of an open run. If no open run gets the message, it raises the
+    error of ``external_failure``.
     """
     label = f"signal {attributes['name']}" if kind == "SignalExternal" else "cancel request"
     ivar = IVar(f"{label} to {attributes['id']}")

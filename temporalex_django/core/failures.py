@@ -52,17 +52,17 @@ class AttemptFailure:
     since: datetime | None = None
 
     def payload(self) -> dict[str, Any]:
-        """Return the type and the parts that may quote payloads, as they are stored."""
+        """Return the type, message and traceback as they are stored. They may quote payloads."""
         return {"type": self.type, "message": self.message, "traceback": self.traceback}
 
     @property
     def cause(self) -> str:
-        """The cause by which failing activities are grouped; see ``failure_cause``."""
+        """The text by which failing activities are grouped; see ``failure_cause``."""
         return failure_cause(self.type, self.traceback)
 
 
 class RunFailure(Exception):
-    """An error that fails the run with the given attributes of ``WorkflowFailed``."""
+    """An error that fails the run. Its ``attributes`` become those of the event ``WorkflowFailed``."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(str(attributes.get("message") or attributes.get("reason")))
@@ -127,7 +127,7 @@ _REFUSALS: dict[type[Exception], Callable[[Exception], bool]] = {
 
 
 def add_refusal(kind: type[Exception], refuses: Callable[[Exception], bool] = lambda _: True) -> None:
-    """Let validators refuse by raising ``kind``, if ``refuses(exception)`` returns True."""
+    """Let validators refuse an update by raising ``kind``, if ``refuses(exception)`` returns True."""
     _REFUSALS[kind] = refuses
 
 
@@ -241,7 +241,10 @@ def _shorten(lines: Iterable[str]) -> str:
 
 
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:
-    """Return the error that a failed or timed out activity raises in its waiter."""
+    """Return the error that the wait for a failed or timed out activity raises.
+
+    ``attributes`` are those of the job that ends the activity, and ``activity`` is its name.
+    """
     kind, message, timeout = attributes.get("type"), attributes.get("message"), attributes.get("timeout")
     attempts = int(attributes.get("attempts", 0))
     how = f"exceeded its {timeout} timeout" if timeout else f"failed with {kind}: {message}"
@@ -258,13 +261,19 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
 
 
 def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailure:
-    """Return the error that a child which did not complete raises in its waiter."""
+    """Return the error that the wait for a child raises if the child did not complete.
+
+    ``attributes`` are those of the job that reports it, and ``child`` names the child in the message.
+    """
     kind, message = attributes.get("type"), attributes.get("message")
     return ChildWorkflowFailure(f"child {child} did not complete: {kind}: {message}", cause=message, type=kind)
 
 
 def external_failure(attributes: dict[str, Any]) -> TemporalexError:
-    """Return the error for the sender of a message that reached no open run."""
+    """Return the error that workflow code gets for a message that reached no open run.
+
+    ``attributes`` are those of the job that reports it.
+    """
     kind, message = attributes.get("type"), attributes.get("message")
     if kind == AmbiguousId.__name__:
         return AmbiguousId(message, candidates=attributes.get("candidates", ()))
@@ -274,7 +283,11 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
 
 
 def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the attributes of the result of a closed child, without its number."""
+    """Return the kind and the attributes of the job by which a parent learns that its child has closed.
+
+    ``status`` is the final status of the child, and ``closing`` has the attributes of the event that closed it. The
+    caller adds the number of the command that started the child.
+    """
     if status == "completed":
         return "ChildCompleted", {"result": closing.get("result")}
     match status:
@@ -296,12 +309,18 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def step_prefix(closing: dict[str, Any]) -> str:
-    """Return the step that failed, as the start of a message; empty if it is not known."""
+    """Return the start of an error message that names the step that failed.
+
+    ``closing`` has the attributes of ``WorkflowFailed``. The result is empty if they name no step.
+    """
     return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
 
 def error_data(exc: TemporalexError) -> dict[str, Any]:
-    """Return ``{"code", "type", "message"}`` of an error of this package, with the facts of a refusal."""
+    """Return ``{"code", "type", "message"}`` of an error of this package.
+
+    An ``UpdateRejected`` adds its ``reason``, ``accepts`` and ``path``, as far as they are not None.
+    """
     data = {"code": exc.code, **describe(exc)}
     if isinstance(exc, UpdateRejected):
         data |= {

@@ -10,7 +10,10 @@ from temporalex_django.errors import TemporalexError
 
 
 class Journal:
-    """Commands in the order of the calls, jobs that took effect, and the answers that the host must give."""
+    """The record of the current activation, kept in its ``completion``.
+
+    It has the commands in the order of the calls, the jobs that took effect, and the answers that the host must give.
+    """
 
     __slots__ = ("completion",)
 
@@ -18,7 +21,10 @@ class Journal:
         self.completion = Completion()
 
     def begin(self, *, changed: bool) -> Completion:
-        """Begin a new activation and return its completion."""
+        """Begin a new activation and return its completion.
+
+        ``changed`` is True if the host must store something even if nothing takes effect.
+        """
         self.completion = Completion(changed=changed)
         return self.completion
 
@@ -39,7 +45,10 @@ class Journal:
         self.completion.jobs.append(job)
 
     def add_note(self, name: str, facts: dict[str, Any]) -> None:
-        """Add a notice for the listeners, who get it after the commit. Do not call this during a replay."""
+        """Add a notice with a name and facts, which the host gives to its listeners after the commit.
+
+        Do not call this during a replay.
+        """
         self.completion.notes.append((name, facts))
 
     def refuse_signal(self, refusal: Refusal) -> None:

@@ -22,14 +22,18 @@ StartSlices = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most ``count`` starts in any window of ``seconds`` seconds."""
+    """A limit: at most ``count`` starts in any window of ``seconds`` seconds.
+
+    Starts are counted in slices, which are short parts of that window. ``starts`` has a pair for each slice: the time
+    at which it begins, and the number of activities that started in it. Times, as ``now``, are in seconds since 1970.
+    """
 
     count: int
     seconds: float
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Parse "10/s", "100/m" or "1000/h". Raises ``ValueError``."""
+        """Return the rate for a text such as "10/s", "100/m" or "1000/h". Raises ``ValueError`` for other texts."""
         matched = _RATE.fullmatch(text) if isinstance(text, str) else None
         if matched is None:
             raise ValueError(f"rate must be like '10/s', '100/m' or '1000/h', not {text!r}")
@@ -39,9 +43,9 @@ class Rate:
         return f"{self.count}/{next(name for name, seconds in _PERIODS.items() if seconds == self.seconds)}"
 
     def recent_slices(self, starts: StartSlices, now: float) -> list[tuple[float, int]]:
-        """Return the slices of which a part may lie in the period that ends now.
+        """Return the slices of which a part may lie in the window that ends now.
 
-        A slice more than a period in the future was recorded by a clock that has since been set back. It is dropped, so
+        A slice more than a window in the future was recorded by a clock that has since been set back. It is dropped, so
         that it delays nothing.
         """
         first, last = now - self.seconds - self.seconds / _SLICES, now + self.seconds
@@ -57,7 +61,7 @@ class Rate:
         return max(0.0, min(at for at, _ in recent) + self.seconds * (1 + 1 / _SLICES) - now) if recent else 0.0
 
     def with_starts(self, starts: StartSlices, now: float, started_count: int) -> list[tuple[float, int]]:
-        """Return the slices to store after ``started_count`` more activities start now."""
+        """Return the slices to store when ``started_count`` more activities start now."""
         recent, slice_ = self.recent_slices(starts, now), self.seconds / _SLICES
         current = now // slice_ * slice_
         before = sum(count for at, count in recent if at == current)
@@ -65,7 +69,7 @@ class Rate:
 
     @staticmethod
     def without_starts(starts: StartSlices, number: int) -> list[tuple[float, int]]:
-        """Return the slices to store after the last ``number`` starts are taken back, because they did not happen."""
+        """Return the slices to store when the last ``number`` starts are taken back, because they did not happen."""
         slices = []
         for at, count in sorted(((at, int(count)) for at, count in starts), reverse=True):
             removed = min(count, number)
@@ -104,7 +108,10 @@ NO_LIMITS = Limits()
 
 
 def limit_errors(options: Mapping[str, Any]) -> list[str]:
-    """Return the errors of limit options, each with the name of its option."""
+    """Return a text for each limit among ``options`` that has an invalid value; an empty list if all are valid.
+
+    ``options`` maps names of limits, such as "concurrency" and "rate", to values.
+    """
     errors = []
     for name in ("concurrency", "concurrency_per_key", "weight"):
         value = options.get(name, 1)
@@ -119,7 +126,7 @@ def limit_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def queue_errors(queues: Any) -> list[str]:
-    """Return the errors of a setting that gives queues their limits."""
+    """Return a text for each error in ``queues``, the setting that maps names of queues to their limits."""
     option_names = tuple(Limits.__dataclass_fields__)
     shape = "{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, 'weight': 3}}"
     if not isinstance(queues, Mapping):
@@ -140,7 +147,7 @@ def queue_errors(queues: Any) -> list[str]:
 
 
 def key_error(key: Any) -> str | None:
-    """Return the error of a concurrency key, or None."""
+    """Return the reason why ``key`` cannot be a concurrency key; None if it can."""
     if isinstance(key, str) and 0 < len(key) <= _MAX_KEY_LENGTH and key.isprintable():
         return None
     return f"concurrency_key must be a string of 1 to {_MAX_KEY_LENGTH} printable characters, not {key!r}"

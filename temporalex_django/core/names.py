@@ -39,12 +39,15 @@ def check_name(name: object, *, label: str) -> str:
 
 
 def key_text(value: Any) -> Any:
-    """Return a whole number or a UUID as text, as keys of models have these types; anything else as it is."""
+    """Return a whole number or a UUID as text, and any other value unchanged.
+
+    Keys of models have these types, and ids of runs are texts.
+    """
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
 
 
 def type_advice(value: object) -> str:
-    """Return an addition to the error for an id that is no text."""
+    """Return advice to append to the error for an id that is not a text; empty if ``value`` is a text."""
     return "" if isinstance(value, str) else f"; it must be a string, not {type(value).__name__}"
 
 
@@ -92,7 +95,7 @@ def shorten_title(title: str) -> str:
 
 
 def is_permission(value: object) -> bool:
-    """Return True if the value has an app and a codename."""
+    """Return True if the value has the form of a permission: ``app.codename``."""
     return isinstance(value, str) and all(value.partition("."))
 
 
@@ -126,9 +129,9 @@ def wait_seconds(value: Any, *, label: str) -> float:
 
 
 def check_wait(timeout: Any, mode: str = "auto") -> float | None:
-    """Return the timeout of a method of a handle in seconds; None means to wait without a limit.
+    """Return the timeout of a handle's method in seconds; None means to wait without a limit.
 
-    Raises ``TypeError`` and ``ValueError``, also for an unknown ``mode``.
+    Raises ``TypeError`` or ``ValueError`` for an invalid timeout, and ``ValueError`` for an unknown ``mode``.
     """
     if mode not in ("auto", "worker"):
         raise ValueError(f"mode must be 'auto' or 'worker', not {mode!r}")

@@ -15,12 +15,18 @@ class Patches:
         self._marked: set[str] = set()
 
     def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
-        """Return ``(answer, emit_marker)``. During a replay the answer is True only for markers in the history."""
+        """Return the answer to the patch with this id, and True if its marker must be emitted now.
+
+        The answer is True at first execution, and in a replay if the history has the marker. A marker is emitted once.
+        """
         answer = self._is_patched(patch, replaying=replaying)
         return answer, answer and self._mark(patch)
 
     def deprecate(self, patch: str, *, replaying: bool) -> bool:
-        """Return True if the marker command must be emitted. An old history without the marker still replays."""
+        """Return True if the marker of a deprecated patch must be emitted now.
+
+        During a replay this is so only if the history has the marker, so an old history without it still replays.
+        """
         return self._is_patched(patch, replaying=replaying) and self._mark(patch)
 
     def _is_patched(self, patch: str, *, replaying: bool) -> bool:

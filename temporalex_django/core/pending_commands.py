@@ -63,7 +63,10 @@ class PendingCommands:
     def submit(
         self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None
     ) -> int:
-        """Emit a command under a number and return the number. ``resolve`` is called with the job that resolves it."""
+        """Emit a command under a number and return the number. Without ``number`` it gets the next one.
+
+        ``resolve`` is called with the job that resolves the call.
+        """
         number = number or self.next_number()
         self._resolvers[number] = resolve
         self._emit_or_defer(Command(kind, number, attributes))
@@ -140,7 +143,7 @@ class PendingCommands:
     def start_timer(self, duration: float, fire: Callable[[], None], **purpose: str) -> int:
         """Emit ``StartTimer`` and return its number. ``fire`` is called when the timer fires.
 
-        ``duration`` is in seconds. ``purpose`` is recorded with the timer.
+        ``duration`` is in seconds. ``purpose`` are attributes that are recorded with the timer.
         """
         number = self.next_number()
         due = self._run_context.now + timedelta(seconds=duration)
@@ -193,7 +196,10 @@ class PendingCommands:
             self._journal.add(self._deferred_commands.pop(number))
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
-        """Return the timers due at ``until`` or before, as pairs of due time and number, in order of time."""
+        """Return the timers that are due at ``until`` or before, in order of time.
+
+        Each is a pair of its due time and the number of its command.
+        """
         return sorted((due, number) for number, due in self._timers.items() if due <= until)
 
     def next_timer(self) -> datetime | None:
@@ -215,5 +221,5 @@ class PendingCommands:
             self._journal.add(command)
 
     def _pending_count(self) -> int:
-        """Return the number of unresolved calls without timers."""
+        """Return the number of unresolved calls, timers not counted."""
         return len(self._resolvers) - len(self._timers)

@@ -19,7 +19,7 @@ class Ok(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[T_co]):
-    """The value by which ``run`` fails with ``reason``, and a validator rejects.
+    """The value by which ``run`` fails with ``reason``, or by which a validator rejects an update.
 
     ``parallel`` returns one for each branch that raised.
     """

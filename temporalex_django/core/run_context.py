@@ -94,12 +94,15 @@ class RunContext:
     def encode_lossless(
         self, value: Any, label: str, *, read: Callable[[Any], Any] | None = None, annotate: str = ""
     ) -> Any:
-        """Encode a value for a reader who must get it back unchanged; see ``handing_over.encode_lossless``."""
+        """Return ``value`` as plain data for a reader who must get it back unchanged.
+
+        The arguments are those of ``round_trip.encode_lossless``. Raises ``PayloadError``.
+        """
         return encode_lossless(value, label=label, limit=self.payload_limit, read=read, annotate=annotate)
 
     @contextmanager
     def pure_section(self, context: str) -> Iterator[None]:
-        """Run user code inside that may only read and compute."""
+        """Run the block as user code that may only read and compute. ``context`` names the kind of code."""
         outer, self.pure_context = self.pure_context, context
         try:
             yield
@@ -108,13 +111,13 @@ class RunContext:
 
     @contextmanager
     def validation(self, sender: Sender | None) -> Iterator[None]:
-        """Run a validator inside; ``sender`` is the person that ``api.sender()`` returns."""
+        """Run the block as a validator, in which ``api.sender()`` returns ``sender``."""
         self.update_sender = sender
         with self.pure_section("validator"):
             yield
 
     def record_effect(self) -> None:
-        """Count an effect that no command shows; see ``effects``."""
+        """Count an effect that no command shows; see the attribute ``effects``."""
         self.effects += 1
 
     def set_blocking_error(self, error: Exception) -> None:
@@ -122,20 +125,23 @@ class RunContext:
         self.blocking_error = error
 
     def log_failure(self, label: str, error: BaseException) -> None:
-        """Log an error that has no caller, once, when it happens first."""
+        """Log an error that no code receives. ``label`` names what failed. Does nothing during a replay."""
         if not self.replaying:
             logger.error("%s: %s failed: %s", self.run_label, label, error_line(error))
 
     def log_replay_failure(self, label: str, error: BaseException) -> None:
-        """Log that a handler fails on replay although the history has no failure: the code or the history is older."""
+        """Log that a handler fails in a replay although it did not fail when the history was made.
+
+        The code or the history is then an older one.
+        """
         logger.warning("%s: %s failed on replay, but not in the history: %s", self.run_label, label, error_line(error))
 
     def log_rejection(self, label: str, error: BaseException) -> None:
-        """Log that a validator rejected by raising, with the place of the error: it may be a mistake of the code."""
+        """Log that a validator rejected an update by raising, which may be a mistake of the code."""
         logger.info("%s: %s rejected it with an exception: %s", self.run_label, label, error_line(error))
 
     def log_run_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
-        """Log once that the run has failed, with the reason and the place."""
+        """Log that the run has failed, with the reason and the place. Does nothing during a replay."""
         if self.replaying:
             return
         if error is None:

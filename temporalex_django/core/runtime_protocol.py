@@ -79,4 +79,4 @@ class WorkflowRuntime(Protocol):
         """Forget a coroutine that has ended."""
 
     def mark_suspect(self) -> None:
-        """Note that suspect code is about to run; see ``is_suspect``."""
+        """Let the determinism guard watch this run from now on; see ``is_suspect``."""

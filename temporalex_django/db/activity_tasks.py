@@ -105,7 +105,7 @@ _HEARTBEAT_UPDATE = _HEARTBEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, 
 
 
 class TaskStatements(ABC):
-    """The implementation of ``TaskStorage``, which documents the contract of each method."""
+    """The implementation of ``TaskStorage`` in SQL; the protocol documents the contract of each method."""
 
     sql: Dialect
     alias: str
@@ -200,7 +200,7 @@ class TaskStatements(ABC):
 
     @property
     def _due_order(self) -> str:
-        """The order of due activities. It needs the id only under a virtual clock, where many are due at once."""
+        """The ``order by`` of due activities; with a virtual clock also by id, since many are due at one time there."""
         return "due_at" if self.clock is None else "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
@@ -284,7 +284,7 @@ class TaskStatements(ABC):
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add a query for the first ``limit`` ids; with ``names``, for those that pass ``test``."""
+            """Add a query for the first ``limit`` ids; with ``names``, of activities whose name passes ``test``."""
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self.sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
@@ -327,7 +327,7 @@ class TaskStatements(ABC):
         return fetch_tasks
 
     def claim_by_ids(self, task_ids: Sequence[int], owner: int) -> list[TaskState]:
-        """Claim those of the tasks that no worker has, and return them in the given order."""
+        """Claim those of the activities that no worker has, and return them in the order of ``task_ids``."""
         if not task_ids:
             return []
         membership, parameter = self.sql.in_array(task_ids, "int8")
@@ -347,7 +347,7 @@ class TaskStatements(ABC):
     def due_candidates(
         self, queue: str, limit: int, condition: str, excluded: Sequence[Any], *, ranked: bool
     ) -> list[tuple[Any, ...]]:
-        """Return id and activity of the first due tasks, by priority if ``ranked``; locked, where rows can be."""
+        """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite)."""
         now, moment = self.sql.now_expression(self.clock)
         parameters = [queue, *excluded, *moment, limit]
 
@@ -370,14 +370,14 @@ class TaskStatements(ABC):
         return rows
 
     def has_priorities(self, queue: str) -> bool:
-        """Return True if activities that wait there have a priority: one probe of an index of those alone."""
+        """Return True if activities that wait in the queue have a priority. One index look-up."""
         return self._submit_priority_check(queue)()
 
     def _submit_priority_check(self, queue: str) -> Callable[[], bool]:
         return background_tasks.submit_priority_check(queue, sql=self.sql) if queue in self.priority_queues else bool
 
     def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
-        """Store that these attempts run since ``started_at``, from which their timeouts count. One statement."""
+        """Store that these attempts run since ``started_at``; their timeouts count from then. One statement."""
         rows = []
         for task in tasks:
             timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=None)
@@ -385,11 +385,11 @@ class TaskStatements(ABC):
         self.sql.write(_STARTED.columns, _STARTED_UPDATE, rows, key="id")
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Give up claims (id, attempt, owner) of activities that were never started; the attempts do not count."""
+        """Release activities that were claimed and never started, by (id, attempt, owner). No attempt is counted."""
         self.sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """Give up claims of activities that were never started, as ``release_tasks`` does.
+        """Release claimed activities that were never started, as ``release_tasks`` does.
 
         Returns the queue and the name of each activity whose claim (id, attempt and owner) was still valid.
         """
@@ -397,12 +397,12 @@ class TaskStatements(ABC):
         return [(queue, name) for queue, name in rows]
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return ``(id, attempt, owner)`` of everything that this owner has: a plain read."""
+        """Return ``(id, attempt, owner)`` of each activity that this owner has claimed. Locks nothing."""
         rows = self.sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
         return {(task, attempt, own) for task, attempt, own in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of attempts with a statement or two; a final one becomes a message of its chain."""
+        """Store the results of attempts, and send the final ones to their chains; return the ids that were valid."""
         if not results:
             return []
         with self.join_transaction():
@@ -414,7 +414,7 @@ class TaskStatements(ABC):
         return self.submit_finish(results)()
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Submit ``finish_undelivered`` as ``Dialect.submit`` does: one statement, and one more for retries."""
+        """Send the statements of ``finish_undelivered``; return a function that waits for its result."""
         if not results:
             return lambda: ([], [])
         fetch_deleted = self._submit_delete(_results_of_runs(results))
@@ -426,7 +426,7 @@ class TaskStatements(ABC):
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of background tasks and of attempts that will be retried, which go to no chain."""
+        """Store the results of background tasks and of attempts to retry: none of them goes to a chain."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:
@@ -436,7 +436,7 @@ class TaskStatements(ABC):
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Submit the deletion of the activities that the attempts still own."""
+        """Send the deletion of the activities that the attempts still own; return a function for ids and messages."""
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self.sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
 
@@ -478,7 +478,7 @@ class TaskStatements(ABC):
         return [row[0] for row in deleted_rows]
 
     def _schedule_retries(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make failed attempts due again. After the first start only ``schedule_to_close`` limits them."""
+        """Make activities whose attempt failed due again, and return the ids that were still valid."""
         if not results:
             return []
         rows = []
@@ -524,12 +524,12 @@ class TaskStatements(ABC):
         return tasks
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
-        """Return the open activities of a run for display, through the model: no turn waits for it."""
+        """Return the open activities of a run for display. It uses the ORM, since no turn waits for it."""
         rows = ActivityTask.objects.using(self.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
         return [row.as_open for row in rows.order_by("seq")[:limit]]
 
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
-        """Return the activity of that command, with or without an owner. A plain read."""
+        """Return the activity that command ``seq`` of the run scheduled, claimed or not, or None. Locks nothing."""
         tasks = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
         return tasks[0] if tasks else None
 
@@ -556,7 +556,7 @@ class TaskStatements(ABC):
         return tasks
 
     def edit_task(self, task: TaskState) -> None:
-        """Store arguments and options of an activity that no worker has."""
+        """Store arguments and options of an activity that no worker has and that is still at this attempt."""
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self.sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.encode_rows([row]), key="id")
 
@@ -587,7 +587,7 @@ class TaskStatements(ABC):
 
 
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
-    """Return the final results of activities of runs, once for each attempt."""
+    """Return the final results of activities of runs by (id, attempt, owner), without those of background tasks."""
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
 
 
@@ -596,5 +596,5 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
 
 
 def _task_state(row: tuple[Any, ...]) -> TaskState:
-    """Build the task of a row. Its payloads stay encoded; see ``decode_task``."""
+    """Return the activity of a row. Its payloads are still encoded; see ``decode_task``."""
     return TaskState(**_TASK.row_fields(row), kwargs={})

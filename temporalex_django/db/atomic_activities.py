@@ -1,4 +1,4 @@
-"""Atomic activities, which run inside the transaction of a turn, a worker's or a caller's (decision 4)."""
+"""Running of atomic activities inside the transaction of a turn (see decision 4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from temporalex_django.errors import KeyMissing, PayloadError
 def run_atomic_activity(task: TaskState) -> TaskResult:
     """Run an atomic activity inside the turn's transaction, and return its result.
 
-    Raises what the function raises, ``PayloadError`` and ``activity_policy.ActivityUnavailable``.
+    Raises what the function raises. Raises ``PayloadError`` if a payload does not fit, and
+    ``activity_policy.ActivityUnavailable`` if this process lacks code or a key.
     """
     try:
         act = activity.find(task.activity)

@@ -1,4 +1,4 @@
-"""Hooks: background work of modules that workers do not import, and work of workers for such modules.
+"""Hooks between workers and modules that they do not import: background work, and processing of due work here.
 
 The app config registers them when Django is ready.
 """
@@ -29,18 +29,18 @@ _run_due: Callable[[float], int] | None = None
 
 
 def bind_run_due(run: Callable[[float], int]) -> None:
-    """Set the function that processes due work in the calling thread.
+    """Set the function that ``run_due`` calls to process due work in the calling thread.
 
-    It takes the seconds that it has and returns the number of its turns.
+    The function takes the seconds that it may use and returns the number of its turns.
     """
     global _run_due  # noqa: PLW0603 - bound once, when Django is ready
     _run_due = run
 
 
 def run_due(seconds: float) -> int:
-    """Process due work here and now, and return the number of turns of runs.
+    """Process due work in this thread for at most ``seconds``, and return the number of turns of runs.
 
-    Raises ``NotConfigured`` and ``TimeoutError``.
+    Raises ``NotConfigured`` before Django is ready, and ``TimeoutError`` if more work is due after that time.
     """
     if _run_due is None:
         raise NotConfigured("no code is registered to process due work: is 'temporalex_django' in INSTALLED_APPS?")
@@ -48,14 +48,14 @@ def run_due(seconds: float) -> int:
 
 
 def has_work(alias: str) -> bool:
-    """Return True if any hook has work to do. Raises what the hooks raise."""
+    """Return True if any hook has work to do on this database alias. Raises the errors of the hooks."""
     return any(hook.has_work(alias) for hook in BACKGROUND_HOOKS)
 
 
 def run_hooks(alias: str) -> bool:
-    """Run each hook for a moment, and return True if there may be more to do.
+    """Run each hook for a moment on this database alias, and return True if there may be more to do.
 
-    Raises what the hooks raise.
+    Raises the errors of the hooks.
     """
     # A list, not a generator: every hook has its moment, also after one that has more to do.
     results = [hook.run(alias) for hook in BACKGROUND_HOOKS]

@@ -1,4 +1,4 @@
-"""Background tasks in SQL. One INSERT enqueues a task, and one transaction moves it to the ended ones.
+"""Background tasks in SQL: one INSERT enqueues a task, and one transaction moves it to the ended tasks.
 
 See decision 44.
 """
@@ -67,9 +67,9 @@ class NewBackgroundTask:
 
 
 def insert_task(new: NewBackgroundTask, *, storage: DjangoStorage) -> tuple[UUID, datetime]:
-    """Enqueue a task with one INSERT on the caller's connection, and return its id and time.
+    """Enqueue a background task with one INSERT on the caller's connection; return its id and the time.
 
-    Inside the caller's transaction it commits or rolls back with it.
+    If a transaction is open, the task commits or rolls back with it.
     """
     task_id, sql = uuid7(), storage.sql
     now, clock = sql.now_expression(storage.clock, live=True)
@@ -94,9 +94,9 @@ def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
 
 
 def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
-    """Move the tasks that the attempts still own to the ended ones, and return their ids.
+    """Store as ended tasks the background tasks that these attempts still own, delete their rows, and return their ids.
 
-    Inside a transaction.
+    Call it inside a transaction.
     """
     result_rows = _RESULT.encode_rows([*background_task.task_end(result, now)] for result in final.values())
     rows = [(*fence, *result_values) for fence, result_values in zip(final, result_rows, strict=True)]
@@ -110,18 +110,18 @@ def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql
 
 
 def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
-    """Submit a check if some activities that wait in the queue have a priority.
+    """Ask whether activities that wait in the queue have a priority, and return a function for the answer.
 
-    The answer is the second half, as with ``Dialect.submit``.
+    The function waits for the answer, as with ``Dialect.submit``.
     """
     answer = sql.submit(f"select {HAS_PRIORITY}", [queue, queue], ("bool",))
     return lambda: bool(answer()[0][0])
 
 
 def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
-    """Store the attempts of tasks that are due again in their options.
+    """Add the attempts that failed to the options of background tasks that are due again.
 
-    Inside the transaction that made them due, so the attempts still own them.
+    Call it inside the transaction that made them due, in which the attempts still own them.
     """
     sql.write(
         _OPTIONS.columns,
@@ -135,9 +135,9 @@ def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
 
 
 def backend_queues() -> frozenset[str] | None:
-    """Return the queues of the project's task backends that run on this package.
+    """Return the queues that the project's task backends of this package accept.
 
-    None means that one of them takes any queue.
+    None means that one of them accepts any queue.
     """
     names: set[str] = set()
     for params in (getattr(settings, "TASKS", None) or {}).values():
@@ -154,6 +154,6 @@ def backend_queues() -> frozenset[str] | None:
 
 
 def priority_queues(worker_queues: Collection[str]) -> frozenset[str]:
-    """Return those queues of a worker in which a priority may count."""
+    """Return those queues of a worker in which background tasks may have a priority."""
     backend_names = backend_queues()
     return frozenset(worker_queues) if backend_names is None else backend_names & frozenset(worker_queues)

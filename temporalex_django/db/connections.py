@@ -1,8 +1,8 @@
-"""Sessions of workers: limits that keep a frozen worker from holding up anyone.
+"""Database sessions of workers: limits that keep a frozen worker from blocking other processes.
 
-A session of a worker has the limits for good. Behind a transaction pooler (``POOLED``) sessions are shared, also with
-web requests. There each transaction of a worker sets the limits for itself, and the next user of the session is not
-affected.
+The limits apply to the whole session of a worker. Behind a transaction pooler (setting ``POOLED``) sessions are shared,
+also with web requests. There each transaction of a worker sets the limits for itself, and the next user of the session
+is not affected.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ STATEMENT_TIMEOUT = "60s"
 
 @contextmanager
 def worker_session(alias: str) -> Iterator[None]:
-    """Set up for a worker every connection that this thread opens to ``alias`` inside the block.
+    """Set the limits of a worker on every connection that this thread opens to ``alias`` inside the block.
 
-    A connection that is open is closed before, since it may have broken. Inside a transaction it stays open and is set
-    up.
+    A connection that is open is closed first, since it may have broken. Inside a transaction it stays open and gets the
+    limits.
     """
     _thread.alias = alias
     _thread.pooled = get_settings().POOLED
@@ -56,10 +56,9 @@ def worker_session(alias: str) -> Iterator[None]:
 def keep_open(seconds: float = KEEP_OPEN_SECONDS) -> None:
     """Keep the connections that this thread opens from now on for ``seconds``, unless they break.
 
-    ``CONN_MAX_AGE`` does not matter. A connection that broke meanwhile is replaced when it is used
-    (``CONN_HEALTH_CHECKS``). So a restart of the database costs an attempt of the activities that were running, and of
-    none that follow. This is for threads that run one short activity after the other: a new connection costs more than
-    most of them.
+    ``CONN_MAX_AGE`` does not matter. A connection that has broken is replaced when it is used again
+    (``CONN_HEALTH_CHECKS``). So a restart of the database fails only the attempts that were running. Use it in threads
+    that run one short activity after the other: a new connection costs more than most of these.
     """
     _thread.kept_for = seconds
 
@@ -76,18 +75,18 @@ def _configure_connection(sender: Any, connection: Any, **_: Any) -> None:
 
 
 def set_transaction_limits(alias: str) -> None:
-    """Set the limits for the transaction that begins, if this thread is a worker behind a pooler.
+    """Set the limits of a worker for the transaction that begins, if this thread is a worker behind a pooler.
 
-    Elsewhere no statement is sent.
+    Otherwise nothing is sent.
     """
     if getattr(_thread, "pooled", False) and _thread.alias == alias:
         get_dialect(alias).set_up_transaction(_session_limits())
 
 
 def worker_statement_timeout(alias: str) -> str | None:
-    """Return the statement timeout of a worker's transactions, without asking the server.
+    """Return the statement timeout of this worker's transactions, without a statement.
 
-    None if this thread is no worker of that alias.
+    Returns None if this thread is not a worker's, or not for that alias.
     """
     return STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
 

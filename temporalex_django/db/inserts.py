@@ -1,6 +1,6 @@
-"""Inserts of callers: starts and messages. One statement each, in the transaction that the caller has open, if any.
+"""Inserts of callers: starts and messages. Each is one statement, in the transaction that the caller has open, if any.
 
-None of it touches the row of a run that exists. So a sender never makes a turn wait, and two requests that signal two
+No insert touches the row of a run that exists. So a sender never makes a turn wait, and two requests that signal two
 runs cannot deadlock (decision 6).
 """
 
@@ -48,8 +48,8 @@ _UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 class NewStart(RunStart):
     """A run that a caller starts.
 
-    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` means that the id was drawn
-    just now. No other run can have it, so nothing is checked.
+    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` is True if the id was drawn at
+    random for this start. No other run can have it, so nothing is checked.
     """
 
     generated: bool = False
@@ -67,7 +67,7 @@ class InsertedMessage(NamedTuple):
     """The outcome of inserting a message.
 
     ``new`` is False if the chain had a message with this ``request_id`` already: it was sent twice. ``at`` is the
-    database's time of a new one. ``replaced`` is the digest of the payload of the failed message that it replaces.
+    database's time, if it is new. ``replaced`` is the digest of the payload of the failed message that it replaces.
     """
 
     id: int
@@ -77,20 +77,21 @@ class InsertedMessage(NamedTuple):
 
 
 def copy_subject(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
-    """Give a run the subject of another run. If the object is gone, its key is copied all the same."""
+    """Give a run the subject of another run: the key of the object, even if the object is gone."""
     runs, shared = Instance.objects.using(alias), ("subject_type_id", "subject_id")
     runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=source_run_id), strict=True)))
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
-    """Insert a chain that is due now, and its first run.
+    """Insert a chain that is due now, and its first run; return their ids.
 
-    This happens inside the caller's transaction if one is open, which stays usable in any case. Workers are notified
-    after the commit. Locks nothing that exists. Waits at most ``START_LOCK_WAIT`` for another open transaction that
-    starts the same id.
+    If the caller has a transaction open, this is part of it, and the transaction stays usable after an error. Workers
+    are notified after the commit. Locks nothing that exists. Waits at most ``START_LOCK_WAIT`` for another open
+    transaction that starts the same id.
 
-    Raises ``AlreadyRunning``, with ``pending=True`` if that wait was in vain. On SQLite it raises Django's
-    ``OperationalError`` then, since the one lock says nothing about ids. Raises ``InvalidId`` for the id of a run.
+    Raises ``AlreadyRunning`` if an open run has the id, with ``pending=True`` if that other transaction is still open
+    after the wait. On SQLite it raises Django's ``OperationalError`` then, since the writer lock says nothing about
+    ids. Raises ``InvalidId`` for the id of a run.
     """
     started = StartedRun(uuid7(), uuid7())
     run_id = None if start.generated else parse_run_id(start.workflow_id)
@@ -131,9 +132,10 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
-    """Return a test, with its parameters, for open runs that hold a narrower key of the same id.
+    """Return an SQL test, with its parameters, for open runs with the same id in a scope that this start includes.
 
-    It is a plain read. For a class that was renamed it includes runs that were started under its former names.
+    Such runs have another open key. For a class that was renamed it includes runs that were started under its former
+    names.
     """
     own, parameters = "", list[Any]()
     names = [] if start.scope == "global" else all_names(start.workflow)
@@ -151,7 +153,7 @@ def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
 
 
 def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
-    """Give a closed chain its id again. The open transaction has it locked.
+    """Give a closed chain, which the open transaction has locked, its open key again.
 
     Returns False if another open run has the id. Waits for another transaction that starts the id.
     """
@@ -168,7 +170,7 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
 
 
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
-    """Return the values of the first run by column. Columns without a value are left out."""
+    """Return the values of the row of the first run, by column; columns without a value are left out."""
     subject: dict[str, Any] = {}
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
@@ -182,9 +184,10 @@ def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime 
 def _insert_chain_and_run(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
-    """Insert chain and run with one statement, whose wait for a key that others may hold is limited.
+    """Insert chain and run with one statement; return False if an open run has the key or passes the test ``wide``.
 
-    In an open transaction it needs a savepoint and a lock timeout around it for that.
+    The wait for another transaction with the key is limited. In an open transaction that takes a savepoint and a lock
+    timeout around the statement.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
@@ -216,7 +219,7 @@ def _insert_chain_and_run(
 
 
 class _StartShape(NamedTuple):
-    """The properties in which statements of starts differ.
+    """The properties in which the SQL of starts differs.
 
     ``columns`` are the columns of the run that have a value.
     """
@@ -233,7 +236,7 @@ class _StartShape(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
-    """Return the statement for starts of this shape. There are few shapes, so it is cached."""
+    """Return the SQL that starts runs of this shape. The result is cached, since there are few shapes."""
     now, later = shape.now, f"{shape.now} + %s * interval '1 second'"
     chain = CHAINS.pick_columns(
         *("id", "run_id", "queue", "due_at"), *(["deadline"] * shape.ends), *(["open_key"] * shape.keyed)
@@ -331,9 +334,9 @@ def insert_message(
 
 
 def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
-    """Delete the failed message that the new one replaces, and return the digest of its payload.
+    """Delete the failed message that a new one replaces, and return the digest of its payload (None: there is none).
 
-    Returns None if there is none. Locks its row, so of two senders one replaces it.
+    Its row is locked, so only one of two senders replaces it.
     """
     if sent.kind != "signal":
         return None
@@ -369,7 +372,7 @@ def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tup
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
     """Return the outcome of a message, or None while it has none.
 
-    ``accepted`` is an outcome that another one follows.
+    The outcome of an update may be ``accepted``, which a later outcome replaces.
     """
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where id = %s", [message], ("text", "bytea")
@@ -395,10 +398,10 @@ def _decode_outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
 
 
 def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
-    """Wake idle workers with a notification, sent now as a statement of its own.
+    """Wake idle workers of ``queues`` with a notification that is sent now, as a statement of its own.
 
-    Inside a transaction it would serialise commits, so call it from ``on_commit``. It does nothing on SQLite, in a
-    transaction, or behind a pooler. Errors are ignored, since nothing depends on a notification.
+    Inside a transaction it would make commits wait for each other, so call it from ``on_commit``. It does nothing on
+    SQLite, in a transaction, or behind a pooler. Errors are ignored, since nothing depends on a notification.
     """
     if not _can_notify(alias):
         return
@@ -409,7 +412,7 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Return True if a notification that is sent now goes out and is a transaction of its own."""
+    """Return True if a notification that is sent now is a transaction of its own and reaches workers."""
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
@@ -417,7 +420,7 @@ def _can_notify(alias: str) -> bool:
 
 
 def notify_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
-    """Notify workers once after the commit of the open transaction, however often this is called.
+    """Notify workers of ``queues`` after the commit of the open transaction, once however often this is called.
 
     If no transaction is open, it notifies at once. It does nothing if the caller commits by hand: the time of that
     commit is unknown, and workers find due work by themselves.

@@ -1,7 +1,7 @@
 """Claims of activities that are under a limit, or wait in a partition of their queue.
 
-A claim locks the limits, in the order of their names. It counts the running activities by their own rows, so no
-capacity is lost when a worker dies. Each claim is one transaction.
+A claim locks the rows of the limits, in the order of their names. It counts the running activities by their own rows,
+so no capacity is lost when a worker dies. Each claim is one transaction.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _STARTS = LIMITS.pick_columns("name", "starts")
 class LimitedClaim:
     """The outcome of a claim. ``moved`` is the number of activities that moved to another partition.
 
-    ``has_due``: something is due. ``has_partitions``: some activities wait in partitions. ``retry_after``: the limits
-    leave no capacity for what is due, and may leave some after so many seconds. ``is_rate_limited``: a rate is the
-    reason for some of it. ``lacks_capacity``: the worker itself has no capacity for some that may start.
+    - ``has_due``: some activities are due.
+    - ``has_partitions``: some activities wait in partitions.
+    - ``retry_after``: the limits leave no capacity for due activities, and may leave some after so many seconds.
+    - ``is_rate_limited``: some of these wait for a rate.
+    - ``lacks_capacity``: the worker itself has no capacity for some activities that may start.
     """
 
     tasks: list[TaskState] = field(default_factory=list)
@@ -55,7 +57,7 @@ class LimitedClaim:
 
 
 class LimitedClaims:
-    """The limited claims of one worker."""
+    """The claims of one worker for activities under limits."""
 
     def __init__(self, storage: DjangoStorage) -> None:
         self._storage = storage
@@ -73,10 +75,11 @@ class LimitedClaims:
         unpartitioned: bool,
         suspects: bool = False,
     ) -> LimitedClaim:
-        """Claim the activities that may start now.
+        """Claim the activities of a queue that may start now under their limits.
 
-        With ``unpartitioned`` it also claims activities outside of partitions, and with ``suspects`` only those that
-        may have ended a worker. ``off`` has the activities that are switched off. Nothing is locked if nothing waits.
+        With ``unpartitioned`` it also claims activities outside of partitions. With ``suspects`` it claims only those
+        that may have ended a worker. ``off`` has the names of activities that are switched off. If no activity waits,
+        nothing is locked.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -120,7 +123,7 @@ class LimitedClaims:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _next_partitions(self, queue: str) -> list[str]:
-        """Return the next partitions in which activities wait: one probe of the index for each."""
+        """Return the next partitions of the queue in which activities wait. One index look-up for each."""
         names = self._partitions_after(queue, self._cursors.get(queue, ""), _PARTITION_PAGE)
         if len(names) < _PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
@@ -145,9 +148,9 @@ class LimitedClaims:
     def _usable_partition(
         self, queue: str, name: str, limits: Limits, off: Collection[str], claim: LimitedClaim
     ) -> QueuePartition | None:
-        """Return the partition if this worker may claim from it now, else None.
+        """Return the partition with this name if this worker may claim from it now, else None.
 
-        A partition that nothing asks for any more is dissolved.
+        If no limit needs the partition any more, its activities move to another one, and ``claim`` counts them.
         """
         partition = QueuePartition.from_name(name)
         if partition.activity is None:
@@ -177,10 +180,7 @@ class LimitedClaims:
         )
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
-        """Move waiting activities with these names to partitions of their own.
-
-        Returns the number of those that moved.
-        """
+        """Move waiting activities with these names to partitions of their own; return the number that moved."""
         return sum(
             self._move_tasks(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
             for name in names
@@ -200,7 +200,7 @@ class LimitedClaims:
     def _partition_candidates(
         self, queue: str, partitions: Sequence[QueuePartition], limit: int
     ) -> list[list[_Candidate]]:
-        """Return the first due activities of each partition."""
+        """Return at most ``limit`` due activities of each partition, the first ones."""
         if not partitions:
             return []
         now, moment = self._sql.now_expression(None)
@@ -223,7 +223,7 @@ class LimitedClaims:
         owner: int,
         claim: LimitedClaim,
     ) -> None:
-        """Choose one activity of each partition, then another one of each, and claim them.
+        """Choose one activity of each partition, then another one of each, and claim them; ``claim`` gets the outcome.
 
         It ends where the limits and the capacity of the worker end.
         """
@@ -266,7 +266,7 @@ class LimitedClaims:
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
-    """Lock the limits of these names and return their recent starts.
+    """Lock the limits with these names and return the recent starts that each has recorded.
 
     A limit without a row gets one.
     """
@@ -284,10 +284,10 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
 
 
 def release_unstarted(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
-    """Release activities as ``TaskStorage.release_tasks``, and take their starts back from the rates.
+    """Release activities that were claimed and never started, and subtract them from the starts of their rates.
 
-    They were claimed to start and did not. One statement if nothing has a rate. Otherwise it also locks these limits,
-    in the order of their names.
+    ``keys`` are triples of id, attempt and owner. One statement if no limit has a rate. Otherwise it also locks the
+    limits with a rate, in the order of their names.
     """
     rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
     rated |= {
@@ -318,7 +318,7 @@ _Candidate = tuple[int, str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """The names that are off, including former names of renamed classes and activities.
+    """The names of queues, activities and workflow classes that are off, former names of renamed ones included.
 
     ``has_partitions`` is True if activities wait in partitions of their queues.
     """
@@ -330,7 +330,7 @@ class Switches:
 
 
 def read_switches(sql: Dialect) -> Switches:
-    """Read the switches as they are now: one plain read."""
+    """Read the present state of the switches. Locks nothing."""
     rows = sql.select(
         "select kind, name from temporalex_switched_off union all select 'line', '' where exists (select 1 from"
         " temporalex_activity_task where line is not null and owner is null and not atomic)",

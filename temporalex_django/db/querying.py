@@ -1,6 +1,6 @@
-"""Paging: many rows, read in pieces.
+"""Reading of many rows in pieces.
 
-No statement holds them all, and no cursor stays open on the server, where a pooler would lose it.
+No statement returns all of them, and no cursor stays open on the server, where a pooler would lose it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SIZE = 500
 
 
 def iterate_pages(rows: QuerySet[Any, Any], *, by: str, size: int = _SIZE) -> Iterator[Any]:
-    """Yield all rows in the order of the column ``by`` (``-id``: descending).
+    """Yield all rows in the order of the column ``by`` (``-id``: descending), ``size`` rows a statement.
 
-    The column is unique among the rows, and an attribute of each.
+    The column must be unique among the rows, and an attribute of each object.
     """
     column, lookup = by.lstrip("-"), "lt" if by.startswith("-") else "gt"
     rows, page = rows.order_by(by), list(rows.order_by(by)[:size])
@@ -44,7 +44,7 @@ class _EqualsAny(Func):
 
 
 def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
-    """Return the rows whose ``column`` is among ``ids``, a queryset of one column.
+    """Return a queryset of the rows whose ``column`` is among ``ids``, a queryset of one column.
 
     Nothing is read yet.
     """

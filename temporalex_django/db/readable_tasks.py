@@ -1,4 +1,4 @@
-"""Decoding of the payloads of activities, which a worker may be unable to read."""
+"""Decoding of the payloads of activities. A worker without the key of the codec cannot read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("temporalex_django.db")
 
 
 def is_readable(task: TaskState) -> bool:
-    """Decode the payloads of a task and return True, or False if this process cannot read them."""
+    """Decode the payloads of an activity in place and return True; return False if this process cannot read them."""
     try:
         decode_task(task)
     except (KeyMissing, PayloadError) as exc:
@@ -24,7 +24,10 @@ def is_readable(task: TaskState) -> bool:
 
 
 def decode_task(task: TaskState) -> None:
-    """Decode the payloads in place. Raises ``PayloadError``, and ``KeyMissing`` if a key is missing here."""
+    """Decode the payloads of an activity in place.
+
+    Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError`` if they cannot be read for another reason.
+    """
     decode = codec().decode
     call: Any = task.args
     options: Any = task.options

@@ -37,7 +37,7 @@ _PARTS = (*_SETTLED, "request_id is null and not settled")
 
 
 class RetentionPolicy(NamedTuple):
-    """Seconds for which runs are kept: those of closed chains, and earlier ones of chains that continue.
+    """The seconds for which runs are kept: those of closed chains, and earlier runs of chains that continue.
 
     None means for ever.
     """
@@ -51,7 +51,7 @@ class RetentionPolicy(NamedTuple):
 
 
 def retention_policies() -> dict[str, dict[int | None, RetentionPolicy]]:
-    """Return the policies by class and version, of the classes that this process has.
+    """Return the retention policies of the classes that this process has, by name and version.
 
     The version None means all versions.
     """
@@ -78,7 +78,7 @@ _ROW = RUNS.pick_columns("id", "chain_id", "version", "closed_at")
 
 
 class Retention:
-    """A sweep over one database, a little at a time. It remembers its position."""
+    """A sweep over one database that deletes old runs, a few in each call. It remembers its position."""
 
     def __init__(self, storage: DjangoStorage) -> None:
         self.storage = storage
@@ -87,7 +87,7 @@ class Retention:
         self._deleted_chains: list[UUID] = []
 
     def sweep(self) -> bool:
-        """Delete what is due, for a fraction of a second, and return True if there may be more.
+        """Delete old runs for a fraction of a second, and return True if there may be more.
 
         No query if no class declares a retention.
         """
@@ -126,9 +126,10 @@ class Retention:
         return True
 
     def _next_page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
-        """Return the next runs in order, with the time that counts and True for a closed chain.
+        """Return the next runs of a class in order: run, chain, version, time, and True for a closed chain.
 
-        The time is set for the last run of a closed chain, and for earlier runs of an open one; for others it is None.
+        The time is when the chain or the run closed. It is set for the last run of a closed chain, and for earlier runs
+        of an open one; for other runs it is None.
         """
         after = self._cursors.get(name)
         rows = self.storage.sql.select(
@@ -143,7 +144,7 @@ class Retention:
         return [(run, chain, version, closed_at, bool(closed)) for run, chain, version, closed_at, closed in rows]
 
     def _delete_earlier_run(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
-        """Delete an earlier run of a chain that continues, and messages answered as long ago.
+        """Delete an earlier run of a chain that continues, and messages that were answered before ``answered_before``.
 
         A chain that a turn has locked is skipped until the next sweep.
         """
@@ -179,7 +180,7 @@ class Retention:
         self._deleted_chains.append(chain)
 
     def _lock_closed_chain(self, chain: UUID, closed_before: datetime) -> bool:
-        """Lock the chain, and return True if it can still be deleted."""
+        """Lock the chain, and return True if it is still closed since before ``closed_before``."""
         rows = self.storage.sql.select(
             f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
             [chain],
@@ -194,7 +195,7 @@ class Retention:
 
 
 def delete_chain(chain: UUID, *, storage: DjangoStorage) -> None:
-    """Delete a locked, closed chain with everything that the tables have of it, in the open transaction.
+    """Delete a locked, closed chain with all its rows, in the open transaction.
 
     Audit rows are kept.
     """
@@ -215,7 +216,7 @@ def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
 
 
 def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
-    """Delete a run, and also the chain ``last_of`` if this is the last run that the chain has."""
+    """Delete a run with all its rows, and also the chain ``last_of`` if it is not None."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     delete_human_tasks(run, alias=storage.alias)
@@ -227,5 +228,5 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
 
 
 def _start_timestamp(run: UUID) -> float:
-    """Return the start of a run in seconds, from its id. 0.0 for an id of another kind."""
+    """Return the start of a run in seconds since 1970, from its id; 0.0 if the id contains no time."""
     return (run.int >> 80) / 1000 if run.version == _UUID7 else 0.0

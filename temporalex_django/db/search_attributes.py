@@ -1,4 +1,4 @@
-"""The rows of search attributes: two statements for all that a turn sets, and none if it sets nothing."""
+"""Writes of search attributes: two statements for all that a turn sets, and none if it sets nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INSERT = SEARCH_ATTRIBUTES.insert(
 
 
 def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
-    """Insert the rows of new runs. The runs exist already."""
+    """Insert the search attributes of new runs, whose rows exist already."""
     rows = [
         (run, attribute.name, attribute.place, attribute.text, attribute.moment, attribute.number)
         for run, attributes in runs

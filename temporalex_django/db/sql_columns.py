@@ -66,7 +66,7 @@ def json_text(value: Any) -> str | None:
 
 
 class SqlTable:
-    """The columns of one model."""
+    """The table of one model: its name, its columns and their types."""
 
     def __init__(self, model: type[models.Model]) -> None:
         options = model._meta  # noqa: SLF001 - Django documents it
@@ -75,28 +75,28 @@ class SqlTable:
         self.kinds = {field.column: _sql_type(field) for field in stored}
 
     def pick_columns(self, *columns: str, **extra: str) -> ColumnSet:
-        """Return a set of some columns.
+        """Return a set of the columns with these names.
 
-        ``extra`` are further values with their types, which are written beside them.
+        ``extra`` has the names and types of further values, which statements receive beside the columns.
         """
         return ColumnSet(self, columns, columns, extra)
 
     def pick_fields(self, cls: type[Any], **differing: str | None) -> ColumnSet:
-        """Return the columns that the fields of a dataclass name.
+        """Return a set of the columns with the names of the fields of a dataclass.
 
-        ``differing`` maps fields to the columns with another name; None: the field has no column.
+        ``differing`` gives the column of a field that has another name; None: the field has no column.
         """
         column_names = {field.name: differing.get(field.name, field.name) for field in fields(cls)}
         columns = {field: column for field, column in column_names.items() if column is not None}
         return ColumnSet(self, tuple(columns.values()), tuple(columns), {})
 
     def insert(self, values: Mapping[str, str], source: str = "") -> str:
-        """Return a statement that inserts the values of these expressions, by column."""
+        """Return an ``insert`` statement; ``values`` maps columns to SQL expressions, ``source`` is SQL at its end."""
         self._require_columns(values)
         return f"insert into {self.name} ({', '.join(values)}) select {', '.join(values.values())} {source}".rstrip()
 
     def update(self, values: Mapping[str, str], source: str) -> str:
-        """Return a statement that sets these columns to the values of the expressions."""
+        """Return an ``update`` statement; ``values`` maps columns to SQL expressions, ``source`` is SQL at its end."""
         self._require_columns(values)
         return f"update {self.name} set {', '.join(f'{name} = {value}' for name, value in values.items())} {source}"
 
@@ -106,9 +106,9 @@ class SqlTable:
 
 
 class ColumnSet:
-    """Columns of a table in an order, with the statements and conversions for them.
+    """Some columns of a table in a fixed order, with the statements and conversions for them.
 
-    ``fields`` are the names that an object has for them.
+    ``fields`` are the names of the attributes in which an object has these values.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ColumnSet:
         self._values = attrgetter(*self.fields)
 
     def with_alias(self, alias: str) -> str:
-        """Return the column list for a ``select``. JSON is cast to text."""
+        """Return the columns for a ``select`` from the table under this alias. JSON is cast to text."""
         before = f"{alias}." if alias else ""
         listed = ((f"{before}{name}", self.table.kinds[name]) for name in self.column_names)
         return ", ".join(f"cast({name} as text)" if kind == "jsonb" else name for name, kind in listed)
@@ -139,21 +139,22 @@ class ColumnSet:
 
     @property
     def insert(self) -> str:
-        """The body of a statement that inserts ``v``."""
+        """The body of a statement that inserts the rows of ``v``: see ``Dialect.write``."""
         return self.table.insert({name: name for name in self.column_names}, "from v")
 
     def insert_parameters(self, placeholder: Placeholder, source: str, **instead: str) -> str:
-        """Return a statement that inserts parameters.
+        """Return a statement that inserts one row from parameters.
 
-        ``instead`` has expressions for the columns without a parameter.
+        ``instead`` has SQL expressions for the columns that get no parameter; ``source`` is the SQL that follows.
         """
         values = {name: instead.get(name) or placeholder(self.table.kinds[name]) for name in self.column_names}
         return self.table.insert(values, source)
 
     def update(self, *by: str, only: str = "", **also: str) -> str:
-        """Return the body of a statement that sets the columns from ``v`` where rows agree in ``by``.
+        """Return the body of a statement that updates the columns from the rows of ``v`` with equal columns ``by``.
 
-        The first column of ``by`` is the key.
+        The first column of ``by`` is the key. ``only`` is a further condition, and ``also`` has SQL expressions for
+        further columns. See ``Dialect.write``.
         """
         own = self.table.name
         sets = {name: f"v.{name}" for name in self.column_names if name not in by}
@@ -161,13 +162,13 @@ class ColumnSet:
         return self.table.update({**sets, **also}, f"from v where {same} and {own}.{by[0]} {{key}}{only}")
 
     def encode_row(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Encode a row for storage. Bytes are payloads that are encoded already."""
+        """Encode a row for storage. A payload that is ``bytes`` is encoded already and stays as it is."""
         return self.encode_rows([values])[0]
 
     def encode_rows(self, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Encode many rows for storage, lists in place.
+        """Encode many rows for storage; rows that are lists are changed in place.
 
-        The settings are asked for the codec only once.
+        The codec is looked up in the settings only once.
         """
         if not self._payloads and not self._texts:
             return list(rows)
@@ -186,12 +187,12 @@ class ColumnSet:
         return encoded_rows
 
     def values_of(self, source: Any) -> tuple[Any, ...]:
-        """Return the values that an object has for these columns, in their order."""
+        """Return the values of an object's attributes for these columns, in their order."""
         values: tuple[Any, ...] = self._values(source)
         return values
 
     def decode_row(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the values of a row by field, with payloads decoded. Raises what the codec raises."""
+        """Return the values of a row by field, with payloads decoded. Raises the errors of the codec."""
         values, decode = list(row), codec().decode
         for i, _ in self._payloads:
             if values[i] is not None:
@@ -199,7 +200,7 @@ class ColumnSet:
         return dict(zip(self.fields, values, strict=True))
 
     def row_fields(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the values of a row by field, as they are stored."""
+        """Return the values of a row by field, with payloads still encoded."""
         return dict(zip(self.fields, row, strict=True))
 
 
@@ -236,19 +237,22 @@ CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
 
 
 def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
-    """Return the values for ``FAILURE``; the failure itself as a payload that is still to be encoded."""
+    """Return the values of a failure for the columns ``FAILURE``. The failure itself is a payload to encode."""
     if failure is None:
         return (None, None, None, None)
     return (failure.payload(), failure.at, failure.attempt, failure.cause)
 
 
 def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:
-    """Return a row of ``RESULT``. ``body`` may be encoded already."""
+    """Return the values of a message with the result of an activity, for the columns ``RESULT``.
+
+    ``body`` is plain, or bytes that are encoded already.
+    """
     return RESULT.encode_row((chain, run, queue, "activity", kind, body, now))
 
 
 def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any]) -> Sequence[Any]:
-    """Return a row of ``NEW_RUN`` for a start of any kind.
+    """Return the values of the row of a new run, for the columns ``NEW_RUN``.
 
     ``extra`` has the values that the start itself lacks.
     """

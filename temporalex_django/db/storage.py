@@ -1,7 +1,7 @@
 """Storage on Django's database: the contract of ``engine.contracts.run_storage``, in SQL.
 
 Locks: a turn locks only the rows of ``temporalex_chain`` that it claimed (``FOR NO KEY UPDATE``, which lets inserts
-refer to them) and its own activity rows. Messages to another run are inserts into that run's inbox. On SQLite the one
+refer to them) and its own activity rows. Messages to another run are inserts into that run's inbox. On SQLite the
 writer lock of the database takes the place of these locks. Nothing here commits by itself unless a docstring says so.
 """
 
@@ -55,7 +55,7 @@ _EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
 
 
 class _QueueScan:
-    """The state of the scan of one queue, which a claim keeps for the next one."""
+    """The position of claims in one queue, which the next claim continues."""
 
     __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
 
@@ -71,8 +71,8 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     """``WorkerStorage`` on one database alias.
 
     ``clock`` (a callable that returns an aware datetime) replaces the database's clock everywhere: virtual time in
-    tests. ``worker`` is True in worker processes. They alone take runs whose code ended a process. An object serves one
-    thread at a time; its connection is that of the calling thread.
+    tests. ``worker`` is True in worker processes; only they claim runs whose code ended a process. One thread at a time
+    may use an object. Its connection is that of the calling thread.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
 
     @property
     def domain(self) -> str:
-        """The digest that identifies this database in the names of files."""
+        """A digest of the database's address. It tells databases apart in the names of marker and health files."""
         database = connections[self.alias].settings_dict
         which = "|".join([self.sql.name, *(str(database.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
         return blake2s(which.encode(), digest_size=8).hexdigest()
@@ -106,7 +106,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
     ) -> ClaimedRuns:
-        """Claim due runs and runs with unread messages, and lock them.
+        """Claim due runs and runs with unread messages, lock them, and return them.
 
         The runs of ``first`` come first, if no other process has them locked. With ``chains`` exactly these are
         claimed, under the same condition. A run whose code ended a process is claimed by name only in workers.
@@ -122,11 +122,11 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
         """Send the statements of ``claim`` and return a function that completes it; call that after ``pipeline()``.
 
-        ``due`` limits the runs of a queue that are claimed for their due time alone.
+        The function takes those chains of ``first`` that the caller still wants and returns ``ClaimedRuns``. The other
+        chains of ``first`` are locked, but not returned. Their inboxes are read after the locks.
 
-        The first queue is asked at once, and the others for the capacity that it leaves. The function takes the chains
-        of ``first`` that the caller still wants; the others are locked, but not returned. The inboxes of all chains of
-        ``first`` are read after their locks.
+        ``due`` limits the runs of a queue that are claimed for their due time alone. The first queue is asked at once,
+        and the others for the capacity that it leaves.
         """
         order = self.queue_order(queues, "runs")
         if not order:
@@ -150,7 +150,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
                 moment = fetch_more(claimed, ())
 
             def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
-                """Return the inboxes of those that were locked before it was read.
+                """Return the inboxes of those chains that were locked when the inboxes were read.
 
                 Other inboxes may have changed since.
                 """
@@ -164,11 +164,12 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def _submit_run_queue(
         self, queue: str, limit: int, *, capacity: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
-        """Submit a claim of the runs of one queue, for a worker with this ``capacity``.
+        """Send a claim of at most ``limit`` runs of one queue, for a worker with this ``capacity``; return a function.
 
-        The answer adds the runs, and those of ``finished_states``, in the order in which they are to be activated. It
-        returns the time after the locks, or None if it had to wait for more locks. The time may not suffice for all, so
-        a few of each kind come before the many of one.
+        The function takes the runs claimed so far, to which it adds its own, and the runs with results
+        (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
+        the time may not suffice for all. It returns the time after the locks, or None if it had to lock more runs after
+        that.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill
@@ -195,7 +196,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return add_claimed
 
     def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
-        """Return the queues in the order in which to look for work.
+        """Return the queues in the order in which to look for work of this ``kind``.
 
         The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
         """
@@ -204,7 +205,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def _submit_due(
         self, queue: str, scan: _QueueScan, limit: int
     ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
-        """Submit the locks of due runs: the newest ones if more wait than it takes, and the oldest ones."""
+        """Send a query that locks due runs; return a function for the newest ones and the oldest ones.
+
+        There are newest ones only if more runs wait than it takes.
+        """
         started = time.monotonic()
         newest = scan.backlog.newest_count(limit) if self.clock is None else 0
         low = scan.low
@@ -245,7 +249,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         """Lock the chains of ``rows``, which have unread messages, except those in ``claimed``.
 
         Chains that another transaction has locked are skipped. Returns the states of the locked ones, and True if it
-        had to ask the database again, so that a time that was read before is too old.
+        had to send a statement, so that a time that was read before is too old.
         """
         chain_ids = [row[0] for row in rows]
         # The scan reached the end of the index: continue at its beginning.
@@ -263,9 +267,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return [locked[c] for c in free_ids if c in locked], True
 
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
-        """Submit a query for the chains that have unread messages, each once.
+        """Send a query for at most ``limit`` chains with unread messages, those after the chain ``cursor``.
 
-        It probes the index once for each chain, however many messages the chain has.
+        It looks into the index once for each chain, however many messages the chain has.
         """
         after = "" if cursor is None else " and chain_id > %s"
         return self.sql.submit(
@@ -280,7 +284,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         )
 
     def _submit_lock(self, chains: Collection[UUID]) -> Answer:
-        """Submit a lock of those of the chains that no other transaction has locked."""
+        """Send a query that locks those of the chains that no other transaction has locked."""
         if not chains:
             return list
         test, parameter = self.sql.in_array(chains, "uuid")
@@ -305,13 +309,14 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         self.sql.set_lock_timeout(timeout)
 
     def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
-        """Lock one chain, and wait at most ``wait`` seconds for it, in slices of under one second.
+        """Lock one chain; return False if it is not free within ``wait`` seconds.
 
         ``claim(chains=[chain])`` then returns it. With ``yields`` the transaction may hold rows that the worker with
         that chain waits for (``wait_for_locks``). If so, it stops waiting.
 
-        Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is restored. So a wait
-        in vain leaves the caller's transaction whole. Returns True at once where the writer lock is held.
+        Call it inside a transaction. It waits in slices of under one second. Each slice is a savepoint, and the
+        session's ``lock_timeout`` is restored, so the transaction stays usable when it returns False. Returns True at
+        once on SQLite, where the transaction has the writer lock.
         """
         if self.sql.writer_lock:
             return True
@@ -333,10 +338,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
                     return False
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
-        """Lock one chain, whatever its state is, and wait at most ``wait`` seconds for it.
+        """Lock one chain, whatever its state is, and return it; wait at most ``wait`` seconds for it.
 
-        Returns None if the wait was in vain, or if there is no such chain. Inside a transaction only, which stays
-        whole.
+        Returns None if it is not free in time or does not exist. Call it inside a transaction, which stays usable.
         """
         if not self.lock_chain(chain, wait=wait):
             return None
@@ -344,9 +348,9 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         return _run_state(rows[0]) if rows else None
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
-        """Defer these runs for ``seconds``. This is kept in memory; nothing is written.
+        """Do not claim these runs for ``seconds``. This is kept in memory; nothing is written.
 
-        The last call counts, and 0 ends the pause.
+        A later call for a run replaces the earlier one, and 0 ends the pause.
         """
         until = time.monotonic() + seconds
         for chain in chains:
@@ -472,7 +476,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
     def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Return the seconds until a run or an activity of these queues is due.
 
-        0.0 means now, also if there are unread messages. None means that nothing will be due. ``activity_queues`` are
+        0.0 means now, or that there are unread messages. None means that nothing will be due. ``activity_queues`` are
         the queues of the activities, if they differ from ``queues``.
         """
         now, parameters = self.sql.now_expression(self.clock)
@@ -546,7 +550,7 @@ def _run_state(row: tuple[Any, ...]) -> RunState:
 
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
-    """Build a ``RunRecord`` from the values of a row, whose JSON is text."""
+    """Return the record of a run from the values of its row, whose JSON is text."""
     if (attributes := row_values["search_attributes"]) is not None:
         row_values["search_attributes"] = json.loads(attributes)
     return RunRecord(**row_values)

@@ -30,7 +30,7 @@ _TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
     """Set storage parameters, and create the indexes of closed runs and of tags.
 
-    Does nothing on other databases.
+    Does nothing on other databases than PostgreSQL.
     """
     dialect = find_dialect(schema_editor.connection.alias)
     if dialect is not None and dialect.tunes_tables:

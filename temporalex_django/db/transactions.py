@@ -18,7 +18,7 @@ from temporalex_django.db.dialects.base import Dialect, get_dialect
 def _forbid_close(connection: Any) -> Iterator[None]:
     """Refuse to close the connection while the block runs.
 
-    A closed connection would look to all runs of the turn like a database that is away.
+    After a close all runs of the turn would fail as if the database did not answer.
     """
     before = vars(connection).get("close")
     connection.close = _refuse_to_close
@@ -39,7 +39,7 @@ def _refuse_to_close() -> None:
 class Transactions:
     """The transactions of a storage.
 
-    ``worker`` is True for the storage of a worker, whose transactions have limits.
+    ``worker`` is True for the storage of a worker process, whose transactions have limits.
     """
 
     def __init__(self, alias: str, *, worker: bool) -> None:
@@ -51,7 +51,7 @@ class Transactions:
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:
-        """Open a transaction of the alias, or a savepoint inside one that is open.
+        """Open a transaction of the alias, or a savepoint if one is open.
 
         On SQLite the writer lock is taken at once. ``site`` is its name in ``core.crash_points``.
         """
@@ -78,8 +78,8 @@ class Transactions:
     def final_pipeline(self) -> AbstractContextManager[None]:
         """Return a pipeline, as ``Dialect.pipeline``, for the last statements of a transaction.
 
-        If the transaction is our own, the commit is sent with them at the end of its block. Their answers are available
-        after that, and the block raises what one of them raises. No other statement may be sent in between.
+        If ``transaction`` opened it, the commit is sent with them at the end of the transaction's block. Their answers
+        are available after that, and the block raises their errors. No other statement may be sent in between.
         """
         end = self._exit_stack
         if end is None or self._own_connection is not connections[self.alias]:
@@ -93,21 +93,21 @@ class Transactions:
             self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 
     def detach(self) -> tuple[Any, ExitStack | None]:
-        """Detach the transaction of the calling thread, which stays open, and return its state.
+        """Separate this object from the open transaction of the calling thread, and return the state for ``attach``.
 
-        Others can use this object until ``attach``.
+        The transaction stays open. Until ``attach`` another thread can use this object.
         """
         state, self._own_connection, self._exit_stack = (self._own_connection, self._exit_stack), None, None
         return state
 
     def attach(self, state: tuple[Any, ExitStack | None]) -> None:
-        """Attach the detached transaction again. No other one may be open then."""
+        """Continue the transaction that ``detach`` separated from this object. No other one may be open then."""
         self._own_connection, self._exit_stack = state
 
     def join_transaction(self) -> AbstractContextManager[None]:
-        """Return a block that is part of our own open ``transaction``, without a savepoint.
+        """Return a block that is part of the transaction that ``transaction`` opened, without a savepoint.
 
-        It fails together with that transaction. If none is open, it opens one.
+        An error in it fails that transaction. If none is open, it opens one.
         """
         connection = connections[self.alias]
         return (
@@ -132,7 +132,7 @@ class Transactions:
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after the commit of the open transaction, or now if none is open.
 
-        What it raises is logged. If the caller commits by hand, it is called once ``autocommit`` is turned on again
+        Its exceptions are logged. If the caller commits by hand, it is called once ``autocommit`` is turned on again
         after the commit, as with Django's own ``on_commit``.
         """
         connection = connections[self.alias]

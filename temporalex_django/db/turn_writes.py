@@ -1,4 +1,4 @@
-"""Writes of a turn: one statement a table, however many runs it advanced."""
+"""Writes of a turn: one statement for each table, however many runs the turn advanced."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """Return the columns and the statement that change these columns of runs.
+    """Return the set of these columns of runs, and the statement that updates them.
 
-    Each column changes only in the rows for which ``v`` has a new value of it.
+    In each row, only the columns for which ``v`` has a new value change.
     """
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
@@ -133,7 +133,7 @@ def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
 
 
 class TurnStatements(ABC):
-    """The writing half of ``Storage``.
+    """The implementation of ``RunStorage.write`` in SQL.
 
     All of it runs inside the turn's transaction, on chains that the turn has locked.
     """
@@ -156,7 +156,7 @@ class TurnStatements(ABC):
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
 
     def partition_key(self, task: NewTask) -> str | None:
-        """Return the partition of its queue in which an activity is to wait.
+        """Return the name of the partition of its queue in which an activity has to wait.
 
         None means outside of partitions, as for most activities.
         """
@@ -175,9 +175,9 @@ class TurnStatements(ABC):
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Store what a turn produced.
+        """Store what a turn produced: see ``RunStorage.write``.
 
-        Locks the messages and activities that it names, and nothing of other runs.
+        Locks the messages and activities that it names, and no rows of other runs.
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
         ExternalRunWriter(self.sql, self.clock).write(writes)
@@ -284,9 +284,9 @@ class TurnStatements(ABC):
     def _write_claimed_tasks(
         self, writes: Sequence[RunWrite], new: Sequence[NewTask], eager_claim: EagerClaim | None
     ) -> Callable[[], list[TaskState]]:
-        """Insert the activities that this worker takes at once, as claimed in their first attempt.
+        """Insert the activities ``new`` as claimed by this worker, in their first attempt.
 
-        Returns a function that returns them later.
+        Returns a function that returns them after the commit.
         """
         if not new or eager_claim is None:
             return list
@@ -374,7 +374,7 @@ class TurnStatements(ABC):
 
 
 def _chain_state(w: RunWrite) -> RunState:
-    """Return the state of the chain after the turn."""
+    """Return the values of the chain's row after the turn."""
     run = w.run
     # The chain continues with a run that has no history yet. Its time does not go back.
     if w.next_run is not None:
@@ -395,7 +395,7 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
-    """Return the values of the row of a scheduled activity."""
+    """Return the values of the row of a new activity."""
     options = task.options
     to_start = options.get("schedule_to_start")
     total = options.get("schedule_to_close")

@@ -1,4 +1,4 @@
-"""One activation of one claimed run, from what the inbox holds to what is to be written. Pure."""
+"""One activation of a claimed run: it reads the run's inbox and collects what the turn has to write. No I/O."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ActivationStep:
         self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that name a sender
 
     def answer_closed(self, record: RunRecord | None) -> RunWrite:
-        """Answer the messages of a closed chain. ``record`` is needed only if one of them was redelivered."""
+        """Reject the messages of a closed chain. ``record`` is needed only if one of them was delivered again."""
         for message in self.messages:
             self._reject_undelivered(message, record)
         self.run.due_at = None
@@ -71,7 +71,7 @@ class ActivationStep:
 
     @property
     def must_close(self) -> bool:
-        """True if the run must be closed without running its code: its parent closed, or its time is over."""
+        """True if the run must be closed without running its code: its parent closed, or its deadline has passed."""
         run = self.run
         if run.closed:
             return False
@@ -89,7 +89,7 @@ class ActivationStep:
         return any(message.kind in ("update", REQUEST) for message in self.messages)
 
     def close(self, record: RunRecord) -> RunWrite:
-        """Close the run, whatever state it is in."""
+        """Close the run without its code, as terminated or timed out, and reject its messages."""
         reasons = [message.payload.get("reason", "") for message in self.messages if message.kind == "terminate"]
         if reasons:
             self.write = terminate(self.run, reason=reasons[0], now=self.now, record=record)
@@ -102,8 +102,8 @@ class ActivationStep:
     def park(self, reason: str = "") -> RunWrite:
         """Let the messages of a blocked or paused run wait without making it due.
 
-        Updates and requests are refused because their senders wait for an answer, unless they were delivered again.
-        ``reason`` says why the run is blocked.
+        Updates and requests are rejected, because their senders wait for an answer, unless a reset or fork delivered
+        them again. ``reason`` says why the run is blocked.
         """
         for message in self.messages:
             if message.kind not in ("update", REQUEST) or message.redelivered:
@@ -123,9 +123,9 @@ class ActivationStep:
     def block(
         self, error: BaseException, *, retry: bool = True, waits_for: str | None = None, since: str | None = None
     ) -> RunWrite:
-        """Block the run because the activation failed: nothing of it is written, and the row says why.
+        """Block the run because its activation failed: only the block is written, not what the activation did.
 
-        ``waits_for`` names what no worker has. ``since`` is that of the failed try before this one.
+        ``waits_for`` names the code or key that no worker has. ``since`` is when the run was first blocked (None: now).
         """
         run = self.run
         run.failed_tries += 1
@@ -147,11 +147,11 @@ class ActivationStep:
         enough: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> RunWrite:
-        """Deliver what is there. ``results`` are those of atomic activities of the same transaction.
+        """Deliver results, timers and messages to the executor ``entry`` and return what the activation writes.
 
-        Messages are delivered as long as ``enough`` (``is_budget_spent`` of ``Executor.activate``) is False. If some
-        are left, the run is due again at once. ``limits`` are ``admit_updates`` and ``max_pending`` of the activation,
-        where the host has them; ``judge`` decides who may send what.
+        ``results`` are those of atomic activities of the same transaction. Messages are delivered until ``enough``
+        returns True; if some are left, the run is due again at once. ``limits`` are the arguments ``admit_updates`` and
+        ``max_pending`` of ``Executor.activate``, if any. ``judge`` decides who may send what.
         """
         self._new_run_id = new_run_id
         self.write.executed = True
@@ -195,7 +195,7 @@ class ActivationStep:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
-        """Build the jobs in the order of decision 9: timers by time, results, a cancel request, messages."""
+        """Build the jobs in their fixed order: timers by time, results, a cancel request, messages (see decision 9)."""
         run = self.run
         start = None
         delivered_jobs: list[Job] = []
@@ -282,7 +282,7 @@ class ActivationStep:
         )
 
     def _reject_signals(self, completion: Completion, entry: CachedRun) -> None:
-        """Settle signals whose senders may not send them with the reason, and audit them."""
+        """Reject signals whose senders lack the permission: settle each with the reason and audit it."""
         record, by_job = entry.record, {id(job): message for job, message in self._signals_with_sender}
         for refusal in completion.refused:
             refused_signal = RefusedSignal(
@@ -301,9 +301,9 @@ class ActivationStep:
                 self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
     def _settle_messages(self, completion: Completion, entry: CachedRun, token: int) -> None:
-        """Give every message that was read its outcome, or a place to wait.
+        """Give every message that was read its outcome, or leave it in the inbox to wait.
 
-        ``token`` is that of the activation, of which the reference of a fault is made.
+        ``token`` is the head token of the activation; the reference under which a fault is logged contains it.
         """
         write = self.write
         outcomes = _update_outcomes(completion)
@@ -338,7 +338,7 @@ class ActivationStep:
         write.outcomes.update(outcomes)
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """Return the answers to updates whose validator failed by a fault of the code, by update id."""
+        """Return the answers to updates whose validator failed by a fault in the code; ``token`` is the head token."""
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             reference = f"{token:x}-{number}" if number else f"{token:x}"
@@ -347,7 +347,7 @@ class ActivationStep:
         return outcomes
 
     def _audit_refusal(self, message: InboxMessage, record: RunRecord) -> None:
-        """Audit the refusal of a message that was delivered again, since its sender may be gone."""
+        """Audit the refusal of a message that a reset or fork delivered again, because its sender may be gone."""
         outcome = self.write.settled[message.id]
         refused_message = RefusedRedelivery(
             run_id=self.run.run_id,
@@ -537,7 +537,7 @@ class ActivationStep:
             changes["started_at"] = self.now
 
     def _has_row_content(self, row: CurrentRow | None, name: _RowField) -> bool:
-        """Return True if the column may hold something in the row of the run; in that of a new run it is empty."""
+        """Return True if the column of the run's row may hold a value. ``row`` None: the row's content is not known."""
         return _is_nonempty(row[name]) if row is not None else self.run.activations != 1
 
     def _has_changed(self, previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField) -> bool:
@@ -551,7 +551,7 @@ def _waiting_first_key(message: InboxMessage) -> bool:
 
 
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """Return the marks of an update or a request that its job has beside the message itself."""
+    """Return the attributes that the job of an update or a request gets from its message: redelivered, and sender."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **sender_attributes(message.sender)}
 
@@ -574,7 +574,7 @@ def _write_published(changes: RowChanges, executor: Executor) -> None:
 
 
 def _write_attributes(changes: RowChanges, executor: Executor, row: CurrentRow | None) -> None:
-    """Write changed search attributes; of a rebuilt run, whose row is not known, all if it ever sets any."""
+    """Add changed search attributes to ``changes``; with ``row`` None (content unknown) all, if the run sets any."""
     has_changed = executor.sets_attributes if row is None else row["search_attributes"] != executor.search_attributes
     if has_changed:
         changes["search_attributes"] = executor.search_attributes or None

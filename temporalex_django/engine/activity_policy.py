@@ -1,4 +1,4 @@
-"""Pure decisions about the end of an attempt, for all that run activities (workers, environments)."""
+"""Decisions about the end of an attempt, shared by all that run activities (workers, environments). No I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REOFFER_DELAY = timedelta(seconds=2)
 
 
 def idempotency_key(task: TaskState) -> str:
-    """Return the key that every attempt of one call of an activity shares, also where a reset schedules it again."""
+    """Return the key that all attempts of one call of an activity share, also after a reset schedules it again."""
     return derive_key(task.run_id, task.seq, task.options)
 
 
@@ -37,7 +37,7 @@ def activity_context(
 ) -> ActivityContext:
     """Return the context in which an attempt of the activity runs.
 
-    Leave out ``send_heartbeat`` for an attempt that ends before a heartbeat could be sent: its heartbeats are dropped.
+    Without ``send_heartbeat`` the heartbeats of the attempt are dropped.
     """
     return ActivityContext(
         attempt=task.attempt,
@@ -52,12 +52,12 @@ def activity_context(
 
 
 def derive_key(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
-    """Return the idempotency key from the row of an activity."""
+    """Return the idempotency key of the activity of command ``seq``: the one in ``options``, or one made of the ids."""
     return str(options.get("key") or f"{run_id}:{seq}")
 
 
 def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """Return the final result of an activity, with its last input if a person edited that."""
+    """Return the final result of an activity. It includes the last input of the activity if a person edited it."""
     if task.options.get("edited"):
         attributes["edited"] = edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
     return TaskResult(task=task, outcome=(kind, attributes))
@@ -72,7 +72,7 @@ def edited_input(
 
 
 def edited_inputs(tasks: Iterable[TaskState]) -> dict[str, Any]:
-    """Return the last inputs of edited activities by command number: see ``RunWrite.add_edited_inputs``."""
+    """Return the last inputs of the activities whose input a person edited, by command number."""
     return {
         str(task.seq): edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
         for task in tasks
@@ -91,8 +91,8 @@ def completed_result(
     """Return the result of an attempt that returned ``value``.
 
     ``activity`` is the one whose function returned it; None means that a person gave plain data. ``attempts`` is the
-    number of attempts, by default that of the task; it is stored if there was more than one. Raises ``PayloadError``
-    when ``value`` cannot be encoded, or when workflow code would get something else than ``activity`` returned.
+    number of attempts, by default that of the task. Raises ``PayloadError`` when ``value`` cannot be encoded, or when
+    workflow code would read a different value from the one that ``activity`` returned.
     """
     label = f"the result of {task.activity}"
     if activity is None:
@@ -107,7 +107,10 @@ def completed_result(
 
 
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
-    """Return the result of an attempt that raised or, in a step, returned ``Err``: due again by its policy, or over."""
+    """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
+
+    A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
+    """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None if final else _retry_at(task, now, failure_types(error))
     if retry_at is not None:
@@ -122,10 +125,10 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
 def next_timeout(
     task: TaskState | NewTask, *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return when the next timeout of an activity in this state passes, and which one; None when it has none.
+    """Return when the next timeout of an activity in this state passes, and its name; None when it has none.
 
-    A queued activity (``started_at`` None) counts ``schedule_to_start`` from when it is due, since it may have been
-    released, and ``schedule_to_close``. A running one counts the others, and ``schedule_to_close`` as well.
+    For a queued activity (``started_at`` None) these are ``schedule_to_start``, which counts from its due time, and
+    ``schedule_to_close``. For a running one they are ``start_to_close``, ``heartbeat`` and ``schedule_to_close``.
     """
     names: Sequence[str] = _QUEUED_TIMEOUTS if started_at is None else _RUNNING_TIMEOUTS
     is_claimed = isinstance(task, TaskState) and task.owner is not None
@@ -138,7 +141,7 @@ def next_timeout(
 def first_timeout(
     task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return the first of the timeouts ``names`` to pass."""
+    """Return when the first of the timeouts ``names`` passes, and its name; None if the activity has none of them."""
     since = {"schedule_to_start": task.due_at, "start_to_close": started_at, "heartbeat": heartbeat_at or started_at}
     timeouts = [
         ((since.get(name) or task.scheduled_at) + timedelta(seconds=task.options[name]), name)
@@ -149,13 +152,13 @@ def first_timeout(
 
 
 def check_timeout(task: TaskState, now: datetime) -> TaskResult | None:
-    """Return the result of a timeout that has passed, or None when none has."""
+    """Return the result for the timeout of the activity that has passed at ``now``, or None if none has passed."""
     timeout = next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
     return None if timeout is None or timeout[0] > now else timeout_result(task, timeout[1], now)
 
 
 def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
-    """Return the result of this timeout.
+    """Return the result of an activity that has exceeded ``timeout`` (a name).
 
     ``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity.
     """
@@ -176,7 +179,10 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
-    """Return when the policy tries the activity again, if that is before ``schedule_to_close`` passes."""
+    """Return when the retry policy makes the activity due again, or None if it allows no attempt.
+
+    A time behind ``schedule_to_close`` counts as none.
+    """
     delay = next_delay(task.options.get("retry"), task.attempt, error_types)
     if delay is None:
         return None
@@ -190,29 +196,29 @@ UNAVAILABLE_ERRORS = (ActivityNotFound, KeyMissing, UnknownWorkflow)
 
 
 class ActivityUnavailable(Exception):
-    """Raised when an atomic activity needs what this process lacks.
+    """Raised when an atomic activity needs code or a key that this process lacks.
 
-    It undoes the transaction of its turn, which is left to another worker.
+    It rolls back the transaction, and another worker runs the activity.
     """
 
 
 def is_permanent_error(error: BaseException) -> bool:
-    """Return True if another attempt would end the same way.
+    """Return True if another attempt would fail with the same error.
 
-    That is a payload that does not fit or, where there is no other worker, an activity without code.
+    That is so for a payload that does not fit and, where there is no other worker, for an activity without code.
     """
     return isinstance(error, (ActivityNotFound, PayloadError))
 
 
 def unreadable_result(task: TaskState, error: BaseException) -> TaskResult:
-    """Return the final failure of an activity whose arguments cannot be read, or do not fit."""
+    """Return the final failure of an activity whose arguments cannot be read, or do not fit its function."""
     return failed_result(task, error, task.due_at, final=True)
 
 
 def deferred_result(task: TaskState, error: BaseException, now: datetime) -> TaskResult:
     """Return the result of an attempt for which this process lacks the code, or the key of a payload.
 
-    It leaves the attempt to another worker, uncounted.
+    The attempt does not count, and the activity is due again for another worker.
     """
     match error:
         case KeyMissing():
@@ -227,7 +233,8 @@ def deferred_result(task: TaskState, error: BaseException, now: datetime) -> Tas
 def lost_result(task: TaskState, now: datetime) -> TaskResult:
     """Return the result of an attempt whose worker died.
 
-    The activity is due again at once, unless it was the last attempt (``max_attempts=1`` means at most once).
+    The activity is due again at once. If it was the last attempt, the result is a final failure (so ``max_attempts=1``
+    means at most once).
     """
     max_attempts = (task.options.get("retry") or {}).get("max_attempts", 0)
     if not max_attempts or task.attempt < max_attempts:
@@ -238,7 +245,7 @@ def lost_result(task: TaskState, now: datetime) -> TaskResult:
 
 
 def worker_lost_attributes(seq: int, attempt: int, reason: str | None = None) -> dict[str, Any]:
-    """Return the attributes of the end of an activity whose last attempt died with its worker."""
+    """Return the attributes of ``ActivityFailed`` for an activity whose last attempt died with its worker."""
     message = reason or "its worker was lost"
     message += "; it is not known whether it took effect"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

@@ -1,4 +1,4 @@
-"""Background tasks: Django tasks that were enqueued without a run around them, as data. Pure.
+"""Background tasks: Django tasks that were enqueued without a run around them, as data. No I/O.
 
 Beside the options of every activity, their ``options`` hold ``backend`` (its alias), ``run_after`` and ``retention``
 (seconds for which the result is kept). Their ``log`` has an entry for each attempt that has ended. See decision 44.
@@ -24,7 +24,7 @@ _TIMEOUT_CLASS = "builtins.TimeoutError"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A Django task that was enqueued, in its present state. ``log`` holds its attempts, see ``log_entry``."""
+    """A background task in its present state. ``log`` holds its attempts, each in the form of ``log_entry``."""
 
     id: UUID
     path: str
@@ -43,7 +43,7 @@ class BackgroundTask:
 
     @property
     def started_at(self) -> datetime | None:
-        """The moment at which its first attempt started."""
+        """The time at which the first attempt started, or None if none has."""
         return next((moment for moment in self._attempt_times), None)
 
     @property
@@ -65,7 +65,7 @@ class BackgroundTask:
 
 
 def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the entry of an attempt: the worker (its epoch), when it started, and what it raised."""
+    """Return the log entry of an attempt: the epoch of its worker, when it started, and its ``error_entry``."""
     return {
         "worker": None if worker is None else str(worker),
         "at": None if at is None else at.isoformat(),
@@ -74,18 +74,18 @@ def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] 
 
 
 def error_entry(error: BaseException) -> dict[str, str]:
-    """Return the stored form of an exception."""
+    """Return an exception as the log stores it: the path of its class and its traceback."""
     cls = type(error)
     return {"class": f"{cls.__module__}.{exception_name(cls)}", "traceback": clean_traceback(error)}
 
 
 def attempt_log(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the entries of the attempts that have ended."""
+    """Return the log entries of the attempts that have ended, from the options of a background task."""
     return list(options.get("log") or ())
 
 
 def options_with_log(result: TaskResult) -> dict[str, Any]:
-    """Return the options of a background task after this end of an attempt."""
+    """Return the options of a background task, with the attempt that ended with ``result`` added to their log."""
     task, log = result.task, attempt_log(result.task.options)
     if result.count:
         log.append(log_entry(task.owner, task.started_at, _attempt_error(result)))
@@ -105,7 +105,7 @@ def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
 
 
 class TaskEnd(NamedTuple):
-    """The columns of a background task that has ended, beside those that its row had before."""
+    """The columns of an ended task that its activity row did not have."""
 
     task: str
     backend: str
@@ -119,7 +119,10 @@ class TaskEnd(NamedTuple):
 
 
 def task_end(result: TaskResult, now: datetime) -> TaskEnd:
-    """Return the stored end of a task from that of its last attempt; ``outcome`` may be encoded already."""
+    """Return the columns of the ended task for ``result``, which is that of its last attempt.
+
+    ``outcome`` is encoded if the result was encoded before.
+    """
     assert result.outcome is not None
     task, options, retention = result.task, options_with_log(result), result.task.options.get("retention")
     kind, attributes = result.outcome
@@ -141,24 +144,24 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
 
 
 def task_status(kind: str) -> Status:
-    """Return the status of ``django.tasks`` for the kind of a result."""
+    """Return the status that ``django.tasks`` uses for a kind of result, such as ``ActivityCompleted``."""
     return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
 
 
 def function_path(activity: str) -> str:
-    """Return the path of the function from the name of an activity."""
+    """Return the import path of the function of a background task, from the name of its activity."""
     return activity.partition(":")[2]
 
 
 def started_task(task: TaskState) -> BackgroundTask:
-    """Return a task whose attempt starts."""
+    """Return the background task while its present attempt runs; its log ends with an entry for that attempt."""
     return _from_state(
         task, status="RUNNING", log=[*attempt_log(task.options), log_entry(task.owner, task.started_at, None)]
     )
 
 
 def finished_task(result: TaskResult, now: datetime) -> BackgroundTask:
-    """Return a task that has ended."""
+    """Return the background task that ``result`` ended at ``now``, with its value and its status."""
     assert result.outcome is not None
     kind, attributes = result.outcome
     changes: dict[str, Any] = {"status": task_status(kind), "log": options_with_log(result)["log"], "finished_at": now}
@@ -183,7 +186,7 @@ def _from_state(task: TaskState, **changes: Any) -> BackgroundTask:
 
 
 def killed_result(task: TaskState, reason: str) -> TaskResult:
-    """Return the final failure of a task that ended too many workers."""
+    """Return the final failure of a background task during which too many workers died."""
     return TaskResult(
         task=task, outcome=("ActivityFailed", activity_policy.worker_lost_attributes(task.seq, task.attempt, reason))
     )

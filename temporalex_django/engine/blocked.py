@@ -19,7 +19,7 @@ CRASH = "crash"
 
 
 def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
-    """Make a locked, blocked run due at once, without waiting for its next try."""
+    """Make a locked, blocked run due now, before its planned retry, and return the write."""
     run.due_at = now
     return RunWrite(run=run)
 
@@ -30,7 +30,11 @@ def next_retry_at(tries: int, now: datetime) -> datetime:
 
 
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """Return the values of the column ``blocked``; ``waits_for`` names the code or key that no live worker has."""
+    """Return the mark of a blocked run, for the column ``blocked`` of its row.
+
+    ``code`` and ``error`` name the cause. ``tries`` counts failed activations in a row. ``waits_for`` names the code or
+    key that no live worker has.
+    """
     block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
         block["waits_for"] = waits_for
@@ -38,7 +42,7 @@ def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: s
 
 
 def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """Return the mark for an error that an activation raised."""
+    """Return the mark of a run that is blocked because its activation raised ``error``; see ``block_mark``."""
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
     text = f"{exception_name(type(error))}: {exception_message(error)}"
     block = block_mark(code, text, tries=tries, now=now, waits_for=waits_for)

@@ -1,4 +1,4 @@
-"""Executors kept in memory between turns, each with the ``head`` token of its latest activation."""
+"""A cache of executors between turns, each with the head token of its latest activation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PAYLOAD_FACTOR = 4
 
 @dataclass(slots=True)
 class CachedRun:
-    """An executor and its position in the history.
+    """An executor and its position in the history of its run.
 
-    ``head_number`` is the number of the event that carries ``head``, ``length`` the number of events that the executor
-    has seen. ``row`` is the present content of the run's row, so that only changes are written; None if it is not
-    known. ``payload_bytes`` is the size of all payloads that came in. ``crashes`` is the number that the run had when
-    the executor was built.
+    ``head`` is the head token of the latest activation and ``head_number`` the number of the event that carries it.
+    ``length`` is the number of events that the executor has seen. ``row`` is the present content of the run's row, or
+    None if it is not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the run
+    received. ``crashes`` is the number of deaths counted against the run when the executor was built.
     """
 
     executor: Executor
@@ -39,9 +39,9 @@ class CachedRun:
 
     @property
     def size(self) -> int:
-        """The approximate memory in bytes.
+        """The approximate memory of the executor in bytes.
 
-        Payloads count when they come in, whether or not the code has kept them.
+        Every payload that the run received counts, even if the code did not keep it.
         """
         return _EXECUTOR_BYTES + _EVENT_BYTES * self.length + _PAYLOAD_FACTOR * self.payload_bytes
 
@@ -49,8 +49,8 @@ class CachedRun:
 class Cache:
     """A cache of executors, bounded by a number of entries and by their total ``size``.
 
-    The least recently used entry is evicted first, and the last one stays. An entry is taken out during its turn, so
-    two threads never share one. See decisions 5 and 29.
+    The least recently used entry is evicted first. One entry always stays, however large it is. An entry is taken out
+    during the turn of its run, so two threads never share one. See decisions 5 and 29.
     """
 
     def __init__(self, size: int, *, max_bytes: int | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Deduplication of messages: one sent again under its id counts once, another one under that id is refused.
+"""Deduplication of messages: a message sent twice under its id counts once, and a different one is refused.
 
-For code the id is the whole key: whatever the payload is, the first outcome comes back. An interface whose callers are
-strangers, such as REST, requires the same payload, too. See decision 25.
+For code the id is the whole key: whatever the payload is, the first outcome comes back. REST, whose callers are
+strangers, requires the same payload, too. See decision 25.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temporalex_django.errors import MessageIdTaken
 
 
 class MessageFingerprint(NamedTuple):
-    """The parts that identify a message; ``payload`` is plain data."""
+    """The parts of a message that tell whether two messages with one id are the same; ``payload`` is plain data."""
 
     kind: str
     name: str
@@ -23,9 +23,9 @@ class MessageFingerprint(NamedTuple):
     sender: Sender | None
 
     def require_same(self, message_id: str, other: MessageFingerprint, *, exact: bool) -> None:
-        """Raise ``MessageIdTaken`` if ``other`` is another message, or comes from another sender.
+        """Raise ``MessageIdTaken`` if ``other`` has another kind, name or sender than this message.
 
-        With ``exact``, also if it has another payload.
+        With ``exact``, also if it has another payload. ``message_id`` is the id of both.
         """
         if (self.kind, self.name) != (other.kind, other.name):
             difference = "this is a different message"

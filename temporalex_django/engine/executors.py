@@ -51,7 +51,10 @@ _MAX_WARNED = 10_000
 
 @dataclass(slots=True)
 class _Rebuild:
-    """A run that is being rebuilt; ``steps`` replays ``page``, the events behind those that ``entry`` has seen."""
+    """A run that is being rebuilt.
+
+    ``page`` holds the events behind those that ``entry`` has seen, and ``steps`` replays them bit by bit.
+    """
 
     run: RunState
     entry: CachedRun | None = None
@@ -64,7 +67,7 @@ class _Rebuild:
 class Executors:
     """The part of an engine that provides an executor for each run.
 
-    For ``budgeted`` and ``strict_replay`` see ``WorkflowEngine``.
+    For the options ``budgeted`` and ``strict_replay`` see ``WorkflowEngine``.
     """
 
     def __init__(
@@ -103,11 +106,11 @@ class Executors:
 
     @property
     def deferred_chains(self) -> list[UUID]:
-        """The chains of these runs, in the order in which ``rebuild`` takes them."""
+        """The chains of the runs that ``rebuild`` has yet to finish, in the order in which it takes them."""
         return [work.run.chain_id for work in self._rebuilding.values()]
 
     def rebuild(self) -> bool:
-        """Continue with one of the runs that turns put off, for a moment; return False if there is none.
+        """Replay a part of one run whose rebuild a turn deferred; return False if there is none.
 
         Call it outside of transactions: no lock is held while user code runs. Raises the errors of a lost connection
         and transient ones of the storage.
@@ -142,10 +145,10 @@ class Executors:
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """Return an executor for each run, or the error that prevents one; add their records to ``records``.
+        """Return the executor of each run, and the errors of those that cannot have one, by run id.
 
-        What is missing is read together. A run that is in neither dictionary takes too long now; it stays due for a
-        later turn.
+        The records of the runs are added to ``records``. All that has to be read is read together. A run that is in
+        neither dictionary takes too long to rebuild now; it stays due for a later turn.
         """
         entries: dict[UUID, CachedRun] = {}
         errors: dict[UUID, BaseException] = {}
@@ -181,7 +184,10 @@ class Executors:
     def _select_for_turn(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord], errors: dict[UUID, BaseException]
     ) -> list[RunState]:
-        """Return the runs that this turn rebuilds; defer long ones, and report rebuilds that have failed meanwhile."""
+        """Return the runs that this turn rebuilds itself.
+
+        Rebuilds of long histories are deferred. Rebuilds that have failed since the last turn are added to ``errors``.
+        """
         if not self._budgeted:
             return list(runs)
         selected: list[RunState] = []
@@ -199,7 +205,7 @@ class Executors:
         return selected
 
     def _defer_rebuild(self, work: _Rebuild) -> None:
-        """Leave the run alone until ``rebuild`` has rebuilt it here or, in an engine without rebuilds, a worker has."""
+        """Defer a run until ``rebuild`` has rebuilt it, or another worker has if this engine does not rebuild."""
         if not self._rebuilds:
             if work.entry is not None:
                 work.entry.executor.evict()
@@ -234,7 +240,7 @@ class Executors:
                 errors[run.run_id] = exc
 
     def _has_current_class(self, entry: CachedRun, chain_id: UUID) -> bool:
-        """Return False if the class was redefined: the run continues with the new code, as after a restart."""
+        """Return False if the class of the run was defined again, so that the executor runs the old code."""
         try:
             record = entry.record
             current_class = self._resolve(chain_id, record.workflow, record.version)
@@ -247,9 +253,10 @@ class Executors:
     def _catch_up(
         self, entry: CachedRun, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
     ) -> bool:
-        """Replay the events that others have written since.
+        """Replay the events that other processes have written since the executor was last used.
 
-        Returns False if the entry is no ancestor, because its activation was rolled back, and if the replay fails.
+        Returns False if its latest activation was rolled back, so that it does not match the history, and if the replay
+        fails. An error of the replay is added to ``errors``.
         """
         # The first event read is the one that opened the entry's latest activation. Another token there means that this
         # activation was rolled back (see decision 5).
@@ -273,7 +280,10 @@ class Executors:
     def _replay_history(
         self, work: _Rebuild, events: Sequence[HistoryEvent], record: RunRecord, until: float | None
     ) -> bool:
-        """Replay a whole history, which is empty before the first turn; return True if it was completed."""
+        """Replay a whole history; return True if it was completed before ``until`` (``time.monotonic``).
+
+        ``until`` None sets no limit. The history of a run that had no turn yet is empty.
+        """
         if not events:
             return True
         self._feed_events(work, events)
@@ -311,9 +321,9 @@ class Executors:
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay the events that were fed; return False if time was up before, so that it can be continued.
+        """Replay the events that the executor was given; return False if ``until`` came first.
 
-        Raises the errors of the replay.
+        Another call then continues. Raises the errors of the replay.
         """
         entry, steps = work.entry, work.steps
         assert entry is not None
@@ -340,7 +350,7 @@ class Executors:
         return is_complete
 
     def _warn_differences(self, run: RunState, entry: CachedRun) -> None:
-        """Log inputs that differ from the history, in one line for each run and process and without any value."""
+        """Log that the code gives other inputs than the history has: once per run and process, without any value."""
         differences = [difference for difference in entry.executor.differences if difference.kind == "input"]
         entry.executor.differences.clear()
         if not differences or run.run_id in self._warned_runs:
@@ -362,7 +372,7 @@ class Executors:
         )
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
-        """Replay one slice; return True if the entry has reached the end of the committed history."""
+        """Replay events for a moment; return True if the executor has reached the end of the committed history."""
         until = time.monotonic() + _SLICE
         if work.entry is None:
             run = work.run
@@ -386,7 +396,7 @@ class Executors:
         return False
 
     def _next_page(self, run_id: UUID, *, after: int) -> Sequence[HistoryEvent]:
-        """Read the events that come next, up to the end of an activation."""
+        """Read the next events of a run, behind the event number ``after``; the last one ends an activation."""
         events: list[HistoryEvent] = []
         while True:
             page = self.storage.history_page(run_id, after=after + len(events), limit=_PAGE)
@@ -409,7 +419,7 @@ def _run_steps(steps: Iterator[None], until: float | None) -> bool:
 
 
 def _update_position(entry: CachedRun, events: Sequence[HistoryEvent]) -> None:
-    """Record the position of the entry after ``events``."""
+    """Record in the cache entry that its executor has seen ``events``."""
     for event in reversed(events):
         if event.kind == "ActivationStarted":
             entry.head, entry.head_number = event.attributes.get("head"), event.number

@@ -1,4 +1,4 @@
-"""Messages from a run to other runs, and children to start; they are stored as rows with its activation."""
+"""Messages from a run to other runs, and children to start. The activation that produces them stores them as rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexErro
 
 @dataclass(slots=True, kw_only=True)
 class NewMessage:
-    """A message to another chain, to a child or to the newest open run of an id.
+    """A message to another chain, to a child, or to the open run of a business id.
 
     ``chain_id``, ``child`` (run, command number) or ``workflow_id`` names the receiver. ``ask`` is (chain, run, command
     number) of a sender that waits to learn whether the message was stored. The answer is a message of kind
@@ -33,9 +33,10 @@ class NewMessage:
     ask: tuple[UUID, UUID, int] | None = None
 
     def check_delivery(self, delivery: Delivery) -> Delivery:
-        """Return ``delivery``, or one without a chain if the run there cannot take the message.
+        """Return ``delivery``, or a copy without a chain if the run there cannot take the message.
 
-        A run cannot take a signal that its class does not declare, as far as this process has the class.
+        That is so for a signal that the class of the run does not declare. A class that this process lacks is not
+        asked.
         """
         checks_signal = self.kind == "signal" and self.ask is not None and delivery.chain_id is not None
         code = (
@@ -51,7 +52,7 @@ class NewMessage:
         return delivery
 
     def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
-        """Return the name and the payload of the answer to the sender that asked."""
+        """Return the name and the payload of the message that tells the sender the outcome ``delivery``."""
         assert self.ask is not None
         payload: dict[str, Any] = {"seq": self.ask[2]}
         if delivery.chain_id is not None:
@@ -71,10 +72,10 @@ class NewMessage:
 
 
 class Delivery(NamedTuple):
-    """The target of a message to an id: an open chain, or none.
+    """The place to which a message to an id goes: an open chain, or none.
 
     ``exists`` is True if there was a run with the id. ``error`` is set if several runs could be meant, or if the run
-    does not take the message. ``workflow`` and ``version`` are those of its class.
+    does not take the message. ``workflow`` and ``version`` name the class of the run.
     """
 
     chain_id: UUID | None
@@ -104,7 +105,10 @@ class NewChild(RunStart):
     parent_close: str
 
     def refusal_message(self, error: TemporalexError | None = None) -> NewMessage:
-        """Return the message to the parent when the id is taken, or unavailable for another reason."""
+        """Return the message that tells the parent that its child did not start.
+
+        ``error`` says why; None means that an open run has the id.
+        """
         error = error or AlreadyRunning(f"{self.workflow} {self.workflow_id!r} is open already")
         payload = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
         return NewMessage(
@@ -114,11 +118,11 @@ class NewChild(RunStart):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FinishedActivity:
-    """An activity that the open transaction has stored as finished, and whose result its run has not received.
+    """An activity that ended in the open transaction, and whose result its run has not received.
 
-    ``attributes`` are as they will be read back, and ``encoded`` as they are stored, where that is known. ``queue`` is
-    that of the run. The holder lets a turn of the same transaction deliver the result, or sends it to the chain as a
-    message (``TaskStorage.deliver``). See decision 45.
+    ``attributes`` is the result as it will be read back, and ``encoded`` as it is stored, if known. ``queue`` is that
+    of the run. The caller passes the result to a turn of the same transaction, or sends it to the chain as a message
+    (``TaskStorage.deliver``). See decision 45.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""The pure decision about a claimed run in a turn; ``WorkflowEngine`` carries it out."""
+"""The decision of a turn about a claimed run, without I/O; ``WorkflowEngine`` carries it out."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TurnDecision(Enum):
 
 
 def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnDecision:
-    """Return the decision for one run.
+    """Return what the turn does with one run.
 
-    ``closing``, ``parked`` and ``atomic`` are the answers of ``ActivationStep.must_close``, ``is_parked`` and
-    ``is_due``.
+    ``closing`` is the result of ``ActivationStep.must_close``, and ``parked`` that of ``is_parked``. ``atomic`` is True
+    if an atomic activity of the run is due.
     """
     if run.closed:
         return TurnDecision.ANSWER
@@ -44,7 +44,7 @@ def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnD
 
 
 def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
-    """Return True if the run is paused, or blocked and not due.
+    """Return True if the run is paused, or blocked and not due, so that its messages only wait.
 
     A message does not make a blocked run try again. ``force`` tries blocked runs that are not due.
     """

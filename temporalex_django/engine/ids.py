@@ -1,4 +1,4 @@
-"""Ids and tokens drawn in Python, which costs no statement."""
+"""Ids and tokens drawn in Python, so that no statement is needed for them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunRef(NamedTuple):
-    """The present run of a chain."""
+    """The current run of a chain, as far as ``resolve_run`` compares it."""
 
     chain_id: UUID
     run_id: UUID
@@ -69,10 +69,10 @@ def parse_run_id(text: str) -> UUID | None:
 
 
 def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
-    """Return the chain that a business id means, out of all its chains, newest first.
+    """Return the chain that the business id ``ref`` means, or None; ``candidates`` are all its chains, newest first.
 
-    That is the newest or, if several workflows used the id, the open one. A renamed class counts as one workflow.
-    Raises ``AmbiguousId`` when several workflows used the id and not exactly one of them has an open run.
+    It is the newest chain. If several workflows used the id, it is the one that is open. A renamed class counts as one
+    workflow. Raises ``AmbiguousId`` when several workflows used the id and not exactly one of them has an open run.
     """
     newest: dict[str, RunRef] = {}
     open_runs: dict[str, RunRef] = {}

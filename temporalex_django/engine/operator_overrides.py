@@ -1,6 +1,6 @@
-"""Operations of people on single activities and timers of a run, as data. Pure.
+"""Operations of people on single activities and timers of a run, without I/O.
 
-They produce ordinary events of the history, with ``by``: the person who did it (None: code).
+They produce ordinary events of the history. The attribute ``by`` of such an event is the person, or None for code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: 
 
 
 def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
-    """Return a result that makes the activity due at once and counts nothing."""
+    """Return a result that makes the activity due now; it does not count as an attempt."""
     # An atomic one without an owner counts the attempt to come, see ``TaskStorage.find_task``: that is taken off again.
     return TaskResult(task=task, retry_at=now, count=not (task.atomic and task.owner is None))
 
@@ -43,9 +43,9 @@ def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
 def with_edited_input(
     task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
 ) -> TaskState:
-    """Return the activity with another input and another key.
+    """Return the activity with another input, and with another idempotency key.
 
-    Effects of the old input must not pass for those of the new one.
+    With the old key, an effect of the old input would count as one of the new input.
     """
     key = f"{task.run_id}:{task.seq}:{task.fence[1]}"
     return replace(
@@ -54,7 +54,10 @@ def with_edited_input(
 
 
 def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
-    """Make an atomic activity of a locked run due, for a turn to run it."""
+    """Make the atomic activities of a locked run due now, and return the write; a turn runs them.
+
+    A paused run stays paused.
+    """
     if run.atomic_due is not None:
         run.atomic_due = now
         if not run.paused:
@@ -65,15 +68,15 @@ def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
 def operator_completion(
     task: TaskState, value: Any, *, sender: Sender | None, limit: int = codec.MAX_BYTES
 ) -> TaskResult:
-    """Return the result that a person gave in place of the worker.
+    """Return the final result of an activity with the value that a person gave for it.
 
-    Raises ``PayloadError`` if it is too large.
+    Raises ``PayloadError`` if the value is too large.
     """
     return _with_sender(activity_policy.completed_result(task, value, limit=limit, attempts=task.fence[1]), sender)
 
 
 def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender | None) -> TaskResult:
-    """Return the final failure that a person declared."""
+    """Return the final failure of an activity that a person declared, with its type and message."""
     attributes = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
     return _with_sender(activity_policy.final_result(task, "ActivityFailed", attributes), sender)
 
@@ -93,12 +96,12 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
 
 
 def skip_message_id(run_id: UUID, seq: int) -> str:
-    """Return the id of the message that skips a timer, so that there is one at most."""
+    """Return the id of the message that skips the timer of command ``seq``; sent twice, it counts once."""
     return f"skip:{run_id}:{seq}"
 
 
 def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
-    """Let a timer of a locked run fire with its next activation."""
+    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write."""
     message = NewMessage(
         kind="timer",
         name="TimerFired",
@@ -121,7 +124,7 @@ def _sender_attribute(sender: Sender | None) -> dict[str, Any]:
 
 
 def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:
-    """Pause a locked run; ``sender`` None means that code paused it."""
+    """Pause a locked run and return the write; ``sender`` None means that code paused it."""
     run.paused = True
     run.due_at = None
     mark: PauseMark = {"since": now.isoformat(), "reason": reason, "by": None if sender is None else sender.as_dict()}
@@ -129,7 +132,7 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 
 
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
-    """End the pause: the run is due and reads all that came meanwhile.
+    """End the pause of a locked run and return the write: the run is due and reads all messages that came meanwhile.
 
     A run that is ``blocked`` because it ended processes is not made due. That would be a try that nobody asked for (see
     decision 22).

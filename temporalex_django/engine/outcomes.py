@@ -1,4 +1,4 @@
-"""Results for callers: a value, or the typed error that stored data represents."""
+"""Results of runs and updates for callers: a value, or the typed error that the stored data describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ FAULT: Final = "fault"
 
 
 def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
-    """Return the answer to an update whose validator failed by a fault of the code, logged under ``reference``."""
+    """Return the answer to an update whose validator failed by a fault in the code.
+
+    It names ``reference``, under which the fault is logged, and the exception.
+    """
     failure = describe(fault.error)
     cause_text = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
     message = (
@@ -51,7 +54,7 @@ def failed_outcome(failure: Mapping[str, Any]) -> Outcome:
 def run_result(
     status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
 ) -> Any:
-    """Return the result of a run.
+    """Return the result of a completed run, from its status and the attributes of its closing event.
 
     Raises ``WorkflowFailed``, ``WorkflowTerminated``, ``WorkflowTimedOut`` or ``WorkflowCancelled`` if it closed
     otherwise, and ``ResultTimeout`` while it is open.
@@ -84,10 +87,10 @@ def run_result(
 
 
 def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:
-    """Return the response of an update.
+    """Return the response of a completed update.
 
-    Raises ``UpdateRejected`` or another refusal such as ``WorkflowClosed``, ``UpdateFailed``, or ``UpdateTimeout``
-    while there is no response.
+    Raises ``UpdateFailed`` if its handler raised, and ``UpdateRejected`` or another refusal such as ``WorkflowClosed``
+    if it was refused. Raises ``UpdateTimeout`` while there is no response.
     """
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None

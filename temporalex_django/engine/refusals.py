@@ -28,7 +28,7 @@ class RefusedSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRedelivery:
-    """A message that a reset or fork delivered again and that was refused then; ``code`` is that of the refusal."""
+    """A message that was refused after a reset or fork delivered it again; ``code`` is that of the refusal."""
 
     run_id: UUID
     workflow: str

@@ -1,4 +1,4 @@
-"""The start and the end of a run in its history, and the message to its parent. Pure."""
+"""The events that start and close a run, and the message that tells its parent the end. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from temporalex_django.errors import WorkflowClosed
 
 
 def started_attributes(record: RunRecord) -> dict[str, Any]:
-    """Return the attributes of ``WorkflowStarted``."""
+    """Return the attributes of the event ``WorkflowStarted`` of a run."""
     attributes: dict[str, Any] = {
         "workflow": record.workflow,
         "id": record.workflow_id,
@@ -51,13 +51,13 @@ def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> 
 
 
 def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
-    """Terminate a locked run from outside, at once; none of its code runs any more."""
+    """Return the write that closes a locked run as terminated, without running any of its code."""
     message = f"the run was terminated: {reason}" if reason else "the run was terminated"
     return _close_externally(run, "WorkflowTerminated", {"reason": reason}, message, now=now, record=record)
 
 
 def cancel(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
-    """Cancel a locked run from outside, at once; none of its code runs any more."""
+    """Return the write that closes a locked run as cancelled, without running any of its code."""
     return _close_externally(
         run, "WorkflowCancelled", {"reason": reason, "outside": True}, "the run was cancelled", now=now, record=record
     )
@@ -68,9 +68,9 @@ CLOSERS = {"terminated": terminate, "cancelled": cancel}
 
 
 def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run from outside as continued as new: its chain continues with another class.
+    """Return the write that closes a locked run as continued as new, when it moves to another version.
 
-    Its messages stay with the chain.
+    None of its code runs. ``run_id`` and ``seed`` are those of the next run. Unread messages stay with the chain.
     """
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     run.activated_at = run.due_at = stamp
@@ -87,9 +87,9 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
 
 
 def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run, if it is open, for another one of its chain that starts from its history.
+    """Return the write that continues a chain with the run ``new``; its present run is closed if it is open.
 
-    The parent gets no message, since the chain continues. Messages that the run left in its inbox go to the other one.
+    The parent gets no message, since the chain continues. The messages in its inbox go to the new run.
     """
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     was_open, run.closed = not run.closed, False
@@ -110,7 +110,7 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
 
 
 def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
-    """Close a locked run whose deadline has passed; none of its code runs any more."""
+    """Return the write that closes a locked run as timed out, without running any of its code."""
     is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
     timeout_name = "execution_timeout" if is_whole_chain else "run_timeout"
     message = f"the run exceeded its {timeout_name}"
@@ -134,7 +134,7 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
 def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
-    """Return the closing event, behind ``WorkflowStarted`` for a run that never had a turn."""
+    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn."""
     entries = (
         [(kind, attributes)] if run.length else [("WorkflowStarted", started_attributes(record)), (kind, attributes)]
     )

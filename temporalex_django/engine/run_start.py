@@ -13,7 +13,7 @@ from temporalex_django.core.aliases import original_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """A run to start; ``authoring.workflow.start_options`` supplies what its class declares.
+    """A run to start; ``authoring.workflow.start_options`` supplies the values that its class declares.
 
     ``scope`` names the open runs among which the id is unique: global, workflow, version or none. ``execution_timeout``
     (seconds) limits the whole chain, ``run_timeout`` each run of it. ``search_attributes`` have the form of
@@ -41,7 +41,7 @@ class RunStart:
 
     @property
     def open_key(self) -> str | None:
-        """The key that is unique among open runs, or None.
+        """The open key of the run: unique among open runs of its scope, or None if the id need not be unique.
 
         It contains the original name of a renamed class, so that it also covers the runs that old code starts.
         """
@@ -57,15 +57,15 @@ class RunStart:
 
     @property
     def first_timeout(self) -> float | None:
-        """Seconds until the first run times out."""
+        """The seconds until the first run times out, or None."""
         return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
 
     def expires_at(self, started_at: datetime) -> datetime | None:
-        """Return when the whole chain times out."""
+        """Return when the whole chain times out if it starts at ``started_at``, or None."""
         return _add_seconds(started_at, self.execution_timeout)
 
     def deadline(self, started_at: datetime) -> datetime | None:
-        """Return when the first run times out."""
+        """Return when the first run times out if it starts at ``started_at``, or None."""
         return _add_seconds(started_at, self.first_timeout)
 
 

@@ -1,8 +1,8 @@
 """The turn: claim runs, activate them, store everything in one transaction.
 
-Phase 1 takes many runs together and does pure work only. Phase 2 takes the runs that have atomic activities to run,
-each in a transaction of its own. If many runs locked business rows in one transaction, they would deadlock with those
-of another worker. See decisions 3 and 4.
+That transaction takes many runs together and runs nothing but workflow code. Each run with atomic activities then gets
+a transaction of its own (``engine.atomic``). If many such runs locked rows of the project in one transaction, they
+would deadlock with those of another worker. See decisions 3 and 4.
 """
 
 from __future__ import annotations
@@ -93,19 +93,19 @@ class _TurnClock:
 class WorkflowEngine(Executors):
     """The engine that advances the runs of one storage.
 
-    It is thread-safe when the storage is: entries leave the cache while they are in use.
+    It is thread-safe when the storage is: an executor leaves the cache while a thread uses it.
 
-    - ``budgeted``: an activation takes what fits a budget and leaves the other messages. A long history is not rebuilt
-      in a turn, but by ``rebuild`` where ``rebuilds`` is set. Environments deliver everything at once.
+    - ``budgeted``: an activation stops taking messages when its budget is spent. A long history is not rebuilt in a
+      turn, but by ``rebuild``, if ``rebuilds`` is set. Environments deliver everything at once.
     - ``perform(task)`` runs an atomic activity and returns its result. ``inline_atomic`` False leaves atomic activities
       to the process that claims activities.
-    - ``limits`` are ``admit_updates`` and ``max_pending`` of every activation.
+    - ``limits`` are the arguments ``admit_updates`` and ``max_pending`` of every activation.
     - ``resolve(chain, name, version)`` returns the class of a run, by default the registered one.
-    - ``unexpected_error`` ("fail" or "block") is for classes that have none of their own.
+    - ``unexpected_error`` ("fail" or "block") is for classes that do not set it.
     - ``on_activate`` is called with the chain whose code is about to run, and with None when the code has returned.
     - ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a warning is
       logged.
-    - ``make_judge()`` makes the judge of one turn, who decides who may send what; it is not kept beyond the turn.
+    - ``make_judge()`` makes the object that decides in one turn who may send what; it is not kept beyond the turn.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class WorkflowEngine(Executors):
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
     ) -> TurnReport:
-        """Run both phases, and commit each transaction.
+        """Advance due runs, then run their atomic activities, and commit each transaction.
 
-        Raises what the storage raises; the runs concerned are due again.
+        Raises errors of the storage; the runs concerned are due again.
         """
         with self.storage.transaction("alone"):
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force, is_last=True)
@@ -165,11 +165,11 @@ class WorkflowEngine(Executors):
 
     @property
     def runs_atomic(self) -> bool:
-        """True if the engine runs atomic activities itself; those of an environment are run by the environment."""
+        """True if a turn of this engine runs atomic activities; False if the process that claims activities does."""
         return self._atomic_phase is not None
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """Run phase 2 for one run, in a transaction of its own: see ``AtomicPhase.advance``."""
+        """Run the due atomic activities of one run in a transaction of its own: see ``AtomicPhase.advance``."""
         assert self._atomic_phase is not None
         return self._atomic_phase.advance(chain_id, queues=queues, lock_timeout=lock_timeout)
 
@@ -188,16 +188,17 @@ class WorkflowEngine(Executors):
         claim_runs: Callable[[], ClaimedRuns] | None = None,
         is_last: bool = False,
     ) -> TurnReport:
-        """Run phase 1 inside the caller's transaction. ``force`` tries blocked runs that are not due.
+        """Claim and advance runs inside the caller's transaction, without atomic activities; return the report.
 
-        ``eager_claim`` claims new activities at once. ``report`` is filled in and returned, so that the caller knows
-        what was claimed when this raises. ``finished_activities``, by chain, are delivered to their runs without a row
-        of the inbox; the others become messages. ``locked_runs`` are runs that a claim of the same transaction
-        returned, and replace the claim. ``now`` is the storage's time after that, where it is known. ``claim_runs``
-        returns a claim that the storage was asked for before. ``is_last`` says that nothing follows in the transaction.
+        ``force`` tries blocked runs that are not due. ``eager_claim`` claims new activities at once. ``report`` is
+        filled in and returned, so that the caller knows what was claimed when this raises. ``finished_activities``, by
+        chain, are delivered to the runs that this turn activates; the others become messages. ``locked_runs`` are runs
+        that the caller has claimed in this transaction, at the time ``now``; then nothing else is claimed.
+        ``claim_runs`` returns a claim that was sent to the storage before. ``is_last`` says that nothing follows in the
+        transaction.
 
-        Entries are cached before the commit, under their token. When the caller rolls back, the token is not the one on
-        the row and the entry is never used (see decision 5).
+        Executors are cached before the commit, under their head token. When the caller rolls back, the row of the run
+        has another token, and the executor is never used (see decision 5).
         """
         report = TurnReport() if report is None else report
         claim = ClaimedRuns(locked_runs, now=now)
@@ -290,7 +291,7 @@ class WorkflowEngine(Executors):
     def _deliver_unread(
         self, finished_activities: Mapping[UUID, Sequence[FinishedActivity]], report: TurnReport
     ) -> None:
-        """Send results to runs that were not activated as messages, for a later turn."""
+        """Send the results in ``finished_activities`` as messages to the runs that this turn did not activate."""
         if finished_activities:
             activated_chains = {write.run.chain_id for write in report.writes if write.executed}
             self.tasks.deliver(
@@ -307,11 +308,11 @@ class WorkflowEngine(Executors):
     def _decide_step(
         self, run: RunState, messages: Inbox, now: datetime, *, parked: bool
     ) -> tuple[ActivationStep, TurnDecision]:
-        """Return the step of one claimed run, and the decision about it.
+        """Return the step of one claimed run, and the decision about it; ``parked`` is the result of ``is_parked``.
 
-        A run that ends while it waits gets its parked messages, too. So does a blocked run that is tried because a
-        sender waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a
-        run whose code did not reach a wait: all others of the turn would wait for it, as often as a sender asks.
+        A waiting run that is to be closed gets all its messages. So does a blocked run that is tried because a sender
+        waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a run
+        whose code did not reach a wait: all others of the turn would wait for it, as often as a sender asks.
         """
         step = ActivationStep(run, messages, now, inline_atomic=self._inline_atomic)
         if parked and not run.paused and not run.crashes and step.has_waiting_sender and not self._is_deadlocked(run):
@@ -341,7 +342,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite | None:
-        """Return what to write for one run; None leaves it to another worker, or for later."""
+        """Carry out the decision about one run and return what to write; None leaves it to another worker or turn."""
         if decision is TurnDecision.ANSWER:
             run_id = step.run.run_id
             return step.answer_closed(self.storage.run_records([run_id])[run_id] if step.has_redelivered else None)
@@ -418,10 +419,10 @@ class WorkflowEngine(Executors):
     def _load_inboxes(
         self, claim_result: ClaimedRuns, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport
     ) -> dict[UUID, Inbox]:
-        """Return the inboxes of claimed runs, and load the records of runs without a history, which will need them.
+        """Return the inboxes of claimed runs by chain, and add the records of new runs to the report.
 
-        Records of blocked runs are not loaded, since a run may be blocked because it cannot be read. Inboxes that came
-        with the claim are not read again, except those of runs that wait, which need less, and long ones.
+        Records of blocked runs are not loaded, since a run may be blocked because its record cannot be read. Inboxes
+        that came with the claim are not read again, except long ones and those of runs in ``waiting``, which need less.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
         inbox = claim_result.inbox([run.chain_id for run in claimed if run.chain_id not in others])
@@ -444,7 +445,10 @@ class WorkflowEngine(Executors):
         return 2 * max(message_counts) if message_counts else None
 
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
-        """Return the other runs and those with a long inbox, which come last, the one served latest at the end."""
+        """Return the steps of runs with short inboxes, and of those with long ones.
+
+        Of the long ones, the run that was served last is at the end.
+        """
         if not self._long_inboxes:
             return list(steps), []
         by_chain = {step.run.chain_id: step for step in steps}
@@ -452,7 +456,7 @@ class WorkflowEngine(Executors):
         return list(by_chain.values()), long_steps
 
     def _load_records(self, runs: Collection[UUID], report: TurnReport) -> None:
-        """Load the records of runs that are not activated any more, and remove the runs from the cache."""
+        """Add the records of these runs, which are not activated any more, to the report, and evict their executors."""
         for run_id in runs:
             entry = self.cache.take(run_id)
             if entry is not None:
@@ -462,9 +466,9 @@ class WorkflowEngine(Executors):
             report.records.update(self.storage.run_records(missing_runs))
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Leave a run to others if this process lacks what it needs and a live worker has that, or may have it.
+        """Defer a run if this process lacks code or a key that a live worker has or may have; return True if it did.
 
-        Returns True if it did. Whether another worker has a missing key shows the next time. See decision 28.
+        If it is unknown whether another worker has the key, the run is deferred once. See decision 28.
         """
         if isinstance(error, KeyMissing):
             return self.defer_for_key(run.chain_id)
@@ -477,10 +481,10 @@ class WorkflowEngine(Executors):
         return True
 
     def defer_for_key(self, chain_id: UUID) -> bool:
-        """Defer a run that needs a key which this process lacks, so that another worker can take it, and return True.
+        """Defer a run for whose payloads this process lacks a key, so that another worker can take it.
 
-        Returns False if the run was deferred before and no worker has taken it. Then the caller blocks the run, and it
-        is deferred for longer.
+        Returns True the first time. Returns False if the run was deferred before and no worker has taken it: the caller
+        then blocks the run, and it is deferred for longer.
         """
         now = time.monotonic()
         self._deferred_at = {chain: at for chain, at in self._deferred_at.items() if at > now - _DEFER_MEMORY_SECONDS}
@@ -510,7 +514,7 @@ class WorkflowEngine(Executors):
         )
 
     def _with_location(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
-        """Return a nondeterminism error that names the file and the line of the code, if another replay can find them.
+        """Return a nondeterminism error with the file and the line of the code, if another replay can find them.
 
         Long histories are not replayed again. All other errors are returned as they are.
         """
@@ -567,6 +571,6 @@ def _is_new(run: RunState) -> bool:
 
 
 def _is_budget_spent(until: float) -> bool:
-    """Return True if time is up; asked between two messages of an activation, when all its units wait."""
+    """Return True if the time ``until`` (``time.monotonic``) has come. An activation asks it between two messages."""
     watchdog.note_all_blocked()
     return time.monotonic() >= until

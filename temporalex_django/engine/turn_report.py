@@ -1,4 +1,4 @@
-"""The result of a claim for a turn."""
+"""The runs that a turn has claimed, and the report of its effects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunStat
 
 
 class ClaimedRuns(list[RunState]):
-    """Runs that a claim has locked; ``now`` is the storage's clock after that, where it came with them.
+    """The runs that a claim has locked.
 
-    ``inbox(chains)`` returns inboxes that were requested together with the locks, as ``RunStorage.inbox`` does. It has
-    those of ``chains`` that the claim wanted ``first``.
+    ``now`` is the storage's time after the locks, if it came with them. ``inbox(chains)`` returns the inboxes that were
+    read together with the locks, in the form of ``RunStorage.inbox``. These are at most the chains of the argument
+    ``first`` of the claim.
     """
 
     __slots__ = ("inbox", "now")
@@ -36,11 +37,12 @@ class ClaimedRuns(list[RunState]):
 class TurnReport:
     """The effects of a turn.
 
-    ``run_count`` is the number of runs that it processed, and ``atomic_chains`` names those that are due for phase 2.
-    ``claimed_chains`` are the chains that it claimed, and ``unstarted_count`` the number of them for which time ran
-    out. ``suspect_chains`` were due, too, but must be claimed one by one, because their code ended a process.
-    ``claimed_tasks`` returns, after the commit, the activities that were stored as claimed. ``unexpected_errors`` holds
-    those errors of ``block_errors`` that escaped ``run`` and that nobody raised on purpose (see decision 48).
+    ``run_count`` is the number of runs that it processed. ``atomic_chains`` are those that have atomic activities to
+    run. ``claimed_chains`` are the chains that it claimed, and ``unstarted_count`` the number of them for which time
+    ran out. ``suspect_chains`` were due, too, but must be claimed one by one, because their code ended a process.
+    ``claimed_tasks`` returns, after the commit, the activities that were stored as claimed. ``block_errors`` has the
+    errors that blocked runs. ``unexpected_errors`` are those of them that escaped ``run`` and that nobody raised on
+    purpose (see decision 48).
     """
 
     claimed_chains: list[UUID] = field(default_factory=list)

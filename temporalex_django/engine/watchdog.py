@@ -47,7 +47,7 @@ _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
 
 class _Interrupted(BaseException):
-    """Raised in the thread that is stuck; ``except Exception`` does not catch it."""
+    """Raised by the watchdog in a thread that is stuck; ``except Exception`` does not catch it."""
 
 
 def _consume_interruption(thread: int) -> None:
@@ -81,10 +81,10 @@ class _WatchedCode:
         self.deadline, self.end = now + self.limit, now + self.limit * _TOTAL_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
-        """Extend the deadlines by the time in which the process did not run since ``last_check``.
+        """Extend the deadlines by the time in which the process did not run since ``last_check`` (``time.monotonic``).
 
-        ``pause`` is the planned part of that time, ``computed`` the processor time that the process used, both in
-        seconds.
+        ``pause`` is the part of that time that was planned, ``computed`` the processor time that the process used, both
+        in seconds.
         """
         paused_seconds = now - last_check - pause - computed if last_check > self.armed else now - self.armed - computed
         if paused_seconds > _LATE_SECONDS:
@@ -93,7 +93,7 @@ class _WatchedCode:
 
 
 class Watchdog:
-    """One thread that watches the code of all other threads; it sleeps while there is none."""
+    """A thread that watches workflow code in all other threads; it sleeps while no such code runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,9 +103,9 @@ class Watchdog:
         self._heartbeat: Callable[[], None] | None = None
 
     def set_heartbeat(self, heartbeat: Callable[[], None] | None) -> None:
-        """Call ``heartbeat`` several times a second, except while interrupted code continues all the same.
+        """Let the watchdog call ``heartbeat`` several times a second; None ends the calls.
 
-        None ends the heartbeats.
+        It does not call it while code that was interrupted continues all the same.
         """
         with self._lock:
             self._heartbeat = heartbeat
@@ -118,11 +118,11 @@ class Watchdog:
     def run(
         self, call: Callable[[], T], *, limit: float | None, label: str, subject: object = "", force: bool = False
     ) -> T:
-        """Return ``call()``, which may compute for at most ``limit`` seconds from wait to wait.
+        """Call ``call`` and return its value; it may compute for at most ``limit`` seconds between two waits.
 
-        ``label`` and ``subject`` name the code in the error message. ``force`` also stops code that swallows the
-        interruption, see ``engine.watchdog``. Raises ``DeadlockDetected`` after an interruption, whatever the code
-        did then.
+        ``limit`` None sets no limit. ``label`` and ``subject`` name the code in the error message. ``force`` also stops
+        code that swallows the interruption (see the docstring of the module). Raises ``DeadlockDetected`` after an
+        interruption, whatever the code did then.
         """
         if limit is None:
             return call()
@@ -155,7 +155,7 @@ class Watchdog:
             watched.deadline = min(time.monotonic() + watched.limit, watched.end)
 
     def note_all_blocked(self) -> None:
-        """Record that every unit of the call in this thread waits, and restart its limits."""
+        """Record that every unit of the call in this thread waits; its limits start again."""
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.rearm()
 
@@ -249,7 +249,7 @@ def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
 
 
 def has_handler(code: CodeType, offset: int) -> bool:
-    """Return True if a handler covers the instruction. Entries that only clean up raise again and do not count."""
+    """Return True if an ``except`` covers the instruction at ``offset``; handlers that only clean up do not count."""
     return any(entry.start <= offset < entry.end and not entry.lasti for entry in _parse_exception_table(code))
 
 
@@ -258,7 +258,7 @@ if sys.version_info >= (3, 12):
     _TOOL = 3
 
     class _MonitoringBreaker:
-        """Raises ``error`` in a thread, again and again, wherever no handler is around; ``end()`` undoes it.
+        """Raises ``error`` in a thread at every instruction that no handler covers, until ``end()`` is called.
 
         It does so in the project's own code that the frame of ``until`` has called.
         """
@@ -279,7 +279,7 @@ if sys.version_info >= (3, 12):
                 monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
 
         def end(self) -> None:
-            """Stop watching."""
+            """Stop raising the error, and free the monitoring tool."""
             monitoring = sys.monitoring
             for code in self._codes:
                 monitoring.set_local_events(_TOOL, code, 0)
@@ -291,7 +291,10 @@ if sys.version_info >= (3, 12):
 else:
 
     class _TracingBreaker:
-        """Raises ``error`` again and again by tracing: an ``interruption`` traces the code in which it is raised."""
+        """Raises ``error`` in a thread at every line, by tracing, until ``end()`` is called.
+
+        The tracing starts in the code in which an instance of ``interruption`` is raised.
+        """
 
         def __init__(self, thread: int, error: type[BaseException], until: CodeType) -> None:
             del thread

@@ -72,7 +72,7 @@ class ResumeRefused(TemporalexError):
 
 
 def no_process(run: str) -> ResumeRefused:
-    """Return the error for a run that is not a graph and so takes no requests."""
+    """Return the error for a request to a run that is not a graph: only graphs take requests such as a resume."""
     return ResumeRefused(f"{run} is not a graph: it has no steps to resume")
 
 

@@ -1,4 +1,4 @@
-"""Forms that decide or delegate a human task: the outcome, a comment, and the fields of the task's own form."""
+"""The forms that decide and delegate a human task."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ _MAX_NAME_LENGTH = 150
 
 
 def outcome_label(outcome: str) -> str:
-    """Return the label of an outcome, for people."""
+    """Return the label of an outcome for people, such as "Approve" for ``approved``."""
     labels = {"approved": _("Approve"), "rejected": _("Reject")}
     return labels.get(outcome) or capitalize(humanize_name(outcome))
 
 
 class DecisionForm(TokenForm):
-    """The form that decides a human task; ``body`` is the task's own form, or None.
+    """The form that decides a human task: the outcome, a comment, and ``body``, the form that the task itself asks for.
 
-    The hidden ``shown`` is the digest of the form that the person saw when the page was rendered. The constructor
-    raises ``PayloadError`` where this process lacks the class of the form (see ``form_spec_of``).
+    ``body`` is None if the task asks for nothing. The hidden field ``shown`` is the digest of that form as the page
+    showed it, so that nobody decides by a form that has changed since. The constructor raises ``PayloadError`` if this
+    process lacks the class of the form.
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
@@ -65,23 +66,23 @@ class DecisionForm(TokenForm):
         return field
 
     def is_valid(self) -> bool:
-        """Validate this form and ``body``."""
+        """Validate this form and ``body``, both even if one is invalid, and return True if both are valid."""
         # No short circuit: the page shows the errors of both forms at once.
         is_own_valid = super().is_valid()
         return (self.body is None or self.body.is_valid()) and is_own_valid
 
     @property
     def payload(self) -> Any:
-        """The values of the task's own form as JSON; None without one."""
+        """The data of the decision as JSON types, from ``body``; None if the task asks for nothing."""
         if isinstance(self.body, PayloadForm):
             return self.body.payload
         return None if self.body is None else submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
-        """Decide the task and return True; return False with the errors in this form, which can be posted again.
+        """Decide the human task and return True; if the form has to be corrected, add the errors and return False.
 
-        Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``, where a corrected form would not
-        help.
+        The form can be posted again then. Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``,
+        because a corrected form would not help.
         """
         if not self.is_valid():
             return False
@@ -99,13 +100,16 @@ class DecisionForm(TokenForm):
         return True
 
     def _rebind_current_form(self) -> None:
-        """Give the next post a new token and the digest of the current form, which the page now shows."""
+        """Give the bound form a new token, and the digest of the task's form as it is now, for the next post."""
         self.renew()
         self.data = {**self.data, self.add_prefix("shown"): self.form_spec.digest}
 
 
 def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> forms.Form | None:
-    """Return the form for the fields that a task asks for, bound if ``data`` is given; None for a task without one."""
+    """Return the form that a human task itself asks for, bound if ``data`` is not None; None if it asks for nothing.
+
+    Its fields have the prefix ``BODY_PREFIX``.
+    """
     if form_spec.kind == "schema":
         # The nested form has a token field of its own that no page renders: it takes the token of the decision.
         bound = None if data is None else {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
@@ -117,9 +121,9 @@ def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> f
 
 
 def submitted_fields(form: forms.BaseForm) -> dict[str, Any]:
-    """Return the raw data of a bound form, by field name without the prefix.
+    """Return the texts that were posted for the fields of a bound form, by field name without the prefix.
 
-    Each value is a text, or a list for a field with multiple choices. ``Decide`` validates them with the form class.
+    A field with multiple choices has a list. ``Decide`` validates the texts with the form class.
     """
     fields: dict[str, Any] = {}
     for key in form.data:
@@ -137,7 +141,7 @@ def _flatten(data: Any) -> Mapping[str, Any]:
 
 
 class DelegationForm(forms.Form):
-    """The form that delegates a human task; the cleaned ``to`` is a user, or an unknown name as text."""
+    """The form that delegates a human task: the login name of the recipient (``to``), and a reason."""
 
     to = forms.CharField(
         max_length=_MAX_NAME_LENGTH, label=gettext_lazy("To"), label_suffix="",
@@ -150,6 +154,9 @@ class DelegationForm(forms.Form):
     )  # fmt: skip
 
     def clean_to(self) -> Person | str:
-        """Return the user with that name, or the name itself if there is none."""
+        """Return the user with that login name, or the name itself if no user has it.
+
+        ``Delegate`` refuses an unknown name in the same words as a user who may not decide.
+        """
         # An error here would reveal which names exist: Delegate refuses an unknown name and a user in the same words.
         return find_user(self.cleaned_data["to"])

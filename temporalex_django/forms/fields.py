@@ -1,4 +1,4 @@
-"""Form fields for annotations, chosen by the type information of msgspec."""
+"""Form fields for the annotations of payloads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PLAIN: dict[type[Any], tuple[type[forms.Field], dict[str, Any]]] = {
 
 
 class JSONBox(forms.CharField):
-    """A text box for any JSON; its value is ``NOTHING`` if it is empty."""
+    """A form field for any JSON, shown as a text box; its value is ``NOTHING`` if the box is empty."""
 
     widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField tx-json", "spellcheck": "false"})
 
@@ -63,7 +63,7 @@ class JSONBox(forms.CharField):
 
 
 def inspect_type(annotation: Any) -> types.Type:
-    """Return the msgspec type of an annotation; ``AnyType`` for an annotation that msgspec does not support."""
+    """Return msgspec's description of an annotation; ``AnyType`` if msgspec does not support the annotation."""
     try:
         return unwrap_metadata(types.type_info(annotation))
     except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
@@ -71,14 +71,17 @@ def inspect_type(annotation: Any) -> types.Type:
 
 
 def unwrap_metadata(type_info: types.Type) -> types.Type:
-    """Return the type inside ``Annotated`` metadata, at any depth."""
+    """Return the type without the metadata of ``Annotated``, which may be nested."""
     while isinstance(type_info, types.Metadata):
         type_info = type_info.type
     return type_info
 
 
 def field_for(type_info: types.Type, *, required: bool, **field_options: Any) -> forms.Field:
-    """Return a form field for a type, so that its value is a payload of that type; a JSON box where no field fits."""
+    """Return a form field whose cleaned value is a payload of that type; a ``JSONBox`` if no other field fits.
+
+    ``field_options`` are arguments of the field, such as ``label``.
+    """
     type_info = unwrap_metadata(type_info)
     if isinstance(type_info, types.UnionType):
         member_types = [
@@ -114,7 +117,10 @@ def _optional_field(type_info: types.Type, *, required: bool, **field_options: A
 
 
 def _choice_field(choices: list[tuple[Any, Any]], *, required: bool, **field_options: Any) -> forms.Field:
-    """Return a choice field that posts the position of a value, so that no value is parsed from text."""
+    """Return a choice field for pairs of a value and a label; its cleaned value is one of the values.
+
+    The form posts the position of the value, so values need not be texts.
+    """
     values = [value for value, _label in choices]
     if "initial" in field_options:
         field_options["initial"] = (

@@ -1,4 +1,4 @@
-"""The form that a human task asks people to fill in."""
+"""The form that a human task asks people to fill in, as its row stores it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_DEPTH = 20
 
 
 def annotation_of(schema: Mapping[str, Any]) -> Any:
-    """Return the type that accepts what the schema accepts; ``Any`` for parts that no type can express."""
+    """Return a type that accepts what the JSON Schema accepts, with Any for parts that no type can express."""
     return _build_annotation(schema, schema.get("$defs", {}), 0)
 
 
@@ -108,9 +108,13 @@ def _field_default(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskFormSpec:
-    """The form of a human task: none, one made from a schema, or a form class of the project.
+    """The form that a human task asks for, by ``kind``.
 
-    ``type`` is the annotation of the schema, or the form class. ``digest`` changes when the form changes.
+    - none: the task asks for nothing.
+    - schema: ``type`` is an annotation, made from the JSON Schema in the row of the task.
+    - django: ``type`` is a form class of the project.
+
+    ``digest`` changes when the form changes.
     """
 
     kind: Literal["none", "schema", "django"]
@@ -119,12 +123,15 @@ class HumanTaskFormSpec:
 
     @property
     def field_names(self) -> list[str]:
-        """The field names of a form class; empty for the other kinds."""
+        """The names of the fields of a form class; empty for the other kinds."""
         return [*self.type.base_fields] if self.kind == "django" else []
 
 
 def form_spec_of(task: HumanTask) -> HumanTaskFormSpec:
-    """Return the form that a task asks for. Raises ``PayloadError`` if this process does not have its class."""
+    """Return the form that a human task asks for.
+
+    Raises ``PayloadError`` if it is a form class that this process does not have.
+    """
     stored_form = task.form
     if stored_form is None:
         return HumanTaskFormSpec(kind="none")

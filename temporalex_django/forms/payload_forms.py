@@ -1,4 +1,4 @@
-"""Forms that build a payload: a field for each attribute of a structure, one field for any other type."""
+"""Forms for payloads: they have a field for each attribute of a structure, or one field for another type."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PATH = re.compile(r"`\$\.([^`.\[]+)")
 
 
 def new_token() -> str:
-    """Return a new token for a form; the posts with one token act once."""
+    """Return a new token for a form, by which a repeated post is recognized."""
     return str(uuid4())
 
 
 class TokenForm(forms.Form):
-    """A form with a hidden token: posted twice, it acts once."""
+    """A form with a hidden token, so that posting it twice has the effect of posting it once."""
 
     token = forms.CharField(max_length=64, widget=forms.HiddenInput)
 
@@ -39,15 +39,15 @@ class TokenForm(forms.Form):
         super().__init__(*args, **kwargs)
 
     def renew(self) -> None:
-        """Give a bound form a new token, so that the next post counts as a new submission and not as a repetition."""
+        """Give the bound form a new token, so that the next post is executed and does not count as a repetition."""
         # Form data may be an immutable QueryDict: copy it.
         self.data = {**{name: self.data[name] for name in self.data}, self.add_prefix("token"): new_token()}
 
 
 class PayloadForm(TokenForm):
-    """A form whose valid input becomes ``payload``, which fits ``annotation``.
+    """A form for a value of the type ``annotation``; once it is valid, ``payload`` has the value as JSON types.
 
-    ``example`` is a payload with the initial values; parts of it that do not fit the type are left out.
+    ``example`` is a payload from which the initial values are taken; parts of it that do not fit the type are ignored.
     """
 
     def __init__(self, *args: Any, annotation: Any = Any, example: Any = NOTHING, **kwargs: Any) -> None:
@@ -101,7 +101,7 @@ class PayloadForm(TokenForm):
 
 
 def _is_omitted(value: Any, *, required: bool) -> bool:
-    """Return True for an empty optional field: the payload omits it and the code uses its default."""
+    """Return True for a field that is empty and not required: the payload omits it, and the code uses its default."""
     return not required and (value is None or value is NOTHING or (isinstance(value, str) and value == ""))
 
 
@@ -111,7 +111,7 @@ def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: 
 
 
 def _default_json(struct_field: types.Field) -> Any:
-    """Return the default of an attribute as JSON; ``NOTHING`` if it has none, or one that JSON cannot express."""
+    """Return the default of an attribute as JSON types, or ``NOTHING`` if it has none or JSON cannot express it."""
     if struct_field.default is msgspec.NODEFAULT:
         return NOTHING
     try:

@@ -101,7 +101,10 @@ def connector(key: str) -> Callable[[C], C]:
 
 
 def get(key: str) -> Connector:
-    """Return the connector of a key: a test double if one is swapped in, else a new one. Raises ``NotConfigured``."""
+    """Return the connector that is registered under ``key``, or the test double that is swapped in for it.
+
+    A registered class or function is called each time. Raises ``NotConfigured`` for an unknown key.
+    """
     with _lock:
         if doubles := _test_doubles.get(key):
             return doubles[-1]  # type: ignore[no-any-return] # an argument of `swapped`
@@ -124,7 +127,10 @@ def of(config: Any) -> Connector:
 
 @contextmanager
 def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
-    """Replace connectors inside the block, in every thread."""
+    """Replace connectors by test doubles inside the block, in every thread: ``swapped(payments=double)``.
+
+    Yields the doubles by key.
+    """
     with _lock:
         for key, double in doubles.items():
             _test_doubles.setdefault(key, []).append(double)

@@ -29,7 +29,7 @@ class ExecutionEntry:
 
 
 class Log:
-    """The entries of an instance and of all its successors.
+    """The entries of an instance, in a list that it shares with the instances that the engine derives from it.
 
     An instance uses only the first ``count`` entries. The instance at the end of the list appends in place; any other
     one copies the list first.
@@ -72,7 +72,7 @@ class Log:
 
 
 class _ContextSource:
-    """The data behind a context that was made by hand."""
+    """The data of a context that code makes from values, where no instance has them."""
 
     def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         self.initial = freeze(initial)
@@ -85,7 +85,10 @@ class _ContextSource:
 
 
 class Context:
-    """The data of an instance as ``initial`` and ``steps``, readable by attribute or key, and read-only."""
+    """The context of a graph: the data that it started with (``initial``), and the data of its steps (``steps``).
+
+    It is read-only. Both are readable by attribute or key.
+    """
 
     __slots__ = ("_source",)
 
@@ -96,7 +99,7 @@ class Context:
 
     @classmethod
     def of(cls, instance: Any) -> Context:
-        """Return the context of an instance. The instance is read when the context is."""
+        """Return a context that reads ``instance`` when ``initial`` or ``steps`` is read, and not before."""
         context = cls.__new__(cls)
         object.__setattr__(context, "_source", instance)
         return context
@@ -108,7 +111,7 @@ class Context:
 
     @property
     def steps(self) -> Any:
-        """The data by step key. A step that ended without data has an empty entry."""
+        """The data of the steps that have ended, by step key. A step that ended without data has an empty entry."""
         return Entries(self._step_keys, self._data_of)
 
     def _step_keys(self) -> list[str]:

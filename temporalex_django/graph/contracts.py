@@ -26,9 +26,9 @@ class Storage(Protocol):
 
     It is thread-safe: a reader sees an instance as it was put, or not at all.
 
-    An id may belong to several workflows, and with scope ``version`` to several versions of one. Those are kept
-    apart. Where only an id is given, the instance that was started last is meant; ``workflow`` (a name) and
-    ``version`` narrow the search.
+    Several workflows may use one id, and with scope ``version`` several versions of one workflow. The storage keeps
+    their instances apart. A method that gets only an id means the instance that was started last; ``workflow`` (a name)
+    and ``version`` narrow the search.
     """
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
@@ -55,7 +55,7 @@ class Timer(Protocol):
     """A call that is scheduled for later."""
 
     def cancel(self) -> None:
-        """Cancel the call. Nothing happens if it was made already."""
+        """Cancel the call. Does nothing if it was made already."""
 
 
 class Timers(Protocol):
@@ -72,7 +72,7 @@ class Timers(Protocol):
 
 
 class Runner(Protocol):
-    """An executor of the steps of instances, which stores the instance after each cycle."""
+    """The part that executes the steps of instances. It stores an instance whenever steps of it have ended."""
 
     def start_instance(
         self,
@@ -107,9 +107,9 @@ class Runner(Protocol):
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Deliver the timeout of that step after ``delay`` seconds, if the step waits then.
+        """Give the step its timeout event after ``delay`` seconds, if the step waits then.
 
-        Raises the errors of ``resume``, at once.
+        Raises the errors of ``resume`` when it is called.
         """
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
@@ -124,7 +124,7 @@ class Runner(Protocol):
         """
 
     def recover(self) -> int:
-        """Continue the open instances of the storage that nothing runs. Return their number."""
+        """Continue the open instances of the storage, for example after a restart. Return their number."""
 
     def forget(self, id: str) -> None:
         """Stop executing and timing the instances of that id, which are about to be deleted."""
@@ -134,7 +134,10 @@ class Runner(Protocol):
 
 
 def identity(instance: Instance) -> Identity:
-    """Return the identity of an instance."""
+    """Return the identity of an instance: its id, the name of its workflow, and its version or None.
+
+    The version is part of it if the scope of ``unique`` is ``version``.
+    """
     cls = instance.workflow
     own = cls.unique is not None and cls.unique.scope == "version"
     return instance.id, cls.name, instance.version if own else None
@@ -143,7 +146,7 @@ def identity(instance: Instance) -> Identity:
 def checked(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filters of ``Storage.query`` with ``workflow`` as a name and ``status`` as a list.
 
-    Raises ``TypeError``.
+    Raises ``TypeError`` for an unknown filter.
     """
     if unknown := sorted(filters.keys() - FILTERS):
         raise TypeError(f"query: no such filter: {', '.join(unknown)} (known: {', '.join(sorted(FILTERS))})")

@@ -46,7 +46,7 @@ def advance(instance: Instance, *, now: datetime | None = None) -> Instance:
 
 
 def execute_step(instance: Instance, step: StepRef) -> Any:
-    """Call the step with the instance, its config and the context. Return its result as it is.
+    """Call ``execute`` of the step with the instance, its config and the context. Return the result unchanged.
 
     Raises ``WorkflowDefinitionError`` for a value that is not a step.
     """
@@ -136,9 +136,10 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
 
 
 def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, list[int]]:
-    """Request targets, and activate those for which no step is pending, in that order.
+    """Request the targets of an event, and activate those to which no live or requested step leads.
 
-    Return the instance and the numbers of the steps that became active.
+    Return the instance and the numbers of the activated steps, in the order of ``targets``. A target that has started
+    before is skipped.
     """
     graph, log = instance.graph, instance.log
     new_numbers = []
@@ -185,7 +186,10 @@ def resume_step(
     *,
     now: datetime | None = None,
 ) -> Instance:
-    """Let a waiting step emit ``event``. Raises ``ResumeRefused`` when it does not wait or has no such event."""
+    """Let a waiting step emit ``event``.
+
+    Raises ``ResumeRefused`` if the step does not wait or has no such event.
+    """
     number = _step_number(instance, step)
     if not instance.waiting >> number & 1:
         raise ResumeRefused(
@@ -240,7 +244,10 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
 
 
 def require_declared(instance: Instance, step: StepRef, event: str) -> str:
-    """Return the event as a plain string. Raises ``TemporalexError`` for one that the step does not declare."""
+    """Return the event of a step as a plain string; it may be a member of an Enum.
+
+    Raises ``TemporalexError`` for an event that the step does not declare.
+    """
     # A member of an Enum compares with plain names and hashes differently, so look-ups need the plain string.
     event = str.__str__(event) if isinstance(event, str) else event
     if (step, event) not in instance.graph.clauses and event not in events_of(step):
@@ -282,7 +289,10 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
 
 
 def _update_status(instance: Instance) -> Instance:
-    """Set the status to ``waiting`` if a step waits and none is active, else to ``running``."""
+    """Return the instance with the status ``waiting`` if a step waits and none is active, else ``running``.
+
+    A pending or closed instance is returned unchanged.
+    """
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"

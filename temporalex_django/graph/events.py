@@ -70,7 +70,11 @@ def find_declared_event(step: StepRef, name: str) -> DeclaredEvent | None:
 
 
 def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) -> None:
-    """Check the data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
+    """Check the data of an event that somebody sends, against its type and by its validator.
+
+    ``data`` is plain data. Raises ``PayloadError`` if the type does not fit, and ``UpdateRejected`` if the validator
+    refuses.
+    """
     typed_data = codec.convert(
         deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
     )

@@ -59,7 +59,10 @@ class Items(list[Any]):
 
 
 class _CallableMixin:
-    """An array or object under the name of a mapping's method; calling it calls that method."""
+    """A base of arrays and objects that can also be called, because their key is the name of a method.
+
+    ``context.initial.items`` is the data under the key ``items``; a call of it calls the method ``items``.
+    """
 
     _method: Any
 
@@ -86,7 +89,10 @@ _CALLABLE_TYPES: dict[type, Any] = {Items: _CallableItems, Data: _CallableData}
 
 
 def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) -> Any:
-    """Return ``owner.name`` for data that have that key."""
+    """Return the attribute ``name`` of ``owner``, which has ``value`` under the key ``name``.
+
+    If ``name`` is one of ``methods``, it is the method, or an array or object that can also be called as the method.
+    """
     if name not in methods:
         return value
     method = object.__getattribute__(owner, name)

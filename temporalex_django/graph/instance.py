@@ -77,7 +77,7 @@ class Instance:
         )
 
     def changed(self, **changes: Any) -> Instance:
-        """Return a copy with other values.
+        """Return a copy in which the named fields have other values.
 
         It takes a tenth of the time of ``dataclasses.replace``, which runs ``__init__``.
         """
@@ -143,7 +143,7 @@ class Instance:
 
     @property
     def live(self) -> int:
-        """The steps that are active, waiting or requested, as a bit mask."""
+        """The steps that are active, waiting or requested, as a bit mask of their numbers."""
         return self.active | self.waiting | self.requested
 
     @property

@@ -23,7 +23,7 @@ from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last attempt of a step that failed by an exception or a timeout."""
+    """The failure of the last attempt of a step, by an exception or a timeout."""
 
     type: str
     message: str
@@ -57,7 +57,7 @@ class Progress:
     def begin(self, now: datetime | None) -> list[int]:
         """Start the instance and return the numbers of the steps that the caller has to start.
 
-        They are executed, or, if they have ``Step.waits``, they wait.
+        The caller executes such a step, or only waits for its event if the step has ``Step.waits``.
         """
         is_new = self.instance.status == "pending"
         instance = engine.advance(self.instance, now=now)
@@ -68,9 +68,10 @@ class Progress:
         return waiting_numbers + self._enter_steps(instance, [*bits(instance.active)], now)
 
     def fold(self, results: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
-        """Record steps that ended, in that order, and return the numbers of the steps to start.
+        """Record the results of steps, in that order, and return the numbers of the steps to start.
 
-        If one of them failed, the results of the others are kept and no step follows on them.
+        ``results`` has pairs of step number and result. If one of the steps failed, the results of the others are kept,
+        but no step follows on them.
         """
         instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None
@@ -122,7 +123,10 @@ class Progress:
         return instance, active_numbers
 
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
-        """Complete the steps that end by themselves; return the others, which the caller has to start."""
+        """Complete those of the active steps that end by themselves, and store the instance in ``self.instance``.
+
+        Return the numbers of the steps that the caller has to start.
+        """
         remaining: list[int] = []
         # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.
         for number in step_numbers:
@@ -195,7 +199,7 @@ def seconds_between(start: datetime | None, end: datetime | None) -> float | Non
 
 
 def decode_step_result(value: Any) -> Result:
-    """Return the result of a step from its form in the history. See ``encode_step_result``."""
+    """Return the result of a step from the form in which ``encode_step_result`` wrote it."""
     if "event" in value:
         return Event(value["event"], value.get("data"), value.get("metadata") or {})
     if "wrong" in value:

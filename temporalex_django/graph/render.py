@@ -22,7 +22,7 @@ COLOURS = {
 
 
 def states(instance: Instance | None) -> dict[StepRef, str]:
-    """Return the state of each step that has one."""
+    """Return the state of each step that has one, such as "active" or "completed"; empty without an instance."""
     if instance is None:
         return {}
     step_states: dict[StepRef, str] = {}

@@ -71,9 +71,9 @@ def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender |
 
 
 def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:
-    """Return the instance that a run starts with.
+    """Return the instance that a run starts with, from the input ``args`` of the run.
 
-    ``data`` comes from ``start_snapshot`` or from ``snapshot_for_version``.
+    ``data`` is the snapshot of the run, which comes from ``start_snapshot`` or from ``snapshot_for_version``.
     """
     # Only a whole instance has a status: the run was moved here from another version.
     if data is not None and "status" in data:

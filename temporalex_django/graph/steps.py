@@ -64,14 +64,17 @@ class Step:
     waits: ClassVar[bool] = False
 
     def timer(self) -> tuple[float, str] | None:
-        """Return the seconds of waiting after which an event comes by itself, and that event; None without a timer."""
+        """Return the seconds after which the waiting step emits an event by itself, and that event.
+
+        Returns None for a step without a timer.
+        """
         return None
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Any:
         """Do the work of the step and return ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
 
-        It may be plain or async, and may use the ORM. It runs at least once (``activity_context().idempotency_key``
-        is stable), or exactly once when ``atomic``.
+        It may be plain or async, and may use the ORM. It runs at least once, with the same
+        ``activity_context().idempotency_key`` in each attempt, or exactly once if the step is ``atomic``.
 
         An exception is retried as ``retry`` says, and so is ``Err``. A wrong result fails the run at once.
         """
@@ -243,7 +246,7 @@ class Approval(Step):
 
 
 def timer_of(step: StepRef) -> tuple[float, str] | None:
-    """Return the seconds of waiting after which an event of the step comes by itself, and that event; or None."""
+    """Return the timer of a step as ``Step.timer`` does: its seconds and its event; None without a timer."""
     return step.timer() if isinstance(step, Step) else None
 
 
@@ -285,7 +288,7 @@ def decider_words(step: StepRef) -> tuple[str, ...]:
 
 
 def role_of(step: StepRef) -> str | None:
-    """Return the permission or group that a person needs to decide the step."""
+    """Return the permission or the group that a person needs to decide the step; None if it asks for none."""
     return getattr(step, "role", None)
 
 
@@ -323,7 +326,7 @@ def class_of(step: StepRef) -> type[Step]:
 
 
 def name_of(step: object) -> str:
-    """Return the name of a step for errors and pictures: its class, with the key of an instance that has one."""
+    """Return the name of a step for errors and pictures: its class, and for an instance its key if it has one."""
     if not is_step(step):
         return repr(step)
     cls = class_of(step)  # type: ignore[arg-type] # checked above
@@ -332,7 +335,7 @@ def name_of(step: object) -> str:
 
 
 def key_of(step: StepRef) -> str:
-    """Return the context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
+    """Return the key of a step in the context: ``validate_order`` for ``ValidateOrder``, unless it sets ``key``."""
     return step.key if step.key is not None else _snake_case(class_of(step).__name__)
 
 

@@ -65,7 +65,10 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def _prepare(cls, graph: Graph) -> Iterator[str]:
-        """Compute the activity options of each step, and store the graph on the class if all of them are valid."""
+        """Compute the activity options of each step, and store the graph on the class if all of them are valid.
+
+        Yields a sentence for each problem.
+        """
         names, options = [], []
         for step in graph.steps:
             is_activity = not step.waits and step.instant is None
@@ -96,13 +99,13 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def graph(cls) -> dict[StepRef, tuple[StepRef, ...]]:
-        """Return the steps with the steps that may follow on each, predecessors first."""
+        """Return the steps in topological order, each with the steps that may follow it directly."""
         graph = cls._require_graph()
         return {step: tuple(graph.refs(graph.next[i])) for i, step in enumerate(graph.steps)}
 
     @classmethod
     def edges(cls) -> tuple[Edge, ...]:
-        """Return one ``(source, event, targets, dynamic)`` for each clause."""
+        """Return the transitions ``(source, event, targets, dynamic)``, one for each clause."""
         return cls._require_graph().edges()
 
     @classmethod
@@ -115,12 +118,12 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def to_mermaid(cls, instance: Instance | None = None) -> str:
-        """Return the graph as mermaid text; with an instance, the states of its steps as well."""
+        """Return the graph as mermaid text. With an instance, the text shows the states of its steps."""
         return render.mermaid(cls._require_graph(), instance)
 
     @classmethod
     def to_dot(cls, instance: Instance | None = None) -> str:
-        """Return the graph in the DOT language; with an instance, the states of its steps as well."""
+        """Return the graph in the DOT language. With an instance, the text shows the states of its steps."""
         return render.dot(cls._require_graph(), instance)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Attribution of the death of a process to the runs and activities that it was running.
 
-The decisions here are pure. ``liveness.recovery`` asks for them and writes the outcome.
+The decisions here need no I/O. ``liveness.recovery`` asks for them and writes the outcome.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ MOST_CRASHES = 3
 
 @dataclass(frozen=True, slots=True)
 class CrashVerdict:
-    """The decision about one run or activity.
+    """The decision about one run or activity after a death.
 
-    ``crashes`` is the new count for its row. Unless ``is_final``, the work comes back after ``wait`` seconds, and
-    alone.
+    ``crashes`` is the new number of deaths for its row. If ``is_final``, its code is no longer run. Otherwise it is due
+    again after ``wait`` seconds, and runs alone then.
     """
 
     mark: MarkedWork
@@ -34,7 +34,7 @@ class CrashVerdict:
 def attribute_crashes(
     marks: Collection[MarkedWork], recorded: Mapping[MarkedWork, int], *, earlier: int = 0
 ) -> list[CrashVerdict]:
-    """Decide what a death means for the work that the process was running when it ended.
+    """Return the decisions about the work that a process was running when it ended.
 
     ``recorded`` has the deaths that the rows count so far; work that is over has no entry. Call this only for processes
     that are known to have ended: a process that is merely late has killed nothing. ``earlier`` is the number of earlier

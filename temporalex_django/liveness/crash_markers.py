@@ -70,7 +70,7 @@ class MarkerContent:
 class MarkerSlot:
     """One slot of a marker, for one thread or one attempt at a time.
 
-    A record inside another one hides the outer one until it is cleared.
+    A record made inside another one hides it until the inner one is cleared.
     """
 
     __slots__ = ("_at", "_marker", "_outer")
@@ -91,7 +91,7 @@ class MarkerSlot:
         data[at] = _KINDS.index(kind) + 1
 
     def clear(self) -> None:
-        """Clear the record after its code has returned, and restore the outer one."""
+        """Clear the record after its code has returned; a record that it hid is visible again."""
         at, data = self._at, self._marker.data
         data[at] = 0
         if self._outer:
@@ -104,7 +104,7 @@ class MarkerSlot:
         self._marker.release_slot(self._at)
 
     def __del__(self) -> None:
-        """Release the slot when its thread is gone."""
+        """Release the slot when its thread has ended."""
         self.release()
 
 
@@ -115,7 +115,7 @@ class _ThreadSlot(threading.local):
 class CrashMarker:
     """The marker of this process for one database. Use ``open_marker`` to get it.
 
-    ``path`` is empty if no file could be created.
+    ``path`` is empty if the file could not be created.
     """
 
     def __init__(self, domain: str) -> None:
@@ -159,7 +159,7 @@ class CrashMarker:
         return data
 
     def unlock(self) -> None:
-        """Close the handle that holds the lock. In the child of a fork the parent keeps its lock."""
+        """Close the file handle that holds the lock. In a forked child this leaves the lock to the parent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -186,7 +186,7 @@ class CrashMarker:
 
     @contextmanager
     def record_work(self, kind: Kind, key: UUID | int) -> Iterator[None]:
-        """Record work for the length of a block, in a slot of its own."""
+        """Record that this process runs the work of this kind and key, for the length of a block."""
         slot = MarkerSlot(self)
         slot.record(kind, key)
         try:
@@ -197,19 +197,19 @@ class CrashMarker:
     def heartbeat(self) -> None:
         """Count a heartbeat: the watchdog of this process lives, and all code can be interrupted.
 
-        From the first heartbeat on a guardian may end this process.
+        After the first heartbeat a guardian ends this process if no more come.
         """
         (count,) = struct.unpack_from("<q", self.data, _HEARTBEATS)
         struct.pack_into("<q", self.data, _HEARTBEATS, count + 1)
 
     def stop_heartbeat(self) -> None:
-        """Set the count to 0, which means that this process is not watched."""
+        """Set the number of heartbeats to 0, so that no guardian watches this process."""
         struct.pack_into("<q", self.data, _HEARTBEATS, 0)
 
     def close(self) -> None:
-        """Release one holder of this marker.
+        """Release one holder of this marker; the last one removes the file.
 
-        The last one removes the file. A thread that still records something then writes into memory that nobody reads.
+        A thread that still records something then writes into memory that nobody reads.
         """
         with _lock:
             self.holders -= 1
@@ -286,7 +286,7 @@ Owner = Literal["alive", "ended", "unknown"]
 def owner_state(path: str) -> Owner:
     """Return the state of the process that made this marker.
 
-    ``unknown`` means that the marker cannot be opened here.
+    ``unknown`` means that this process cannot open the marker.
     """
     if _read_content(path) is None:
         return "unknown"
@@ -300,7 +300,7 @@ def owner_state(path: str) -> Owner:
 
 
 def read_marker(path: str) -> MarkerContent | None:
-    """Return what the owner of this marker was running when it ended.
+    """Return the content of a marker: what its process was running when it ended.
 
     Returns None if that cannot be known, or if the file is no crash marker of this user.
     """
@@ -320,20 +320,17 @@ def read_marker(path: str) -> MarkerContent | None:
 
 
 def remove_marker(path: str) -> None:
-    """Delete a marker of this user.
-
-    Any other file stays, whatever path the row of a worker names.
-    """
+    """Delete a marker of this user; any other file stays, even if the row of a worker names its path."""
     if _read_content(path) is not None:
         with suppress(OSError):
             Path(path).unlink()
 
 
 def clear_marker(path: str) -> None:
-    """Erase the marks of a process that has ended.
+    """Erase the records in the marker of a process that has ended.
 
     Call it at the end of the transaction that judges the death, before the commit. A death then counts once, even if
-    the judge is killed after its commit. If the judge is killed between this call and the commit, the marks are lost
+    the judge is killed after its commit. If the judge is killed between this call and the commit, the records are lost
     and the next death has to explain it.
     """
     with suppress(OSError), _open_file(path, os.O_RDWR) as handle:

@@ -3,8 +3,8 @@
 Code in a C function may keep the interpreter to itself, and a loop may catch every exception. Then no thread of the
 process can end it. So ``manage.py temporalex worker`` is two processes: the parent, which runs no user code, and its
 child, which works. The watchdog of the child sends heartbeats to its marker (``liveness.crash_markers``) as long as all
-code can be interrupted. When the child dies, the parent reports the death: it writes what the marker names to the
-database, since the marker may go with the container. The pusher of a django-q2 cluster does the same for the workers of
+code can be interrupted. When the child dies, the parent reports the death: it writes to the database what the marker
+names, since the marker may go with the container. The pusher of a django-q2 cluster does the same for the workers of
 the cluster, except for the report: the worker that it starts next reads the marker. See decision 21.
 """
 
@@ -41,7 +41,7 @@ _STOPPED = "T"
 
 
 class WatchState:
-    """Counter of the seconds in which one process could have sent a heartbeat and did not. Pure."""
+    """The number of seconds in which one process could have sent a heartbeat and did not. No I/O."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -50,10 +50,10 @@ class WatchState:
         self._observed_at: float | None = None
 
     def observe(self, *, heartbeats: int, stopped: bool, now: float) -> bool:
-        """Record one look at the process and return True if it has to be ended.
+        """Record one check of the process at ``now``, and return True if it has to be ended.
 
-        ``heartbeats`` is the count in its marker; 0 means that it is not watched. Time in which the process was
-        stopped, or in which this guardian did not look, does not count.
+        ``heartbeats`` is the count in its marker; 0 means that it is not watched. ``stopped`` is True while the process
+        is stopped (SIGSTOP). Such time does not count, nor does time in which this guardian did not check.
         """
         before, self._observed_at = self._observed_at, now
         if not heartbeats or heartbeats != self._heartbeats or before is None:
@@ -94,14 +94,14 @@ class WorkerGuardian:
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Delete the file of this guardian, which looks no more."""
+        """Delete the file of this guardian, which checks no more."""
         self._file.remove()
 
 
 def supervise(
     domain: str, limit: float, *, leaves_within: float, report_deaths: Callable[[], None]
 ) -> int | Callable[[], None]:
-    """Fork, continue in the child, and supervise it from the parent.
+    """Fork: the child continues as the worker, and the parent supervises it.
 
     Call it before any thread or connection exists.
 
@@ -109,6 +109,7 @@ def supervise(
     gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there
     ``leaves_within`` seconds after the first signal is killed. If the parent is killed, so is the child.
     ``report_deaths`` is called in the parent if the child did not end well, and may take ``_REPORT_TIMEOUT`` seconds.
+    ``limit`` is the number of seconds after which a silent child is killed.
 
     In the child it returns a function to call at every heartbeat. That function stops the child (SIGSTOP) while the
     parent is stopped, because supervisors know only the pid of the parent.
@@ -155,7 +156,7 @@ def supervise(
 
 
 def _run_with_timeout(seconds: float, report_deaths: Callable[[], None]) -> None:
-    """Call ``report_deaths`` in a thread and wait ``seconds`` for it at most: the database may be away."""
+    """Call ``report_deaths`` in a thread and wait for it at most ``seconds``, since the database may not answer."""
     thread = threading.Thread(target=report_deaths, name="temporalex-deaths", daemon=True)
     thread.start()
     thread.join(seconds)

@@ -1,4 +1,4 @@
-"""Health of a worker as its supervisor sees it: a small file, rewritten twice a second, and one of its guardian.
+"""The health of a worker as its supervisor sees it: a small file, written twice a second, and one of its guardian.
 
 No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container. It
 judges them by the system's monotonic clock, which all processes share.
@@ -28,10 +28,10 @@ Check = Literal["started", "live", "ready"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The content of the file of one worker. Times are seconds of the monotonic clock.
+    """The content of the health file of one worker. Times are seconds of the monotonic clock.
 
     - ``wrote_at``: the last write, by its maintenance.
-    - ``looked_at``: the last round of its turn loop.
+    - ``looked_at``: the last poll of its worker loop.
     - ``lease_until``: the end of its lease; 0.0: it has none.
     - ``leaves_by``: the time by which it has ended, once it was asked to stop; 0.0: it was not asked.
     - ``guardian``: the pid of the process that ends it when it hangs; 0: there is none.
@@ -57,7 +57,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthVerdict:
-    """The verdict about one worker. ``problems`` has one sentence for each problem; it is empty if ready."""
+    """The verdict about the health of one worker. ``problems`` has a sentence for each problem; empty if ready."""
 
     started: bool
     live: bool
@@ -66,12 +66,12 @@ class HealthVerdict:
 
 
 def judge_health(health: Health, *, now: float, limit: float, guardian_at: float | None) -> HealthVerdict:
-    """Judge the health of one worker. Pure.
+    """Return the verdict about the health of one worker. No I/O.
 
     ``limit`` is the number of seconds for which turns, maintenance and guardian may be silent. ``guardian_at`` is the
     time of the guardian's last write, or None if it has no file.
 
-    A database that is away makes a worker unready, not dead: a restart would not help.
+    A database that does not answer makes a worker unready, not dead: a restart would not help.
     """
     dead, unready = [], []
     if (silent := now - health.wrote_at) > limit:
@@ -138,7 +138,7 @@ class HealthFile(_ProcessFile):
         self._replace_file(json.dumps(asdict(health)).encode())
 
     def guardian_pid(self) -> int:
-        """Return the pid of the guardian: the parent, if it has written its file. 0 if there is none."""
+        """Return the pid of the guardian, which is the parent process if it has written its file, or 0 without one."""
         parent = os.getppid()
         with suppress(OSError):
             if _path(self.domain, parent, _GUARDIAN).exists():
@@ -158,7 +158,7 @@ class GuardianFile(_ProcessFile):
 
 
 def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
-    """Return the health of the living workers of this machine, sorted by pid.
+    """Return the health of the workers of this machine that live, sorted by pid.
 
     Each comes with the time at which its guardian last wrote, or None. Files that cannot be read are left out.
     """

@@ -1,4 +1,4 @@
-"""Observations of heartbeats: when a judge saw the last new one of each worker, by its own monotonic clock.
+"""Observations of heartbeats: when a judge saw the last new one of each worker, by the judge's own monotonic clock.
 
 A lease that has ended by the database's clock proves nothing: that clock may have been set forward. See decision 23.
 """
@@ -11,7 +11,7 @@ from datetime import datetime
 
 
 class Heartbeats:
-    """The observations of one judge.
+    """The observations of one judge: a process that finds out which workers are dead.
 
     Workers are identified by their epoch. Silence begins when the judge first sees a heartbeat, so a judge that has
     just started finds no worker late.
@@ -22,7 +22,7 @@ class Heartbeats:
         self._confirmed: set[int] = set()
 
     def observe(self, heartbeats: Iterable[tuple[int, datetime]]) -> None:
-        """Record the heartbeats that the rows of workers show now, and drop workers without a row."""
+        """Record the heartbeats that the rows of workers have now, as (epoch, time); forget workers without a row."""
         now, before, self._seen = time.monotonic(), self._seen, {}
         for epoch, beat_at in heartbeats:
             last = before.get(epoch)

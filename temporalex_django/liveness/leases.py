@@ -1,4 +1,4 @@
-"""Leases: the row of a worker, and the blocked runs that become due when workers come and go."""
+"""Leases: the rows of workers, and the blocked runs that become due when workers start and end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
 @dataclass(slots=True, kw_only=True)
 class WorkerRow:
-    """The row of a worker process. ``epoch`` is the lease of everything that it has claimed."""
+    """The row of a worker process, whose heartbeats extend its lease. Everything that it claims has its ``epoch``."""
 
     kind: str
     queues: Sequence[str]
@@ -53,7 +53,7 @@ class WorkerRow:
         return moment + timedelta(seconds=time.monotonic() - at)
 
     def _sync_clock(self, storage: DjangoStorage) -> datetime:
-        """Read the database's time, which is taken as that of the middle of the round trip."""
+        """Read the database's time. It counts as that of the middle between the query and its answer."""
         started = time.monotonic()
         now = storage.now()
         self._clocks = now, (started + time.monotonic()) / 2
@@ -63,7 +63,7 @@ class WorkerRow:
     def register(self, storage: DjangoStorage) -> int:
         """Insert the row, and make blocked runs due that this worker may be able to advance.
 
-        One transaction. Returns the number of those runs.
+        One transaction. Returns the number of runs that are due now.
         """
         with storage.transaction("register"):
             now = self._sync_clock(storage)
@@ -85,7 +85,7 @@ class WorkerRow:
             return wake_blocked(storage, list(self.workflows), now)
 
     def send_heartbeat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
-        """Extend the lease, and read whether this worker is drained: one UPDATE.
+        """Extend the lease, and read whether this worker is drained. One UPDATE.
 
         Returns False if the row is gone. Then this worker was declared dead and needs a new epoch.
         """
@@ -106,16 +106,16 @@ class WorkerRow:
         return bool(changed)
 
     def renew_epoch(self) -> None:
-        """Take a new epoch. Everything that was claimed under the old one belongs to others."""
+        """Take a new epoch. The worker no longer owns what it claimed under the old one."""
         self.id, self.epoch = uuid7(), token()
 
     def announce(self, storage: DjangoStorage, suspects: Sequence[MarkedWork]) -> bool:
         """Commit to this row the work that is about to run; an empty list clears it.
 
-        Recovery reads the announcement if this worker dies and its crash marker cannot be read. Returns False if the
-        row of another worker names the same work: that worker runs it, or it ended that worker, which is not declared
-        dead yet.
-        Returns False, too, if this worker was declared dead itself.
+        Recovery reads the announcement if this worker dies and its crash marker cannot be read.
+
+        Returns False if the row of another worker announces the same work. That worker runs it, or the work has ended
+        it and it is not declared dead yet. Returns False, too, if this worker was declared dead itself.
         """
         if not suspects:
             storage.sql.execute(
@@ -142,7 +142,7 @@ class WorkerRow:
     def remove(self, storage: DjangoStorage) -> None:
         """Delete the row, and make blocked runs of its classes due for the workers that remain.
 
-        Inside a transaction.
+        Call it inside a transaction.
         """
         storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
         wake_for_others(storage, list(self.workflows))
@@ -161,7 +161,7 @@ WAKE_LIMIT = 1000
 
 
 def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
-    """Make the blocked runs of these classes due now: their class, or other code, is here.
+    """Make the blocked runs of these classes due now, because a worker may have the code that they need.
 
     Skips runs that are locked, and runs that are blocked for crashes. Returns the number of runs that are due.
     """
@@ -171,9 +171,9 @@ def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime
 
 
 def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
-    """Make the blocked runs of a worker that is gone due now, if there are other workers.
+    """Make the blocked runs of these classes due now, after a worker ended, if there are other workers.
 
-    The worker that is gone may have been the one with the wrong code.
+    The worker that ended may have been the one with the wrong code. Returns the number of runs that are due.
     """
     now, parameters = storage.sql.now_expression(storage.clock)
     others = f"select exists (select 1 from temporalex_worker where expires_at > {now})"
@@ -183,10 +183,10 @@ def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
 
 
 def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]) -> int:
-    """Make runs due that were blocked for lack of code which this worker has.
+    """Make runs due that were blocked for lack of code which this worker has; return their number.
 
-    A plain read if there are none. The worker that blocked such a run may have looked for other workers just before
-    this one registered. Or it held the lock of the run at that moment.
+    Only a read if there are none. The worker that blocked such a run may have looked for other workers just before this
+    one registered, or it held the lock of the run at that moment.
     """
     blocked_runs = _blocked_runs(storage, list(workflows))
     chains = [
@@ -199,9 +199,9 @@ def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]
 
 
 def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
-    """Make runs due that were stopped because their class was off, if it is on again.
+    """Make runs due that were stopped because their class was off, if it is on again; return their number.
 
-    ``off`` has the classes that are still off. At most ``WAKE_LIMIT`` runs at a time.
+    ``off`` has the classes that are still off. At most ``WAKE_LIMIT`` runs in one call.
     """
     test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(

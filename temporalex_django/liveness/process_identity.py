@@ -1,4 +1,4 @@
-"""Identity of a process and its machine, for the names of files and, in rows of workers, for people."""
+"""The identity of a process and its machine, for the names of files and, in rows of workers, for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def host() -> str:
 
 
 def identity_of(pid: int | None = None) -> str:
-    """Return boot, process namespace, pid and start time of a process.
+    """Return a text with boot, process namespace, pid and start time of a process (None: this one).
 
     Empty if the system does not provide them (not Linux).
     """
@@ -24,7 +24,7 @@ def identity_of(pid: int | None = None) -> str:
 
 
 def has_ended(identity: str) -> bool:
-    """Return True if that process no longer exists here.
+    """Return True if the process with this identity no longer exists here.
 
     False if it lives, or if its namespace is another one. Cloned machines share namespaces and boot ids, so use this
     for files of this machine only. The row of a worker is judged by its crash marker.

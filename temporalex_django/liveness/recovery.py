@@ -65,9 +65,9 @@ _LATE_SHARE = 0.5
 class RecoveryResult:
     """The outcome of one search for dead workers.
 
-    ``workers`` are those that were found dead. Of their activities, ``due`` are due again, and ``failed`` had no
-    attempt left. ``caution`` counts recent deaths without an explanation, plus one while a worker elsewhere may have
-    died.
+    ``workers`` are those that were found dead. ``due`` is the number of their activities that are due again, and
+    ``failed`` that of activities without an attempt left. ``caution`` counts recent deaths without an explanation, plus
+    one while a worker elsewhere may have died.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -96,13 +96,13 @@ _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 
 
 def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
-    """Find dead workers and make their work due for others.
+    """Find dead workers, except the row ``own``, and make their work due for others.
 
-    One transaction for each dead worker, and only a plain read if there are none.
+    One transaction for each dead worker, and only a read if there are none.
 
     ``heartbeats`` are the observations of the caller. If they are new, only workers whose markers prove their death are
-    found dead. So a judge that has just started, or could not look while the database was away, declares no survivor
-    dead.
+    found dead. So a judge that has just started, or could not look while the database did not answer, declares no live
+    worker dead.
     """
     result, suspected = RecoveryResult(), False
     lease = get_settings().LEASE_SECONDS
@@ -132,7 +132,7 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
 
 
 def judge_abandoned_markers(storage: DjangoStorage) -> int:
-    """Judge the markers of processes of this machine that ended without a row; return their number.
+    """Judge the deaths of processes of this machine that left a marker and have no row; return their number.
 
     Web processes have no row, and workers that were late have lost theirs. One transaction for each marker with work.
     If there are none, it only looks into a folder.
@@ -168,7 +168,7 @@ def report_deaths(storage: DjangoStorage) -> None:
 def release_orphans(storage: DjangoStorage) -> None:
     """Release the activities of owners without a row: no worker can finish them, and none can be judged.
 
-    Maintenance calls this now and then. One transaction for each owner.
+    One transaction for each owner.
     """
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
@@ -251,7 +251,7 @@ def _unexplained_deaths(storage: DjangoStorage) -> int:
 
 
 def _clear_unexplained(storage: DjangoStorage) -> None:
-    """Forget the deaths without an explanation: the work that was just blamed explains them."""
+    """Forget the deaths without an explanation, because the work that was just found at fault explains them."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
 
@@ -261,7 +261,7 @@ def _clear_unexplained(storage: DjangoStorage) -> None:
 def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: int = 0) -> None:
     """Decide about the work that a process was running when it ended, and write the decisions.
 
-    Inside a transaction; locks the rows of that work. ``earlier`` is the number of earlier deaths without an
+    Call it inside a transaction; it locks the rows of that work. ``earlier`` is the number of earlier deaths without an
     explanation.
     """
     marks = _resolve_marks(storage, left.marks)
@@ -317,9 +317,9 @@ def _cause_text(ended_after: float) -> str:
 
 
 def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Count a process that died while it advanced a run, and block the run at the limit.
+    """Store the number of deaths of a run, and block the run if the verdict is final.
 
-    Below the limit the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
+    Otherwise the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
     during a query does not change when the run is due: a run that continues would not prove that the query is harmless.
     """
     now, chain = storage.now(), verdict.mark.key
@@ -346,9 +346,10 @@ def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after
 
 
 def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Store the deaths of an activity, and fail it if this was the last one.
+    """Store the number of deaths of an activity, and fail it if the verdict is final.
 
-    Otherwise it comes back after a wait, alone. An activity that another worker has claimed by now continues there.
+    Otherwise it is due again after a wait, and runs alone. An activity that another worker has claimed by now continues
+    there.
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
@@ -381,8 +382,8 @@ _LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", 
 def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     """Release all activities of an epoch: due again at once, or failed if no attempt is left.
 
-    The attempt stays counted, so ``max_attempts=1`` means at most once. Inside a transaction; locks those activities.
-    Returns how many are due and how many failed.
+    The attempt stays counted, so ``max_attempts=1`` means at most once. Call it inside a transaction; it locks those
+    activities. Returns how many are due and how many failed.
     """
     now = storage.now()
     # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the
@@ -414,7 +415,7 @@ def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
 def _deliver_lost(
     storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
-    """Send the chains of these activities the result that no worker returned from them."""
+    """Send the chains of these activities the failure that says that their worker died; ``reason`` may say why."""
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
         body = {
@@ -426,7 +427,7 @@ def _deliver_lost(
 
 
 def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
-    """Return ``edited`` for an activity whose input somebody edited, as every other result of one has it."""
+    """Return ``{"edited": …}`` for an activity whose input a person edited, as its result has it; else ``{}``."""
     try:
         read: dict[str, Any] = codec().decode(options)
         if not read.get("edited"):
@@ -439,7 +440,7 @@ def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str,
 
 
 def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
-    """Block a run whose turn raises even when it is alone, and retry it with backoff.
+    """Block a run whose turn raises even when it is alone in it; it is tried again after growing pauses.
 
     One transaction. Returns False if the run is locked elsewhere or closed.
     """
@@ -459,9 +460,9 @@ def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool
 
 
 def _store_block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
-    """Store a block of a run, and reject the updates and requests that wait for an answer.
+    """Store the mark of a blocked run, and reject the updates and requests that wait for an answer.
 
-    A run that is blocked already keeps the time of its first block.
+    A run that is blocked already keeps the time of its first block. ``due`` is when it is tried again (None: never).
     """
     if (before := storage.block_reason(run)) is not None:
         mark["since"] = before["since"]

@@ -34,7 +34,7 @@ class EventSetter:
 class StopSignals:
     """Handlers of SIGTERM and SIGINT that set ``event``.
 
-    A second signal ends this process at once, unless it comes within a second of the first one. A signal to all
+    A second signal ends this process at once, unless it comes within a second after the first one. A signal to all
     processes of a service or a terminal arrives twice: directly, and forwarded by the parent.
     """
 

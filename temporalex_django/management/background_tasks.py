@@ -50,7 +50,7 @@ output = EnqueuedPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex enqueued`` to its parser."""
     parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status of django.tasks.")
     parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
     parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
@@ -72,7 +72,10 @@ def handle(
     json: bool,
     **_: object,
 ) -> None:
-    """Print the tasks. Reads pages of 500 by key from two tables."""
+    """Print the background tasks, newest first, in pages of 500 rows that are read from two tables.
+
+    Raises ``CommandError`` for a user who may not see them.
+    """
     actor = people.resolve_actor(as_user)
     if actor.user is not None and (
         missing_permissions := [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]

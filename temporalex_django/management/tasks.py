@@ -69,7 +69,7 @@ output = TaskPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex tasks`` to its parser."""
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     list_parser = parsers.add_parser(
         "list", description="List open tasks, the earliest due first.", help="List open tasks."
@@ -101,9 +101,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """List tasks, or act on one and print it.
+    """List or show human tasks, or perform an operation on one and print it.
 
-    Only people decide, so everything except `list` and `show` needs --as-user.
+    Only people operate human tasks, so everything except ``list`` and ``show`` needs ``--as-user``.
     """
     actor = people.resolve_actor(as_user)
     if what == "list":
@@ -169,9 +169,10 @@ def _print_list(
 
 
 def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
-    """Return the tasks that the user may decide now, or the open tasks of all visible runs.
+    """Return the human tasks that the user may decide now, or the open ones of all runs that the actor may look at.
 
-    Raises ``ActionNotPermitted`` for a user who may not look at runs.
+    All of them are returned for code and with ``all_runs``. Raises ``ActionNotPermitted`` if the actor may look at no
+    runs.
     """
     if actor.user is not None and not all_runs:
         return inbox(actor.user)
@@ -180,7 +181,7 @@ def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
 
 
 def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
-    """Return the outputs for these tasks, redacted for the actor."""
+    """Return the JSON outputs for human tasks, redacted for the actor."""
     return [*map(_task_output, base.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 

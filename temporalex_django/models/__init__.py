@@ -1,6 +1,6 @@
-"""Tables of the engine.
+"""The tables of the engine.
 
-They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``actions`` write them.
+They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``operations`` write them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class ActivityTask(models.Model):
     A background task (a Django task that was enqueued) belongs to no run. No run waits for it, and its end is kept as
     an ``EndedTask``.
 
-    ``(id, attempt, owner)`` is the fence: a report about an attempt that the worker no longer owns changes nothing.
+    ``(id, attempt, owner)`` identifies an attempt: a report about one that the worker no longer owns changes nothing.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -113,7 +113,7 @@ class ActivityTask(models.Model):
 
     @property
     def arguments(self) -> Any:
-        """``[args, kwargs]``, decoded. Never raises (see ``fields.decode_payload``)."""
+        """The arguments, decoded: ``[args, kwargs]``. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.call)
 
     @property
@@ -134,7 +134,7 @@ class ActivityTask(models.Model):
 
     @property
     def as_open(self) -> OpenActivity:
-        """This activity as descriptions of runs show it."""
+        """The activity in the form in which descriptions of runs show it."""
         shared = {name: getattr(self, name) for name in _OPEN_FIELDS}
         return OpenActivity(**shared, last_failure=self.last_failure)
 

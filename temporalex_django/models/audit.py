@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class OperatorAction(models.Model):
-    """An operation on a run through any interface: performed, denied, or a read that is audited.
+    """One operation through any interface: performed, denied, or a read that is audited.
 
     Operations of people are recorded. So is every forced operation, also one of a program. The rows are append-only.
     Ordinary messages from code are in the history alone.

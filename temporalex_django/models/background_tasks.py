@@ -1,6 +1,6 @@
-"""Django tasks that were enqueued: rows of activities while they are open, rows of their own once they have ended.
+"""Background tasks: Django tasks that were enqueued on their own.
 
-See decision 44.
+An open one is the row of an activity, and an ended one has a row of its own. See decision 44.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _BackgroundTaskManager(models.Manager["EnqueuedTask"]):
 
 
 class EnqueuedTask(ActivityTask):
-    """A Django task that has not ended: an activity row that belongs to no run."""
+    """A background task that has not ended: the row of an activity that belongs to no run."""
 
     objects = _BackgroundTaskManager()  # type: ignore[misc] # the stubs know no manager of a proxy
 
@@ -37,9 +37,9 @@ class EnqueuedTask(ActivityTask):
 
 
 class EndedTask(models.Model):
-    """A Django task that has ended, for as long as its backend keeps it.
+    """A background task that has ended. The row is kept for the retention of the task's backend.
 
-    The row is written in the transaction that deletes its activity, so that one of the two always exists.
+    It is written in the transaction that deletes the row of the activity, so one of the two always exists.
     """
 
     class TaskStatus(models.TextChoices):
@@ -77,5 +77,5 @@ class EndedTask(models.Model):
 
     @property
     def arguments(self) -> Any:
-        """``[args, kwargs]``, decoded. Never raises (see ``fields.decode_payload``)."""
+        """The arguments, decoded: ``[args, kwargs]``. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.call)

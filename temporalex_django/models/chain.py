@@ -12,8 +12,8 @@ from temporalex_django.models.fields import unconstrained_key
 class Chain(models.Model):
     """Runs that follow each other under one id, by continue-as-new, a move or a reset.
 
-    The lock of this row is the right to advance the run; only the process that holds it does so. Every turn rewrites
-    the row, so it is narrow (fill factor 70, two indexes besides the key). See decision 7.
+    The process that holds the lock of this row is the only one that may advance the run. Every turn rewrites the row,
+    so it is narrow (fill factor 70, two indexes besides the key). See decision 7.
     """
 
     id = models.UUIDField(primary_key=True)

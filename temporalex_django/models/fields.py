@@ -12,9 +12,9 @@ from temporalex_django.errors import KeyMissing, PayloadError
 
 
 class UnreadablePayload:
-    """Placeholder that ``decode_payload()`` returns for bytes that the codec cannot read.
+    """The object that ``decode_payload()`` returns for bytes that the codec cannot read.
 
-    A page has to show the run all the same.
+    With it a page can show the run all the same.
     """
 
     def __init__(self, error: str) -> None:
@@ -40,7 +40,7 @@ def decode_payload(data: bytes | memoryview | None) -> Any:
 
 
 def unconstrained_key(to: str, **options: Any) -> Any:
-    """Return a foreign key that has no constraint in the database.
+    """Return a foreign key to the model ``to`` that has no constraint in the database.
 
     With a constraint each referencing INSERT would lock the referenced row (KEY SHARE). That lock blocks turns and
     halves event throughput (see decision 39).

@@ -33,5 +33,5 @@ class HistoryEvent(models.Model):
 
     @property
     def data(self) -> Any:
-        """The attributes, decoded. Never raises (see ``fields.decode_payload``)."""
+        """The attributes of the event, decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.attributes)

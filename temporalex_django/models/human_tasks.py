@@ -14,7 +14,7 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Ending(models.TextChoices):
-    """The ways in which a human task ends."""
+    """The ways in which a human task is closed."""
 
     DECIDED = "decided", _("Decided")
     OVERDUE = "overdue", _("Overdue")
@@ -23,7 +23,7 @@ class Ending(models.TextChoices):
 
 
 class FourEyesScope(models.TextChoices):
-    """The scope of the four-eyes rule, within which a different person has to decide.
+    """The scope of the four-eyes rule: where an earlier decision of a person excludes that person.
 
     It is the chain with the runs that it comes from, or one run alone. See decision 49.
     """
@@ -40,7 +40,7 @@ class HumanTaskQuerySet(models.QuerySet["HumanTask"]):
         return self.filter(closed_at=None)
 
     def claimed_at(self, now: datetime) -> Self:
-        """Return the tasks that are claimed by somebody at ``now``."""
+        """Return the tasks that a person has claimed at ``now``; an expired claim does not count."""
         return self.filter(claimed_until__gt=now)
 
 

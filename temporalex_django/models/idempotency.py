@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class KeptAnswer(models.Model):
-    """The record of a request with an idempotency key.
+    """The record of a request with an ``Idempotency-Key``.
 
     It commits together with the changes of the request. It holds no payloads: the answer to a repeated request is built
     again from the present rows.

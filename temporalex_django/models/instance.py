@@ -1,4 +1,4 @@
-"""Instances: one row per run, which people search, read and link to."""
+"""Instances: one row for each run, which people search, read and link to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class Status(models.TextChoices):
-    """Statuses of a run. ``blocked`` and ``paused`` are marks beside the status, not statuses."""
+    """The statuses of a run. That a run is blocked or paused is a mark beside its status."""
 
     PENDING = "pending", _("Pending")
     RUNNING = "running", _("Running")
@@ -198,7 +198,7 @@ class Instance(models.Model):
     def input(self) -> Any:
         """The arguments of the run (``args``), decoded.
 
-        Like the two properties below it never raises (see ``fields.decode_payload``).
+        It never raises (see ``fields.decode_payload``), and neither do ``published_state`` and ``closing_value``.
         """
         return decode_payload(self.args)
 

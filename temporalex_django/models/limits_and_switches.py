@@ -31,7 +31,7 @@ class SwitchedOff(models.Model):
     """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists."""
 
     class Switchable(models.TextChoices):
-        """Things that can be switched off."""
+        """The kinds of things that can be switched off."""
 
         QUEUE = "queue", _("queue")
         ACTIVITY = "activity", _("activity")

@@ -27,10 +27,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
 
 class Message(models.Model):
-    """A signal, update, cancel request, resume, or result of an activity or child.
+    """A message of a chain: a signal, update, cancel request, resume, or result of an activity or child.
 
-    Senders only insert. ``fresh`` means that no turn has read the message. ``settled`` means that it will not be read
-    again and is kept for its outcome.
+    Senders only insert rows. ``fresh`` means that no turn has read the message. ``settled`` means that no turn will
+    read it again; it is kept for its outcome.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -109,7 +109,7 @@ class Message(models.Model):
 
     @property
     def failure(self) -> dict[str, str]:
-        """Type and message of the exception of a failed message, as a dict.
+        """The type and the message of the exception by which a failed message failed, as a dict.
 
         Never raises (see ``fields.decode_payload``).
         """
@@ -119,5 +119,5 @@ class Message(models.Model):
 
     @property
     def outcome_value(self) -> Any:
-        """The outcome, decoded. Never raises."""
+        """The value of the outcome, decoded. Never raises (see ``fields.decode_payload``)."""
         return decode_payload(self.outcome)

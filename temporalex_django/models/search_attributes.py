@@ -11,7 +11,7 @@ from temporalex_django.models.fields import unconstrained_key
 
 
 class SearchAttribute(models.Model):
-    """A typed value by which a run can be found, in the column of its type.
+    """A search attribute of a run, with its value in the column of its type.
 
     Turns write these rows when a workflow sets an attribute. The row of the run has a copy for display only. Turns
     rewrite that row, so it has no index on the attributes. An attribute that is a list has one row for each text,

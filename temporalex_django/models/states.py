@@ -98,16 +98,16 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
 
 
 def _typed_expression(kind: type) -> Combinable:
-    """Return the value cast to its type, or NULL for a text that does not fit.
+    """Return an SQL expression that gives a stored value its type, or NULL for a text that does not fit it.
 
-    Without the condition one row that an older class has written would make the whole query fail.
+    Without this condition, one row that an older version of the class has written would make the whole query fail.
     """
     cast = Cast(_TEXT, _FIELDS[kind])
     return Case(When(_VALID_TEXT[kind], then=cast)) if kind in _VALID_TEXT else cast
 
 
 def _stored_types(workflow: type[Startable] | None) -> dict[str, set[type]]:
-    """Return the types of stored fields by name.
+    """Return the declared types of each stored field, by name, of one workflow class or (None) of all.
 
     A class that is itself a version has only its own fields.
     """

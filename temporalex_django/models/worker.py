@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Worker(models.Model):
-    """A worker process. Everything that it has claimed carries its ``epoch``.
+    """A worker process. Everything that it has claimed has its ``epoch`` as owner.
 
     A heartbeat updates the row with one statement. A worker that sends no heartbeat, or whose process has ended, is
     dead (see ``liveness.recovery`` and decision 23).

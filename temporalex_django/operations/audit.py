@@ -1,10 +1,10 @@
-"""The audit: rows of ``OperatorAction``, and the log of Django's admin.
+"""The audit: rows of ``OperatorAction``, and entries in the log of Django's admin.
 
-It records what people did, tried and read. Ordinary operations of code are not recorded here, because the histories
-have them.
+It records what people did, what they were refused, and which payloads they read. Ordinary operations of code are not
+recorded here, because the histories have them.
 
-Nobody can flood the audit. Attempts of users who are not logged in go only to the log. The same attempt or read of the
-same person is one row per minute. Of different attempts, the first hundred within that minute have rows.
+Nobody can flood the audit. Refusals of users who are not logged in go only to the log. The same refusal or read of one
+person is one row per minute. Of different refusals, the first hundred within that minute have rows.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class AuditActor(Protocol):
 
 @contextmanager
 def defer_denials() -> Iterator[None]:
-    """Record the denials inside the block after it has ended.
+    """Write the audit rows of refused operations only after the block has ended.
 
-    The transaction of the block may be rolled back by then, and the rows of denials must survive that.
+    Put it around a transaction that may be rolled back: a row that is written inside would be lost with it. Of nested
+    blocks, the outermost one writes the rows.
     """
     # Only the outermost block is certain to be outside of the transaction, so it records the denials of inner ones.
     if _deferred_denials.get() is not None:
@@ -95,15 +96,16 @@ def record_denial(
     message: str = "",
     ref: str = "",
 ) -> None:
-    """Record that a user may not perform an operation.
+    """Record that an operation was refused to a user: one log entry, and a row of the audit.
 
-    ``reason`` contains no payload. ``message`` is the name of the signal, update, query or event of the attempt.
-    ``ref`` is the text with which the user named a run that was not looked up. Two attempts are the same if they have
-    the same action, run, class and message.
+    ``action`` is the name of the operation. ``reason`` is the text of the refusal and contains no payload. ``message``
+    is the name of the signal, update, query or event that the user wanted to send. ``ref`` is the id that the user gave
+    for a run that was not found. Nothing is recorded for code.
 
-    The row is written outside of the refused transaction, if that is rolled back already or ``defer_denials`` is
-    active. Inside a transaction that the caller has open, the row is rolled back with it, and only the log entry is
-    certain.
+    A refusal with the same action, run, class and message within a minute gets no second row.
+
+    Inside ``defer_denials`` the row is written when that block ends. Otherwise it is written at once, and a transaction
+    that the caller has open may roll it back. The log entry stays in any case.
     """
     user = by.user
     if user is None:
@@ -152,26 +154,27 @@ def record_denial(
 
 
 def _strip_unprintable(text: str) -> str:
-    """Remove characters that the JSON columns of some databases reject.
+    """Return the text without unprintable characters, which the JSON columns of some databases reject.
 
-    The text comes from a URL or a request, so it can contain anything.
+    The text comes from a URL or a request, so it can contain anything. It is cut to ``_MAX_NAME_LENGTH`` characters.
     """
     return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
 
 
 def record_read(by: AuditActor, run: Instance) -> None:
-    """Record that a person was shown payloads of a run.
+    """Write an audit row which says that a person was shown payloads of a run.
 
-    Code and programs are not recorded. This is one INSERT per minute and run: the default cache remembers what was
-    recorded. A read that the cache has lost is recorded again.
+    Nothing is recorded for code and programs. The same person and run get one row per minute: the default cache
+    remembers which rows exist. If the cache forgets, the next read is recorded again.
     """
     _record_read(by, run.pk, lambda alias: _create_row(by, READ, run, alias=alias))
 
 
 def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
-    """Record that a person was shown payloads of a Django task.
+    """Write an audit row which says that a person was shown payloads of a background task.
 
-    The task belongs to no run, so the details of the row contain its id and its function. See ``record_read``.
+    ``path`` is the name of its function. It belongs to no run, so the details of the row contain ``path`` and the id.
+    Who is recorded, and how often, is as for ``record_read``.
     """
     details = {"task": path, "id": str(task_id)}
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
@@ -212,12 +215,12 @@ def _create_row(
 
 
 def job_details(by: AuditActor) -> dict[str, Any]:
-    """Return the part of a row's details that names the bulk job it belongs to."""
+    """Return the details of an audit row that name the bulk job of the actor; empty if there is none."""
     return {"job": by.job} if by.job else {}
 
 
 def actor_columns(by: AuditActor) -> dict[str, Any]:
-    """Return the columns of a row that say who acts, and from where."""
+    """Return the columns of an audit row, by name, that say who acts and from where."""
     user = by.user
     return {
         "actor_id": getattr(user, "pk", None),
@@ -229,9 +232,10 @@ def actor_columns(by: AuditActor) -> dict[str, Any]:
 
 
 def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
-    """Add an entry to the log that Django's admin shows for an object and a user.
+    """Add an entry about a run to the log of Django's admin (``LogEntry``), with a statement of its own.
 
-    Does nothing where the admin is not installed.
+    ``object_text`` is the text by which the log shows the run. The user of ``by`` must be stored. Does nothing where
+    the admin is not installed.
     """
     if not apps.is_installed("django.contrib.admin"):
         return
@@ -257,10 +261,10 @@ Address = IPv4Address | IPv6Address
 
 
 def client_address(meta: Mapping[str, Any]) -> str | None:
-    """Return the address of the client of a request, from ``request.META``, or None if it has none.
+    """Return the IP address of the client from ``request.META``, or None if it has none.
 
-    A client can write anything into ``X-Forwarded-For``. The header is read from its end, for as long as
-    ``TRUSTED_PROXIES`` contains the address that added the entry.
+    This is ``REMOTE_ADDR``, unless that is one of ``TRUSTED_PROXIES``. Then ``X-Forwarded-For`` is read from its end,
+    up to the first address that is not a trusted proxy: a client can write anything before it.
     """
     trusted_proxies = get_settings().TRUSTED_PROXIES
     networks = [ip_network(proxy, strict=False) for proxy in trusted_proxies if proxy != UNIX]
@@ -274,9 +278,10 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
 
 
 def request_id(meta: Mapping[str, Any]) -> str:
-    """Return the id of the request from the header that ``REQUEST_ID_HEADER`` names.
+    """Return the id of the HTTP request, from the header that ``REQUEST_ID_HEADER`` names.
 
-    Characters that do not belong in an id are removed. The id is empty where there is no such header.
+    ``meta`` is ``request.META``. Characters that do not belong in an id are removed. The id is empty if there is no
+    such header.
     """
     header = get_settings().REQUEST_ID_HEADER
     if header is None:
@@ -286,9 +291,10 @@ def request_id(meta: Mapping[str, Any]) -> str:
 
 
 def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Address | None) -> Address | None:
-    """Return the first address from the end that is not a trusted proxy.
+    """Return the first of the ``claims`` that is not the address of a trusted proxy.
 
-    If an entry is not an address, return the last one that could be parsed.
+    ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``address`` is the result if the first entry
+    is no address. The search ends at an entry that is none, and returns the address before it.
     """
     for claim in claims:
         parsed_address = _parse_address(claim)

@@ -40,10 +40,13 @@ def enqueue(
     priority: int,
     run_after: datetime | None,
 ) -> tuple[UUID, datetime]:
-    """Store a task in the open transaction, if there is one; return its id and the time at which it was enqueued.
+    """Store a background task; return its id and the time at which it was enqueued.
 
-    This is one INSERT. For ``options`` see ``engine.background_task``. Raises ``PayloadError`` for arguments that are
-    too large, and ``NestingError`` inside workflow code.
+    ``path`` is the dotted name of the function. ``options`` are the options of an activity, such as its retry policy,
+    and those that ``engine.background_task`` names. ``run_after`` is the earliest time of the first attempt.
+
+    This is one INSERT, in the caller's transaction if one is open. Raises ``PayloadError`` for arguments that are too
+    large, and ``NestingError`` inside workflow code.
     """
     if current.is_inside_workflow():
         raise NestingError(
@@ -68,19 +71,20 @@ def enqueue(
 
 
 def started_task(state: TaskState) -> BackgroundTask:
-    """Build the background task of a state whose attempt starts."""
+    """Return a background task as it is when an attempt starts; ``state`` is its claimed row."""
     return background_task.started_task(state)
 
 
 def finished_task(result: TaskResult) -> BackgroundTask:
-    """Build the background task of a result that was just reported."""
+    """Return a background task as it is when it has ended; ``result`` is its end."""
     return background_task.finished_task(result, timezone.now())
 
 
 def find_background_task(id: str) -> BackgroundTask | None:
-    """Return the current state of the task with that id, or None if it does not exist or was deleted.
+    """Return the background task with that id as it is now, or None if there is none or its row was deleted.
 
-    At most two reads, and no lock. Raises ``PayloadError`` and ``KeyMissing`` for data that cannot be read here.
+    At most two reads, and no lock. Raises ``PayloadError`` if its arguments or its result cannot be decoded, and
+    ``KeyMissing`` if the codec of this process lacks their key.
     """
     try:
         task_id = UUID(str(id))
@@ -95,7 +99,7 @@ def find_background_task(id: str) -> BackgroundTask | None:
 
 
 def from_enqueued_row(row: Any) -> BackgroundTask:
-    """Build the background task from the row of a task that has not ended."""
+    """Return the background task of a row of ``EnqueuedTask``: it waits or runs."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     log, is_running = background_task.attempt_log(options), row.owner is not None
     if is_running:
@@ -117,7 +121,7 @@ def from_enqueued_row(row: Any) -> BackgroundTask:
 
 
 def from_finished_row(row: EndedTask) -> BackgroundTask:
-    """Build the background task from the row of an ended task."""
+    """Return the background task of a row of ``EndedTask``: it has ended."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     return BackgroundTask(
         id=row.pk,

@@ -70,9 +70,9 @@ CODE = Actor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSubject:
-    """The run that an action was about, for audit, signal and log.
+    """The run that an operation was about, as the audit row, the Django signal and the log entry name it.
 
-    ``run_id`` is None for an action that was about no particular run.
+    ``run_id`` is None for an operation on no particular run.
     """
 
     run_id: str | None
@@ -88,11 +88,13 @@ def storage() -> DjangoStorage:
 class Action(ABC, Generic[T]):
     """Base class of all operations.
 
-    ``execute()`` checks, acts and records. ``perform()`` is the part that a subclass implements.
+    ``execute()`` checks access, performs the operation and records it. A subclass implements ``perform()``.
 
-    ``name`` is the name of the operation in the audit. ``forced`` actions are audited even when code performs them.
-    ``authorized_by_run`` is True for messages of which the run itself says who may send them. ``is_routine`` is True
-    for operations that programs perform all day, so that the audit can separate them from actions of people.
+    - ``name``: the name of the operation in the audit.
+    - ``permission``: the code name of the model permission that a user needs.
+    - ``forced``: True if the operation is audited even when code performs it.
+    - ``authorized_by_run``: True for a message whose handler says who may send it, when code sends it for a user.
+    - ``is_routine``: True for an operation that programs perform all day; their audit rows are marked as automatic.
     """
 
     name: ClassVar[str]
@@ -113,9 +115,10 @@ class Action(ABC, Generic[T]):
         self.storage = storage()
 
     def execute(self) -> T:
-        """Check access and perform the operation.
+        """Check access, perform the operation and return its result.
 
-        Raises ``ActionNotPermitted`` before anything is read or written, and whatever ``perform`` raises.
+        Raises ``ActionNotPermitted`` before anything is written, and whatever ``perform`` raises. The audit records a
+        refusal.
         """
         with self.audit_denials():
             self.check()
@@ -123,9 +126,10 @@ class Action(ABC, Generic[T]):
 
     @contextmanager
     def translate_busy(self, label: str) -> Iterator[None]:
-        """Raise ``UpdateTimeout`` (code ``busy``) if the database provides no lock in time; nothing is done then.
+        """Turn a database error of the block into ``UpdateTimeout`` (code ``busy``) if a lock was not free in time.
 
-        Inside the caller's own transaction the database error propagates, because that transaction is broken.
+        The transaction of the block has been rolled back then. ``label`` names the run or task in the message. Inside
+        the caller's own transaction the database error propagates, because that transaction is broken.
         """
         try:
             yield
@@ -138,7 +142,10 @@ class Action(ABC, Generic[T]):
 
     @contextmanager
     def audit_denials(self) -> Iterator[None]:
-        """Record ``ActionNotPermitted`` in the audit, after the transaction of the block was rolled back."""
+        """Record an ``ActionNotPermitted`` that the block raises as a refusal in the audit, and raise it again.
+
+        Put it outside of the transaction of the operation, so that the row survives the rollback.
+        """
         try:
             yield
         except ActionNotPermitted as exc:
@@ -161,12 +168,12 @@ class Action(ABC, Generic[T]):
 
     @property
     def permission_requests(self) -> Sequence[access.Operation]:
-        """All operations that the access policy is asked about; it has to allow each of them."""
+        """The operations about which the access policy is asked; it has to allow all of them."""
         return (self.permission_request,)
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation that the access policy is asked about."""
+        """The operation about which the access policy is asked, with its permission, class and message."""
         # Who may send a message is judged when it is delivered, not when it is sent (see decision 37).
         is_exempt = self.authorized_by_run and self.by.source == CODE.source
         permission = None if is_exempt else f"{APP}.{self.permission}"
@@ -176,7 +183,7 @@ class Action(ABC, Generic[T]):
 
     @property
     def row(self) -> Instance | None:
-        """The run that the operation is about; None for a start."""
+        """The run that the operation is about; None if it is about no existing run, such as a start."""
         return None
 
     @property
@@ -186,7 +193,7 @@ class Action(ABC, Generic[T]):
 
     @property
     def message_name(self) -> str | None:
-        """The name of the message, or None if the operation sends none."""
+        """The name of the signal, update, query or event, or None if the operation sends none."""
         return None
 
     # -- the audit ----------------------------------------------------------------------------------------------------
@@ -202,19 +209,19 @@ class Action(ABC, Generic[T]):
         return self.is_routine and self.by.program
 
     def audit_transaction(self) -> AbstractContextManager[None]:
-        """Open a transaction when an audit row has to commit together with the message.
+        """Return a context manager: a transaction if the INSERT of a message is not all that has to be written.
 
-        A single INSERT needs no transaction. The exception is a database with a writer lock, because a transaction of
-        the storage gets that lock sooner.
+        An audit row commits together with its message. A single INSERT alone needs no transaction. On a database with a
+        writer lock, a transaction is opened in any case, because it gets that lock sooner.
         """
         needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
         return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
-        """Write the audit row in the open transaction; after the commit, send ``operator_acted`` and log.
+        """Write the audit row in the open transaction. After the commit, send ``operator_acted`` and log.
 
-        None of them contains payloads. An ordinary message from code leaves only a log line, because it is in the
-        history.
+        ``details`` go into the JSON column of the row. None of them contains payloads. An ordinary message from code
+        leaves only a log entry at the level DEBUG, because the history has it.
         """
         if self.is_audited or logger.isEnabledFor(logging.DEBUG):
             self.storage.on_commit(lambda: self._announce(subject, reason))
@@ -270,8 +277,9 @@ def refuse_inside_workflow(operation: str) -> None:
 
 
 def to_plain_payload(value: Any, *, label: str) -> Any:
-    """Return ``value`` as it will be stored.
+    """Return ``value`` as plain JSON types, as the codec will store it.
 
-    Raises ``PayloadError`` with the path of the part that cannot be encoded, or for a payload that is too large.
+    Raises ``PayloadError`` with the path of the part that cannot be encoded, and for a payload above
+    ``MAX_PAYLOAD_BYTES``. ``label`` names the value in the message.
     """
     return codec.to_plain(value, label=label, limit=get_settings().MAX_PAYLOAD_BYTES)

@@ -1,4 +1,4 @@
-"""The durable runtime as a ``graph.contracts.Runner``: calls become rows, and workers do the rest."""
+"""The runner of graphs on the database (``graph.contracts.Runner``): its calls write rows, and workers do the work."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from temporalex_django.operations.runs.start import Start
 
 
 class DjangoRunner:
-    """The ``contracts.Runner`` that uses the actions, in the transaction of the caller.
+    """A ``graph.contracts.Runner`` that performs operations in the transaction of the caller.
 
-    ``storage`` is a ``TableStorage``. The runner executes and recovers nothing itself. Any worker may continue the open
-    runs.
+    ``storage`` is a ``TableStorage``, from which ``wait`` reads. The runner executes no steps and recovers no runs:
+    workers do that. ``id`` is a business id; ``workflow`` and ``version`` restrict the search for its run. The methods
+    raise ``WorkflowNotFound``.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -38,7 +39,11 @@ class DjangoRunner:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Start a run and return its business id; see ``Start``."""
+        """Start a run of the graph with the input ``context``, and return its business id.
+
+        ``version`` selects the version of the class; None means the one that new runs get. Raises what
+        ``operations.runs.start.Start`` raises.
+        """
         cls = workflow.resolve_version(version)[1]
         return Start(cls, args=context, id=id, telemetry=telemetry).execute().workflow_id
 
@@ -53,9 +58,10 @@ class DjangoRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Resume a waiting step; see ``Resume``.
+        """Give a waiting step of the run the event and ``data``; ``step`` names it if several wait for the event.
 
-        ``by`` is a user, or a name, which has no role.
+        ``by`` is the user who decides, or a name as text, which has no role. Raises what
+        ``operations.runs.resume.Resume`` raises.
         """
         user, name = split_decider(by)
         target = _find_target(id, workflow, version)
@@ -64,9 +70,9 @@ class DjangoRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Raise ``NotConfigured``, because timers of durable graphs belong to their steps.
+        """Raise ``NotConfigured``: on the database, timers belong to steps.
 
-        A timer that is not in the history would be lost, or fire twice.
+        A timer that is not in the history could be lost, or fire twice.
         """
         del step, delay
         _find_target(id, workflow, version).require_open("schedule_resume")
@@ -76,7 +82,7 @@ class DjangoRunner:
         )
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """Cancel a run; see ``operations.runs.cancel``."""
+        """Close the graph as cancelled; raises what ``operations.runs.cancel.Cancel`` raises."""
         Cancel(_find_target(id, workflow, version)).execute()
 
     def wait(
@@ -84,7 +90,7 @@ class DjangoRunner:
     ) -> Instance:
         """Wait until the run is closed, and return its instance.
 
-        Polls with growing pauses. Raises ``ResultTimeout``.
+        Reads the database with growing pauses. Raises ``ResultTimeout`` after ``timeout`` seconds; None waits for ever.
         """
 
         def poll() -> Instance | None:

@@ -1,4 +1,4 @@
-"""Idempotent requests: a request that is sent again with the same key is executed once and gets the same answer."""
+"""Idempotent requests: a request that is sent again with its key is not executed again and gets the same answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from temporalex_django.operations.base import Actor, storage
 
 
 class DuplicateRequest(Exception):
-    """Raised for a request that was executed before.
+    """Raised instead of executing a request that was executed before.
 
-    ``object_id`` is the run or job that its answer showed. ``is_new`` is True if the request created it.
+    ``object_id`` is the id of the run, job or task that the first answer showed. ``is_new`` is True if the first
+    request created it.
     """
 
     def __init__(self, object_id: UUID, *, is_new: bool) -> None:
@@ -32,9 +33,10 @@ class DuplicateRequest(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotentRequest:
-    """A request with an idempotency key of its sender.
+    """A request with an idempotency key, which its sender chose; another sender may use the same key.
 
-    ``request`` is the complete content of the request, as bytes.
+    ``by`` is the sender. ``request`` is the complete content of the request as bytes, by which a repetition is
+    recognized.
     """
 
     by: Actor
@@ -42,9 +44,9 @@ class IdempotentRequest:
     request: bytes
 
     def check_duplicate(self) -> None:
-        """Raise ``DuplicateRequest`` if the request was executed before.
+        """Raise ``DuplicateRequest`` if this request was executed before. One read.
 
-        Raises ``IdempotencyKeyReused`` if the key belongs to another request. One read.
+        Raises ``IdempotencyKeyReused`` if the sender has used the key for another request.
         """
         stored_answer = KeptAnswer.objects.using(storage().alias).filter(key=self._key_digest).first()
         if stored_answer is not None:
@@ -52,10 +54,13 @@ class IdempotentRequest:
 
     @contextmanager
     def run_once(self) -> Iterator[KeptAnswer]:
-        """Commit the work of the block together with the answer, on which the block sets ``made`` and ``new``.
+        """Store the key in one transaction with the work of the block; the block runs only for the first request.
 
-        Raises what ``check_duplicate`` raises. A concurrent request with the same key waits for this one and then finds
-        its answer. A block that raises leaves no key behind.
+        The block sets two columns of the yielded row: ``made``, the id of the object that the answer shows, and
+        ``new``, True if it created the object. A concurrent request with the same key waits for this transaction.
+
+        Raises ``DuplicateRequest`` and ``IdempotencyKeyReused`` before the block runs. A block that raises leaves no
+        key behind.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)

@@ -1,7 +1,8 @@
-"""Turns in the caller's process, with one engine per database alias for all threads.
+"""Turns that run in the process of a caller, such as a web server, instead of in a worker.
 
-A transaction may roll back after it has advanced an executor. The executor then stays in the cache and is never used
-again, because its token differs from the one on the row (see decision 5). So a caller may roll back anything here.
+A process has one engine for each database alias, which its threads share. The caller's transaction may be rolled back
+after a turn: the executor that has advanced is then never used again, because its head token differs from the one in
+the row (see decision 5).
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _lock = threading.Lock()
 
 
 def engine(alias: str) -> WorkflowEngine:
-    """Return the engine of this process.
+    """Return the engine of this process for a database; it is created at the first call.
 
-    Outside of a caller's transaction only its first phase is used. Atomic activities are left to workers, and are due
-    at once.
+    A turn on it runs atomic activities only in the caller's transaction. Otherwise it leaves them to workers, for which
+    they are due at once.
     """
     settings = get_settings()
     sizes = settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES
@@ -83,12 +84,13 @@ def crash_marker(storage: DjangoStorage) -> CrashMarker:
 
 
 def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yields: bool = False) -> RunState | None:
-    """Lock the chain in the open transaction and return its state, or None.
+    """Lock the chain of a run in the open transaction and return its state; None if that is not possible.
 
     It is None if the lock was not free within ``wait`` seconds, if only workers may claim the run, or if its class is
-    switched off. For ``yields`` see ``DjangoStorage.lock_chain``.
+    switched off. With ``yields`` the call gives up as soon as a worker that has the chain waits for a row of this
+    transaction.
 
-    The transaction stays usable in any case. On SQLite, the transaction has the lock already.
+    The transaction stays usable in any case. On SQLite it holds the lock of the whole database, so nothing waits.
     """
     if target.off:
         # The class is switched off, so its code runs in no process.
@@ -105,14 +107,14 @@ def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yiel
 def advance(
     target: RunTarget, *, storage: DjangoStorage, run: RunState | None = None, now: datetime | None = None
 ) -> TurnReport:
-    """Activate once a run that ``try_lock_run`` returned, in the open transaction.
+    """Activate a run once in the open transaction, after ``try_lock_run`` has locked its chain, and report the changes.
 
-    After the commit, Django signals are sent and workers are notified. ``run`` is the state that ``try_lock_run``
-    returned, for the first activation. ``now`` is the time of the database after that. Together they save two
-    statements.
+    After the commit, Django signals are sent and workers are notified. To save two statements, pass the state that
+    ``try_lock_run`` returned as ``run``, and the time of the database after the lock as ``now``. Both are valid for the
+    first activation only.
 
-    A blocked run is tried as well. Never call this in a process without the class (``RunTarget.workflow_class``),
-    because that would block the run.
+    A blocked run is tried again. Never call this in a process that lacks the class (``RunTarget.workflow_class`` is
+    None), because that would block the run.
     """
     report = engine(storage.alias).advance(
         limit=1, queues=(), chains=[target.chain_id], force=True, locked_runs=() if run is None else [run], now=now
@@ -124,15 +126,16 @@ def advance(
 def runs_atomic(storage: DjangoStorage) -> bool:
     """Return True if this process may call ``advance_atomic``.
 
-    It may not under a test environment, which runs activities itself.
+    It is False while a test environment is active, which runs the activities itself.
     """
     return engine(storage.alias).runs_atomic
 
 
 def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
-    """Run the due atomic activities of a run, and what the run does next, in the open transaction.
+    """Run the due atomic activities of a run and activate it with their results, in the open transaction.
 
-    Writes nothing if a row that they lock is not free, or if this process lacks the code of one of them.
+    Reports what was written: nothing if a row that an activity locks is not free, or if this process lacks the code of
+    an activity.
     """
     report = engine(storage.alias).advance_atomic(target.chain_id, queues=())
     _follow_up(report, storage=storage)
@@ -140,16 +143,16 @@ def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
 
 
 def evict_run(run_id: UUID, *, storage: DjangoStorage) -> None:
-    """Evict the executor of a run from memory, because it is out of date."""
+    """Evict the executor of a run from the memory of this process, if it is there, because the row has changed."""
     entry = engine(storage.alias).cache.take(run_id)
     if entry is not None:
         entry.executor.evict()
 
 
 def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
-    """Evict a run that an action has closed.
+    """Evict a run that was closed from outside; after the commit, send its Django signals and notify workers.
 
-    After the commit, Django signals are sent and workers are notified, as after a turn.
+    ``write`` contains the changes that closed it.
     """
     run_record = RunRecord(
         run_id=write.run.run_id,
@@ -164,10 +167,9 @@ def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoSto
 
 
 def notify_after_reset(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
-    """Evict the runs of a reset or fork.
+    """Evict the runs that a reset or fork has written; after the commit, send Django signals and notify workers.
 
-    After the commit, Django signals are sent and workers are notified. Events that were copied from the other run are
-    not announced again.
+    Events that were copied from the other run are not announced again.
     """
     for write in writes:
         evict_run(write.run.run_id, storage=storage)
@@ -186,9 +188,9 @@ def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
 
 
 def _is_due_now(write: RunWrite) -> bool:
-    """Return True if a worker has something to do now.
+    """Return True if the changes of a run leave work for a worker at once.
 
-    This is the next run of the chain, an atomic activity, or a message to another run.
+    This is a next run of the chain, an atomic activity, a message to another run, or a due time that has passed.
     """
     run = write.run
     is_due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
@@ -196,9 +198,9 @@ def _is_due_now(write: RunWrite) -> bool:
 
 
 def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage) -> None:
-    """Raise ``NestingError`` inside an atomic activity of this very run.
+    """Raise ``NestingError`` if an atomic activity of this very run is calling.
 
-    Its transaction holds the lock of the run, in the middle of a turn.
+    Its transaction holds the lock of the run in the middle of a turn. ``operation`` names the call in the message.
     """
     try:
         context = activity_context()

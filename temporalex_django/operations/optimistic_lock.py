@@ -1,4 +1,4 @@
-"""Optimistic locking of runs: two people who operate on a run at once do not undo each other's changes."""
+"""Optimistic locking of runs: an operation is refused if the run has changed since the caller read it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from temporalex_django.operations.run_lookup import RunTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVersion:
-    """The state of a run that is compared.
+    """The version of a run that a reader saw: two equal versions mean that nothing an operation depends on has changed.
 
-    It is the current run of the chain, the length of its history, and its status. ``blocked`` is the code of the error,
-    or empty if the run is not blocked.
+    ``run_id`` is the current run of the chain, and ``events`` the length of its history. ``blocked`` is the code of the
+    error that blocks it, or empty.
     """
 
     run_id: UUID
@@ -31,7 +31,7 @@ class RunVersion:
 
 
 def version_of(run: Instance) -> RunVersion:
-    """Return the version of a run that was read together with its ``chain``."""
+    """Return the version of a run; its ``chain`` must be loaded, or is read."""
     return RunVersion(
         run_id=run.chain.run_id,
         events=run.chain.length,
@@ -43,10 +43,11 @@ def version_of(run: Instance) -> RunVersion:
 
 @contextmanager
 def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) -> Iterator[None]:
-    """Raise ``RunChanged`` unless the run is in one of the ``expected`` versions.
+    """Lock the chain, raise ``RunChanged`` unless the run has one of the ``expected`` versions, and run the block.
 
-    Operations inside the block commit together with the check. None as ``expected`` skips the check. Locks the chain
-    and waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` (``busy``).
+    The block and the check are one transaction. If ``expected`` is None, nothing is locked or checked. The lock is
+    awaited for at most ``UPDATE_LOCK_WAIT`` seconds; then ``UpdateTimeout`` (code ``busy``) is raised. Raises
+    ``WorkflowNotFound`` if the run was deleted.
     """
     if expected is None:
         yield

@@ -1,4 +1,7 @@
-"""Polling for an outcome, on notifications and after growing pauses, with no transaction open."""
+"""Waiting for an outcome that another process writes: polls with growing pauses, and sooner after a notification.
+
+No transaction is open between two polls.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _LISTENING_SECONDS = 1.0
 
 
 class Deadline:
-    """A moment that is ``timeout`` seconds from now; with None it never comes."""
+    """A moment ``timeout`` seconds from now. With None it never comes, and ``seconds_left`` is infinite."""
 
     def __init__(self, timeout: float | None) -> None:
         self._at = None if timeout is None else time.monotonic() + timeout
@@ -39,20 +42,16 @@ class Deadline:
 
 
 class WaitStrategy:
-    """The way in which this process waits.
+    """The way in which this process waits: by default it sleeps, while other processes do the work.
 
-    By default, other processes work meanwhile, and their changes are visible to callers that have no transaction open.
-    A test environment under an application installs its own strategy.
+    A test environment under an application installs a strategy that does the work itself (``run_pending``).
     """
 
     #: Does all work that others would do during the wait; None if there are other processes for that.
     run_pending: Callable[[], None] | None = None
 
     def in_transaction(self, alias: str) -> bool:
-        """Return True if the caller has a transaction open.
-
-        An outcome that the caller waits for could not arrive before the transaction ends.
-        """
+        """Return True if the caller has a transaction open, so that waiting for other processes would be in vain."""
         return connections[alias].in_atomic_block
 
 
@@ -62,7 +61,8 @@ wait_strategy = WaitStrategy()
 def inside_transaction(alias: str) -> bool:
     """Return True if the caller has a transaction open.
 
-    Inside it, the caller cannot wait for anything that others do.
+    Other processes do not see its writes before it ends, so the caller must not wait for an outcome. The present
+    ``wait_strategy`` decides.
     """
     return wait_strategy.in_transaction(alias)
 
@@ -76,12 +76,12 @@ Listen = Callable[[], AbstractContextManager[WaitFunction]]
 
 
 def unlimited_wait() -> AbstractContextManager[bool]:
-    """Return a wait slot that is always granted."""
+    """Return a wait slot that is always granted: a context manager whose value is True."""
     return nullcontext(enter_result=True)
 
 
 def no_listen() -> AbstractContextManager[WaitFunction]:
-    """Return a listener that receives no notifications and only sleeps."""
+    """Return a context manager whose value is ``time.sleep``: the wait receives no notifications."""
     return nullcontext(time.sleep)
 
 
@@ -92,10 +92,10 @@ def wait_for(
     wait_slot: WaitSlot = unlimited_wait,
     listen: Listen = no_listen,
 ) -> T | None:
-    """Return the first result of ``poll`` that is not None.
+    """Call ``poll`` until it returns something other than None, and return that; None when the deadline has passed.
 
-    Returns None if the time is over, or if no wait slot is free. It polls at least once, and again when ``listen``
-    reports that there may be a result.
+    It polls at least once, then after growing pauses, and sooner when ``listen`` is notified. ``wait_slot`` limits how
+    many callers wait at a time: without a free slot, None is returned after the first poll.
     """
     if (result := poll()) is not None or deadline.seconds_left <= 0:
         return result
@@ -127,7 +127,10 @@ def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen
 
 
 async def await_for(poll: Callable[[], T | None], deadline: Deadline) -> T | None:
-    """Wait as ``wait_for`` does, without holding a thread between two polls."""
+    """Call ``poll`` in a thread until it returns something other than None, and return that, or None at the deadline.
+
+    Between two polls no thread is held. Unlike ``wait_for`` it receives no notifications.
+    """
     for pause in _pauses(_FIRST_PAUSE):
         if (result := await sync_to_async(poll)()) is not None:
             return result

@@ -1,6 +1,7 @@
-"""All operations by name, from which filters, permissions and the audit are built.
+"""All operations by name (``ACTIONS``), and those that an operator performs on one run (``STEERING``).
 
-To collect them, this module imports each module of the package.
+Filters, permissions, routes and commands are built from them. Importing this module imports every module of
+``operations``, because an operation registers itself when its class is created.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The target of an operation: a run that is found by business id or run id, or known from its start."""
+"""Find the run that an operation is about, by its run id or by a business id: its ``RunTarget``."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTarget:
-    """A chain and its current run, as they were when they were read.
+    """A chain and its current run, as they were when they were read: the target of an operation.
 
-    ``off`` is True if the class is switched off. ``pinned`` is the run that was asked for by its run id. That run is
-    shown, but messages go to the chain in any case.
+    ``run_id``, ``version`` and ``status`` are those of the current run. ``pinned`` is the run that was asked for by its
+    run id, or None: reads show that run, while messages go to the chain. ``off`` is True if the class is switched off.
     """
 
     chain_id: UUID
@@ -69,7 +69,7 @@ class RunTarget:
 
     @property
     def selected_run_id(self) -> UUID:
-        """The run whose row, history and result are meant."""
+        """The id of the run that reads show: the one that was asked for by its run id, or else the current one."""
         return self.pinned or self.run_id
 
     @property
@@ -78,9 +78,9 @@ class RunTarget:
 
     @property
     def row(self) -> Instance:
-        """The selected run as a model instance.
+        """The selected run as a model instance, built without a read.
 
-        Columns that the target does not have are deferred, so Django reads them on first access.
+        Columns that the target does not have are deferred: Django reads them on first access.
         """
         columns = {
             "id": self.selected_run_id,
@@ -94,14 +94,14 @@ class RunTarget:
 
     @property
     def workflow_class(self) -> type[Workflow] | None:
-        """The class, if this process has it in the version of the run.
+        """The class of the run in its version, or None if this process does not have it.
 
         Without it, the run must not be activated in this process.
         """
         return workflows.find_version(self.workflow, self.version)
 
     def require_open(self, operation: str) -> None:
-        """Raise ``WorkflowClosed`` if the chain was closed when it was read."""
+        """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
         if self.closed:
             raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
 
@@ -120,9 +120,9 @@ class RunAction(Action[T]):
         return self.target.workflow
 
     def check(self) -> None:
-        """Check access to the selected run and to the current run of its chain.
+        """Check that the user may do this to the selected run and, if that is an earlier one, to the current run too.
 
-        Both are checked if an earlier run was named, because the operation affects the current one.
+        An operation on an earlier run of a chain affects the current one.
         """
         super().check()
         target, alias = self.target, self.storage.alias
@@ -133,9 +133,9 @@ class RunAction(Action[T]):
 
 
 def runs_in_workers_only(code: type[Workflow] | None) -> bool:
-    """Return True if updates, and replays for people, run only in workers.
+    """Return True if only workers may run the code of the class for updates, and for replays that people ask for.
 
-    The class decides, or else the setting ``UPDATES_IN``.
+    ``updates_in`` of the class decides, or else the setting ``UPDATES_IN``; None as the class means the setting.
     """
     return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
 
@@ -148,13 +148,13 @@ def find_run(
     version: int | None = None,
     visible_runs: Runs = None,
 ) -> RunTarget:
-    """Return the run with that run id, or else the newest chain of that business id.
+    """Return the target for ``ref``: a run id, or a business id, which means the newest of its runs.
 
-    One read, and one more for text that looks like a run id.
+    If runs of several workflows have the business id, the only open one among them is meant. ``workflow`` restricts the
+    search to a class, ``version`` to chains whose current run has that version, and ``visible_runs`` to these runs.
 
-    If several workflows used a business id, it means the only one of their runs that is open. ``workflow`` restricts
-    the search to one class, ``version`` to one of its versions, and ``visible_runs`` to these runs. Other runs do not
-    exist then. Raises ``WorkflowNotFound`` and ``AmbiguousId``.
+    Raises ``WorkflowNotFound``, and ``AmbiguousId`` if it is not clear which run is meant. One read, and one more for
+    text that looks like a run id.
     """
     workflow_text = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
@@ -191,10 +191,10 @@ def find_run(
 
 
 def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage) -> RunTarget | None:
-    """Find a run by business id among the runs of all workflows.
+    """Return the target for a business id among the runs of all workflows, or None.
 
-    One read if only one workflow used the id. It returns the newest run of the last workflow by name, and whether there
-    is a run of another one.
+    ``id_query`` restricts the runs (see ``_id_query``). One read if only one workflow has runs of that id, and one more
+    for each further workflow. Raises ``AmbiguousId``.
     """
     condition, values = _id_condition("i", id_query), id_query[1]
     others = f"exists (select 1 from temporalex_instance o where {_OTHER_WORKFLOW_SQL}{_id_condition('o', id_query)})"  # noqa: S608
@@ -228,9 +228,10 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
-    """Find the run of a business id, as ``find_run`` does, in one version of its class.
+    """Return the target for a business id of a class, in the given version of the class.
 
-    Raises ``UnknownVersion`` if several versions are open and none is given.
+    Without a version it is the one of the open runs. Raises ``UnknownVersion`` if they have several versions, and
+    ``WorkflowNotFound``.
     """
     if version is None:
         names = all_names(workflow)
@@ -251,10 +252,10 @@ def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version:
 def list_runs(
     workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
 ) -> Iterator[tuple[str, UUID]]:
-    """Iterate over id and chain of the current runs of a class that match ``filters``, in the order that they name.
+    """Yield the business id and the chain of the current runs of a class that match ``filters``.
 
-    The filters are those of ``authoring.listing``. Only runs that exist for ``by`` are returned. Raises
-    ``ActionNotPermitted``.
+    The filters and the order among them are those of ``authoring.listing``. Only runs that exist for the user ``by``
+    are yielded. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)
@@ -267,9 +268,9 @@ def list_runs(
 
 
 def _id_query(runs: Runs, *, alias: str) -> IdQuery:
-    """Return a statement that selects the ids of these runs, with its parameters.
+    """Return an SQL statement that selects the ids of these runs, and its parameters.
 
-    The statement is empty if ``runs`` means all runs.
+    The statement is empty if ``runs`` means all runs, and ``null`` if it matches none.
     """
     if runs is None or is_unfiltered(runs):
         return "", []
@@ -282,14 +283,14 @@ def _id_query(runs: Runs, *, alias: str) -> IdQuery:
 
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
-    """Return a condition that restricts a table of runs to the rows of ``id_query``."""
+    """Return an SQL condition that restricts ``table`` to the ids of ``id_query``, or an empty text for all ids."""
     return f" and {table}.id in ({id_query[0]})" if id_query[0] else ""
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = None) -> RunTarget:
-    """Return the target of a chain.
+    """Return the target of the chain with that id.
 
-    Raises ``WorkflowNotFound``.
+    Raises ``WorkflowNotFound`` if it does not exist, or if its current run is not among ``visible_runs``. One read.
     """
     id_query = _id_query(visible_runs, alias=storage.alias)
     rows = storage.sql.select(
@@ -303,9 +304,9 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = N
 
 
 def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
-    """Build a target from a row of ``_COLUMNS``.
+    """Return the target for a row of ``_COLUMNS``.
 
-    One more statement for a class that was renamed, because its switch may have either name.
+    A class that was renamed takes one more statement, because its switch may have the old or the new name.
     """
     chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
     if current_name(str(workflow)) != workflow:

@@ -1,6 +1,6 @@
-"""Links with which one person decides one human task without a password, for a limited time.
+"""Links in mail with which one person can decide one human task without a password, for a limited time.
 
-A link authenticates its bearer: treat it like a password.
+Everybody who has the link acts as that person: treat it like a password.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SALT = "temporalex_django.pages.links"
 
 
 def make_token(task: HumanTask, user: Any) -> str:
-    """Return the signed token for the address of a link.
+    """Return the signed token that a link contains, for this human task and this user.
 
-    The token becomes invalid when the password of the user changes or the user is no longer active.
+    It becomes invalid when the password of the user changes, or when the user is no longer active.
     """
     return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _session_fingerprint(user)}, salt=_SALT)
 
 
 def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Person, UUID]:
-    """Return the user and the id of the human task of a link.
+    """Return the user and the id of the human task for the token of a link.
 
-    Raises ``HumanTaskNotFound`` for a token that is malformed, expired or no longer valid.
+    Raises ``HumanTaskNotFound`` for a token that is malformed, older than ``lifetime`` or no longer valid.
     """
     try:
         token_fields = signing.loads(token, salt=_SALT, max_age=lifetime)
@@ -47,7 +47,7 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
 
 
 def _session_fingerprint(user: Any) -> str:
-    """Return a text that changes with the password of the user."""
+    """Return a text that changes when the user changes their password; tokens contain it."""
     # Django's own session hash: what ends the sessions of a user ends their links too. A user model may lack it.
     get_hash = getattr(user, "get_session_auth_hash", None)
     return str(get_hash())[:16] if callable(get_hash) else ""

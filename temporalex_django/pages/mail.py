@@ -1,8 +1,8 @@
-"""Mail to the people whom a human task asks, each with a link to decide it without signing in.
+"""Mail to the people who may decide a human task, each with a link to decide it without signing in.
 
     TaskMail(base_url="https://shop.example").attach()          # in AppConfig.ready
 
-The process that committed the event sends the mail, after the commit. That may be a worker: choose an
+The process that committed the event sends the mail, after the commit. This may be a worker, so choose an
 ``EMAIL_BACKEND`` that returns quickly.
 """
 
@@ -35,13 +35,16 @@ MAX_RECIPIENTS = 50
 
 
 class TaskMail:
-    """Sends mail about human tasks. Override ``recipients`` or ``send`` to change who gets it and what it says."""
+    """Sends mail about human tasks, from ``attach`` to ``detach``.
+
+    Override ``recipients`` to change who gets mail, or ``send`` to change the mail.
+    """
 
     def __init__(self, *, base_url: str, sender: str | None = None, events: Iterable[str] = EVENTS) -> None:
-        """Prepare the mail for some of ``EVENTS``; ``attach`` starts it.
+        """Choose the ``events`` about which mail is sent; nothing is sent before ``attach``.
 
-        ``base_url`` is the scheme and host of the site, ``sender`` the from address (Django's default without it).
-        Raises ``ValueError`` for an unknown event.
+        ``base_url`` is the scheme and the host of the site, for the links. ``sender`` is the From address, by default
+        Django's own. Raises ``ValueError`` for an event that is not in ``EVENTS``.
         """
         self.base_url = base_url.rstrip("/")
         self.sender = sender
@@ -61,7 +64,10 @@ class TaskMail:
             signals.ALL[name].disconnect(self.receive, dispatch_uid=("temporalex_mail", id(self)))
 
     def receive(self, *, task: str, **_facts: Any) -> None:
-        """Handle one of the events: send an email to each recipient who may decide the open task."""
+        """Send mail to each recipient who may decide the human task with the id ``task``, if it is still open.
+
+        This is the receiver of the Django signals.
+        """
         try:
             human_task = find_task(task, None)
         # Signals come after the commit: by then the run may be deleted, or the task decided.
@@ -81,10 +87,10 @@ class TaskMail:
             self.send(human_task, user)
 
     def recipients(self, task: HumanTask) -> list[Any]:
-        """Return the active users whom a task asks, at most ``MAX_RECIPIENTS`` and one more.
+        """Return the active users who are candidates of a human task, at most ``MAX_RECIPIENTS`` and one more.
 
-        These are the users it names, members of its groups, holders of its permissions, and users to whom it was
-        delegated. Superusers hold every permission, so a permission alone does not select them.
+        These are the users that it names, the members of its groups, the users who have its permissions, and those to
+        whom it was delegated. A superuser is not included for a permission alone.
         """
         users = get_user_model()
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
@@ -98,7 +104,7 @@ class TaskMail:
         return [*rows.order_by("pk").distinct()[: MAX_RECIPIENTS + 1]]
 
     def send(self, task: HumanTask, user: Any) -> None:
-        """Send one mail about the task to the user."""
+        """Send one mail about the human task to the user, with a link that is valid for this user alone."""
         link = f"{self.base_url}{reverse('temporalex_pages:link', args=[make_token(task, user)])}"
         text = base.task_sentence(task, subject=base.subject_text(task.run))
         body = render_to_string(
@@ -110,7 +116,7 @@ class TaskMail:
 
 
 def _can_decide(task: HumanTask, user: Any) -> bool:
-    """Return True if the user may see the task and may decide it now."""
+    """Return True if the user may see the human task and may decide it now."""
     return may_view(user, task) and base.why_not(task, user) is None
 
 
@@ -119,7 +125,10 @@ def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:
 
 
 def _user_ids_with_permission(permission: str) -> list[Any]:
-    """Return the keys of users who hold the permission, from all authentication backends of the project."""
+    """Return the primary keys of users who have the permission, without superusers.
+
+    Each authentication backend of the project is asked that can list users by permission.
+    """
     user_ids: list[Any] = []
     for backend in get_backends():
         with_perm = getattr(backend, "with_perm", None)

@@ -1,4 +1,4 @@
-"""Views of the inbox, of a human task and of a link by mail. All of them work without JavaScript."""
+"""The views of the inbox, of a human task, and of a link in mail. All of them work without JavaScript."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_chang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxEntry:
-    """A human task in a list, with a sentence about it and the address of its page (empty if there is no page)."""
+    """A human task in a list: a sentence about it, and the URL of its page, which is empty if there is no page."""
 
     task: HumanTask
     text: str
@@ -45,10 +45,10 @@ class InboxEntry:
 
 
 def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> list[InboxEntry]:
-    """Return the first ``most`` human tasks that the user may decide now, the earliest due first. One query.
+    """Return the first ``most`` human tasks in the user's inbox, the earliest due first. One query.
 
-    ``workflow`` is the name of a class to which the list is restricted. ``link`` is the URL name of your own page of a
-    human task, which takes its id.
+    ``workflow`` restricts them to a workflow class. ``link`` is the URL name of your own page of a human task, which
+    takes its id. By default the page of this package is used, or that of the admin.
     """
     tasks = inbox(user)
     if workflow:
@@ -78,7 +78,7 @@ _ACTIONS: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release
 @never_cache
 @login_required
 def inbox_page(request: HttpRequest) -> HttpResponse:
-    """Show the human tasks that the signed-in user may decide now, the earliest due first."""
+    """Show the inbox of the signed-in user: the human tasks that they may decide now, the earliest due first."""
     entries = asked_of(_user(request), most=_MAX_ROWS + 1)
     context = {"tasks": entries[:_MAX_ROWS], "more": len(entries) > _MAX_ROWS, "limit": _MAX_ROWS}
     return render(request, "temporalex_django/pages/inbox.html", context)
@@ -88,7 +88,7 @@ def inbox_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
-    """Show a human task with the form that decides it; a POST claims, releases or decides it."""
+    """Show a human task to the signed-in user, with the form that decides it; a POST claims, releases or decides it."""
     user = _user(request)
     try:
         human_task = find_task(task, user)
@@ -107,7 +107,7 @@ def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def link_page(request: HttpRequest, token: str) -> HttpResponse:
-    """Show the human task of a link; a POST acts in the name of the user for whom the link was made.
+    """Show the human task of a link in mail; a POST acts in the name of the user to whom the link was sent.
 
     A GET changes nothing, because mail programs and scanners open links by themselves.
     """
@@ -130,10 +130,10 @@ def link_page(request: HttpRequest, token: str) -> HttpResponse:
 def _task_response(
     request: HttpRequest, task: HumanTask, actor: Actor, *, page_address: str, inbox_address: str
 ) -> HttpResponse:
-    """Answer a request for the page of a human task.
+    """Return the response to a GET or POST of the page of a human task.
 
-    ``page_address`` is its own address, ``inbox_address`` that of the inbox, or empty. A POST that cannot be done is
-    answered with status 409 and the page.
+    ``page_address`` is the URL of that page, and ``inbox_address`` that of the inbox, or empty. A POST that was done
+    redirects to the page. One that is refused gets the page with the reason, and status 409.
     """
     message, form, status = "", None, 200
     if request.method == "POST":
@@ -156,9 +156,10 @@ def _task_response(
 
 
 def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
-    """Do what was posted: return the name of the action and None, or "" and a form with errors.
+    """Do what the POST asks for: claim, release or decide the human task.
 
-    Raises ``TemporalexError``.
+    Returns the name of the operation and None, or an empty text and the form with its errors. Raises
+    ``TemporalexError`` if the operation is refused.
     """
     if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:
         action(task, by=actor).execute()
@@ -206,7 +207,10 @@ def _render_task(
 
 
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
-    """Record the denial and raise ``PermissionDenied``: the user has lost the right since the link was made."""
+    """Record a refusal in the audit and raise ``PermissionDenied``.
+
+    The user of the link may no longer see the human task.
+    """
     reason = _("You may not decide this any more.")
     audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)
     raise PermissionDenied(reason)

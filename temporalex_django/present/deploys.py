@@ -1,6 +1,6 @@
-"""Sentences about the fit between the code of this process and the open runs, for a check before a deploy.
+"""Texts about code that open runs need and this process does not have, for a check before a deploy.
 
-``doctor --deploy`` prints them.
+The command ``doctor --deploy`` prints them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeMismatch:
-    """One thing that open runs need and that this code does not have.
+    """One thing that open runs need and that the code of this process lacks or cannot read.
 
-    ``name`` names the thing, ``count`` is the number of runs that need it among those that were read, and ``example``
-    is the business id of one of them. ``reason`` is the text of the error that using it raised.
+    ``name`` names it. ``count`` is the number of runs that need it, among those that were read, and ``example`` is the
+    business id of one of them. ``reason`` is the text of an error, or empty.
     """
 
     kind: MismatchKind
@@ -34,9 +34,9 @@ class CodeMismatch:
 
 
 def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed: int) -> list[Diagnosis]:
-    """Return a diagnosis for each mismatch, or a single note that the code fits.
+    """Return an error for each mismatch, or a single note if the code has all that the runs need.
 
-    ``runs`` is the number of open runs, ``replayed`` the number of histories that were replayed.
+    ``runs`` is the number of open runs, and ``replayed`` the number of histories that were replayed.
     """
     if mismatches:
         return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]
@@ -50,9 +50,10 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
 
 
 def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:
-    """Return a diagnosis for each place where the input of an activity or a child differs from histories.
+    """Return a diagnosis for each place in the code that gives other inputs than the histories have.
 
-    Arguments may change on purpose, so these are warnings unless ``strict`` is set (see decision 16).
+    Inputs of activities and children may change on purpose, so these are warnings, and errors with ``strict`` (see
+    decision 16).
     """
     # A recorded input stays valid for open runs: only the code decides whether the difference was intended.
     next_step = _(

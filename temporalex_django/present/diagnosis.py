@@ -1,6 +1,6 @@
-"""Diagnoses of a project and its runs, likeliest first, each with the next step.
+"""Diagnoses of a project and of its runs, each with the next step, the likeliest cause first.
 
-``doctor`` prints them. This module is pure: ``management/fleet/diagnostics.py`` reads the state.
+The command ``doctor`` prints them. Nothing is read here: ``management/fleet/diagnostics.py`` reads the state.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRuns:
-    """Runs of one class, version and queue that wait for a turn.
+    """Runs of one class, version and queue that are due and that no worker takes.
 
-    ``missing`` says why no live worker takes them; it is None when one could.
+    ``missing`` says why no live worker can take them; it is None if one could.
     """
 
     workflow: str
@@ -98,10 +98,10 @@ class StoppedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessages:
-    """Messages of one name and class that a person has to look at.
+    """Messages with one name, to runs of one class, that a person has to look at.
 
-    ``kind`` is ``signal`` for signals whose handler failed, and ``update`` for updates whose validator failed by a
-    fault of the code. ``example`` is the business id of a run.
+    ``kind`` is ``signal`` for failed messages, and ``update`` for updates whose validator raised an unexpected error.
+    ``example`` is the business id of a run.
     """
 
     kind: str
@@ -114,7 +114,7 @@ class FailedMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndecidableTasks:
-    """Human tasks of one class that nobody may decide.
+    """Human tasks of one workflow class that nobody may decide, because four eyes exclude every candidate.
 
     ``example`` is the business id of a run, ``task`` the id of one of its human tasks.
     """
@@ -128,9 +128,9 @@ class UndecidableTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclaimedActivities:
-    """Due activities of one name in one queue that no live worker can run.
+    """Activity tasks with one name in one queue that are due and that no live worker can run.
 
-    ``pollers`` is the number of live workers that poll the queue.
+    ``pollers`` is the number of live workers that poll the queue and lack the code.
     """
 
     activity: str
@@ -142,10 +142,10 @@ class UnclaimedActivities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """Failures of one class with one cause: the type of the error, and the place that raised it.
+    """Failures in one workflow class with one cause: the type of the error, and the place in the code that raised it.
 
-    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed.
-    ``example`` is the business id of a run.
+    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed. ``example`` is
+    the business id of a run.
     """
 
     workflow: str
@@ -158,7 +158,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """Everything that the diagnoses need to know about a project.
+    """The state of a project from which the diagnoses are made.
 
     Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
     the clock of this process minus the clock of the database, in seconds.
@@ -183,12 +183,12 @@ class ProjectView:
 
     @property
     def active_workers(self) -> list[WorkerView]:
-        """Workers that are alive and not drained."""
+        """The workers that are alive and not drained."""
         return [worker for worker in self.workers if worker.is_alive and not worker.drained_id]
 
     @property
     def drained_workers(self) -> list[WorkerView]:
-        """Workers that are alive and take nothing new."""
+        """The workers that are alive and drained."""
         return [worker for worker in self.workers if worker.is_alive and worker.drained_id]
 
     def is_switched_off(self, kind: str, name: str) -> bool:
@@ -197,9 +197,9 @@ class ProjectView:
 
 
 def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
-    """Return what is wrong with a project, likeliest first.
+    """Return what is wrong with a project, the likeliest cause first.
 
-    The list is never empty: a note says so when nothing is wrong.
+    If nothing is wrong, the list has one note that says so.
     """
     # Causes come before their effects: a project without tables has no workers either, and a missing worker explains
     # every due run.
@@ -225,7 +225,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
 
 
 def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
-    """Yield problems of settings, database, tables and checks, without which nothing can work."""
+    """Yield problems of settings, database, tables and system checks: until they are solved, nothing works."""
     for problem in project.wrong_settings:
         next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md lists all names.")
         yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
@@ -255,9 +255,9 @@ def _check_diagnosis(check: FailedCheck) -> Diagnosis:
 
 
 def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield what is wrong with the workers, and which due runs they do not take.
+    """Yield problems of the workers, and the due runs that no worker takes.
 
-    Without an active worker, one diagnosis about that replaces the ones about due runs.
+    If no worker is active, only that is reported, and not the due runs that follow from it.
     """
     if not project.active_workers:
         # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
@@ -323,9 +323,9 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 
 
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield the queues and activities that are switched off.
+    """Yield a diagnosis for each queue and activity that is switched off.
 
-    Workflow classes are left out: ``_run_diagnoses`` reports them with the runs that wait for them.
+    Workflow classes that are off are reported by ``_run_diagnoses``, with the runs that wait for them.
     """
     for switch in project.switches:
         # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
@@ -336,7 +336,7 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 
 
 def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield the messages that failed in code of the project."""
+    """Yield diagnoses of messages that failed because code of the project raised an error."""
     for group in project.failed_messages:
         words: dict[str, object] = {
             "count": group.count, "workflow": group.workflow, "name": group.name, "since": format_time(group.since, now),
@@ -373,7 +373,7 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
 
 
 def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield the human tasks that nobody may decide."""
+    """Yield diagnoses of human tasks that nobody may decide."""
     for group in project.undecidable_tasks:
         text = ngettext(
             "%(count)d human task of %(workflow)s has been waiting since %(since)s, and nobody may decide it: every "
@@ -400,7 +400,7 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
 
 
 def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield the runs that are paused or blocked, and the activities that no worker takes."""
+    """Yield diagnoses of runs that are paused or blocked, and of activities that no worker takes."""
     for group in project.stopped_runs:
         words: dict[str, object] = {"count": group.count, "workflow": group.workflow, "code": group.code}
         if group.code == "paused":
@@ -577,9 +577,9 @@ _NEXT_STEPS = {
 
 
 def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
-    """Return what to do about one run, from the sentence about it.
+    """Return a diagnosis of one run with the next step; ``state`` and ``text`` are those of its ``Summary``.
 
-    ``run`` is its id, quoted for the shell. ``code`` is the code of the error that blocks the run, or empty.
+    ``run`` is its id, quoted for the shell. ``code`` is the code of the error that blocks it, or empty.
     """
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:

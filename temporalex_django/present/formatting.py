@@ -16,7 +16,10 @@ _WORD_BORDERS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def humanize_name(name: str) -> str:
-    """Turn a name of code into words: ``shop.orders.charge_card`` → charge card, ``OrderProcess`` → order process."""
+    """Return a name of the code as words.
+
+    ``shop.orders.charge_card`` becomes "charge card", and ``OrderProcess`` becomes "order process".
+    """
     last_part = name.rsplit(".", 1)[-1]
     words = _WORD_BORDERS.sub(" ", last_part).replace("_", " ").replace("-", " ").split()
     # Abbreviations such as HTTP stay in upper case; a single letter is none.
@@ -24,9 +27,9 @@ def humanize_name(name: str) -> str:
 
 
 def display_title(declared_title: object, docstring: Any, name: str) -> str:
-    """Return the title of a thing for people.
+    """Return the title of a class, activity or step for people.
 
-    This is the declared title, or the first line of the docstring, or the name as words.
+    This is the title that its code declares, or the first line of its docstring, or its name as words.
     """
     if declared_title:
         return str(declared_title)
@@ -36,9 +39,10 @@ def display_title(declared_title: object, docstring: Any, name: str) -> str:
 
 
 def format_time(at: datetime, now: datetime) -> str:
-    """Format a time as people say it today.
+    """Return a time as people say it at ``now``, in the current time zone.
 
-    This is the hour, yesterday or tomorrow with the hour, the day of the week within six days, or the date.
+    Today it is the hour, yesterday and tomorrow the word with the hour, within six days the day of the week, and else
+    the date.
     """
     # Days are counted by the calendar of the reader's zone, so that yesterday means the same as in speech.
     local, today = timezone.localtime(at), timezone.localtime(now)
@@ -57,7 +61,7 @@ def format_time(at: datetime, now: datetime) -> str:
 
 
 def format_at(at: datetime, now: datetime) -> str:
-    """Format a time to follow a verb, such as *failed at 14:02* and *times out tomorrow at 14:02*."""
+    """Return a time for use after a verb: *at 14:02*, or *tomorrow at 14:02*, seen from ``now``."""
     local, today = timezone.localtime(at), timezone.localtime(now)
     words = {"hour": formats.time_format(local, "H:i"), "day": formats.date_format(local, "l")}
     days = (local.date() - today.date()).days
@@ -93,14 +97,14 @@ def format_duration(length: timedelta | float) -> str:
 
 
 def join_with_or(names: Sequence[str]) -> str:
-    """Join titles as an enumeration of which one is enough."""
+    """Join titles with commas and "or", if one of them is enough."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s or %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}
 
 
 def join_with_and(names: Sequence[str]) -> str:
-    """Join titles as an enumeration of which all are meant."""
+    """Join titles with commas and "and", if all of them are meant."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s and %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}
@@ -120,7 +124,7 @@ def capitalize(text: str) -> str:
 
 
 def shorten(text: str, max_length: int = _SHORT_LENGTH) -> str:
-    """Shorten a text for a row of a list: cut it between words, and end it with an ellipsis."""
+    """Cut a text to ``max_length`` characters between two words, and end it with an ellipsis if something was cut."""
     if len(text) <= max_length:
         return text
     cut = text[: max_length - 1]

@@ -1,4 +1,4 @@
-"""Sentences about a human task: the question, its object, the requester, the times and the end."""
+"""Sentences about a human task: its question, who asked and when, its claim, and its end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from temporalex_django.present.formatting import format_at, format_time, humaniz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A human task at one moment.
+    """The facts about a human task that its sentence needs.
 
-    ``about`` is the text of the object, and empty for none. Names are empty where code acted. ``ending`` says what
-    became of a closed task: decided (``outcome``, by ``decided_by``), overdue, cancelled or run_closed. ``nobody_left``
-    is True if four eyes exclude everybody whom the task asks.
+    ``about`` is the text of the object that the run is about, or empty. Names of people are empty where code acted.
+    ``ending`` is the end of a closed task: decided (see ``outcome`` and ``decided_by``), overdue, cancelled or
+    run_closed. ``nobody_left`` is True if four eyes exclude everybody who could decide it.
     """
 
     title: str
@@ -36,9 +36,9 @@ class TaskView:
 
 
 def candidate_names(candidates: Iterable[str]) -> list[str]:
-    """Name the people that a task asks, each once.
+    """Return the candidates of a task as people read them, each once.
 
-    ``candidates`` are words as in ``HumanTask.asked``: ``user:ann``, ``group:managers``, ``perm:shop.approve``.
+    ``candidates`` are text as in ``HumanTask.asked``: ``user:ann``, ``group:managers``, ``perm:shop.approve``.
     """
     texts = {
         "user": "%(name)s",
@@ -50,9 +50,9 @@ def candidate_names(candidates: Iterable[str]) -> list[str]:
 
 
 def step_name(key: str) -> str:
-    """Return the name of the step of a graph that asks, in words, from the key of a human task.
+    """Return the name, in words, of the graph step that opened the human task with that key.
 
-    The name is empty where a call of ``api.approval`` asks.
+    It is empty for a task that ``api.approval`` opened.
     """
     # The key of a call is its number; a step that asks again appends a number to its key.
     name = key.partition("#")[0]
@@ -60,7 +60,7 @@ def step_name(key: str) -> str:
 
 
 def describe_task(task: TaskView, *, now: datetime) -> str:
-    """Describe a human task in a few whole sentences."""
+    """Return a few whole sentences about a human task as it is at ``now``."""
     sentences = [_question_sentence(task)]
     if task.closed_at is not None:
         return " ".join([*sentences, _ending_sentence(task, task.closed_at, now)])

@@ -1,6 +1,6 @@
-"""A graph as a drawing: steps in layers, with arrows between them.
+"""The layout of a graph's drawing: its steps in layers, and the arrows between them.
 
-This module computes numbers only. The admin turns them into marks.
+This module computes positions and sizes only. The admin makes SVG from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_TITLE_LENGTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """An arrow from one step to another, by their numbers.
+    """An arrow from one step to another, by the numbers of the steps.
 
     ``dynamic`` is True if code chooses among several targets.
     """
@@ -40,9 +40,9 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A step of the drawing, with its position and its state.
+    """A step in the drawing; ``x`` and ``y`` are the position of its upper left corner.
 
-    ``x`` and ``y`` are its upper left corner. ``state`` is empty if the run has not reached the step.
+    ``state`` is the state of the step, and empty if the run has not reached it.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Box:
 
     @property
     def short_title(self) -> str:
-        """The title, cut to what fits into the box."""
+        """The title, cut to a length that fits into the box."""
         return self.title if len(self.title) <= _MAX_TITLE_LENGTH else self.title[: _MAX_TITLE_LENGTH - 1] + "…"
 
     @property
@@ -63,7 +63,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An arrow as it is drawn: a path in the syntax of SVG, and the position of its label."""
+    """An arrow in the drawing: a path in the syntax of SVG, and the position of its label.
+
+    ``is_taken`` is True if the run seems to have followed it, by the states of both steps.
+    """
 
     path: str
     label: str
@@ -75,10 +78,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The whole drawing.
-
-    ``left_out`` is the number of steps that are not drawn.
-    """
+    """The whole drawing; ``left_out`` is the number of steps that are too many to be drawn."""
 
     width: float
     height: float
@@ -89,7 +89,10 @@ class Picture:
 
 @dataclass(slots=True)
 class _Node:
-    """A step, or the place where a long arrow passes a layer."""
+    """A place in a layer: of a step, or of a long arrow that passes the layer (``step`` is None).
+
+    ``above`` and ``below`` are the indexes of the nodes that it is connected with.
+    """
 
     layer: int
     step: int | None
@@ -107,9 +110,10 @@ class _Node:
 
 
 def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping[int, str]) -> Picture:
-    """Draw steps that are numbered in topological order.
+    """Return the drawing of a graph, at most ``MAX_STEPS`` of its steps.
 
-    ``states`` has the states of the steps that the run has reached, by their numbers.
+    ``titles`` has one title for each step, in topological order. Its index is the number of the step. ``states`` has
+    the states of the steps that the run has reached, by number.
     """
     step_count = min(len(titles), MAX_STEPS)
     visible_arrows = [arrow for arrow in arrows if arrow.source < step_count and arrow.target < step_count]
@@ -141,7 +145,7 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
 
 
 def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
-    """Return the layer of each step: one below the lowest step that leads to it."""
+    """Return the layer of each step: the one below the lowest of the steps that lead to it, or 0."""
     layers = [0] * count
     # Steps come in topological order, so the layer of a source is final before its arrows are followed.
     for arrow in sorted(arrows, key=lambda edge: edge.source):
@@ -150,9 +154,9 @@ def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
 
 
 def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
-    """Return the nodes that an arrow passes, by their indexes.
+    """Return the indexes of the nodes that an arrow connects, from its source to its target.
 
-    Nodes for the layers between its ends are appended to ``nodes``.
+    A node is appended to ``nodes`` for each layer between them. The neighbours of all these nodes are set.
     """
     route = [arrow.source]
     for layer in range(nodes[arrow.source].layer + 1, nodes[arrow.target].layer):
@@ -167,9 +171,10 @@ def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
 
 
 def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
-    """Order the nodes of each layer like their neighbours, down and up again, so that few arrows cross.
+    """Sort the nodes in each layer so that few arrows cross.
 
-    ``rows`` is sorted in place.
+    ``rows`` has the indexes of the nodes in each layer; its lists are sorted in place. A node moves to the middle of
+    its neighbours, in a few sweeps down and up.
     """
     # The barycenter heuristic of layered drawings: a few sweeps come close to the fewest crossings.
     positions = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
@@ -191,7 +196,7 @@ def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
 
 
 def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> float:
-    """Centre each layer on the same middle, set ``x`` of its nodes, and return the width of the drawing."""
+    """Set ``x`` of all nodes so that the layers are centred, and return the width of the drawing."""
     widths = {layer: sum(nodes[index].width for index in row) + _GAP_X * (len(row) - 1) for layer, row in rows.items()}
     widest = max(widths.values(), default=WIDTH)
     for layer, row in rows.items():
@@ -205,9 +210,9 @@ def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> flo
 def _make_room_for_labels(
     arrows: Sequence[Arrow], routes: Sequence[Sequence[int]], nodes: Sequence[_Node], width: float
 ) -> float:
-    """Return the width of the drawing with its labels, which may be wider than the steps.
+    """Return the width of the drawing with the labels of its arrows; ``width`` is that of the steps alone.
 
-    All nodes move to the right if a label would begin outside of the drawing.
+    All nodes are moved to the right if a label would begin outside of the drawing.
     """
     middles = [_label_position(route, nodes)[0] for route in routes]
     halves = [len(arrow.label) * _LETTER_WIDTH / 2 for arrow in arrows]

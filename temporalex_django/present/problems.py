@@ -1,4 +1,4 @@
-"""Sentences about what is wrong with a run: failing, silent and unclaimed activities, blocks, switches and pauses."""
+"""Sentences about problems of a run: failing, silent and unclaimed activities, blocks, switches and pauses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "
 
 
 def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
-    """Return the state of an activity, which selects the sentence about it."""
+    """Return the state of an activity, such as "failing" or "queued", which selects the sentence about it."""
     task = activity_view.activity
     if task.owner is not None:
         heartbeat_timeout = task.heartbeat_timeout
@@ -40,7 +40,7 @@ def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
 
 
 def error_text(activity_view: ActivityView) -> str:
-    """Return the last failure of an activity in a few words, or an empty text."""
+    """Return the last failure of an activity in a few words; empty if it has not failed."""
     failure = activity_view.activity.last_failure
     if failure is None:
         return ""
@@ -48,7 +48,7 @@ def error_text(activity_view: ActivityView) -> str:
 
 
 def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Say how often an activity has failed, with what, and when it is retried.
+    """Return the sentence that says how often an activity has failed, with which error, and when it is retried.
 
     The activity must have a ``last_failure``.
     """
@@ -80,7 +80,10 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Say that a running activity has missed its heartbeat timeout, and when another worker retries it."""
+    """Return the sentence that says that a running activity has missed its heartbeat timeout.
+
+    It also says when another worker retries the activity.
+    """
     task = activity_view.activity
     last_beat_at = task.beat_at or task.started_at or now
     words = {
@@ -99,7 +102,7 @@ def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
-    """Say that no live worker can run a due activity, and what is missing."""
+    """Return the sentence that says that no live worker can run a due activity, and what the workers lack."""
     task = activity_view.activity
     words = {
         "activity": capitalize(activity_view.title),
@@ -127,12 +130,15 @@ def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
 
 
 def no_poller_text(queue: str) -> str:
-    """Say, as a part of a sentence, that no live worker polls a queue."""
+    """Return the clause "no live worker polls the queue …", for use in a sentence."""
     return _("no live worker polls the queue %(queue)s") % {"queue": repr(queue)}
 
 
 def no_code_text(code: str, *, queue: str, pollers: int) -> str:
-    """Say, as a part of a sentence, that live workers poll a queue but lack some code."""
+    """Return a clause for use in a sentence: live workers poll the queue, but none of them has the code.
+
+    ``code`` names it, and ``pollers`` is the number of these workers.
+    """
     text = ngettext(
         "%(count)d worker polls the queue %(queue)s; it lacks the code of %(code)s",
         "%(count)d workers poll the queue %(queue)s; none has the code of %(code)s",
@@ -142,10 +148,7 @@ def no_code_text(code: str, *, queue: str, pollers: int) -> str:
 
 
 def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, str]:
-    """Describe an activity in a few words, for a list.
-
-    Returns True first if a person should look at it, then the text.
-    """
+    """Return True if a person should look at the activity, and its state in a few words, for a list."""
     state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
     words = {"activity": activity_view.title, "count": count}
@@ -166,7 +169,7 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
 
 
 def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
-    """Say why a run is blocked, that nothing is lost, and what comes next."""
+    """Return the sentences that say why a run is blocked, that nothing is lost, and what has to be done."""
     words: dict[str, object] = {
         "since": "?" if blocked.since is None else format_time(blocked.since, now),
         "error": _first_line(blocked.error),
@@ -237,7 +240,7 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
 
 
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
-    """Say what is switched off, by whom and why, and that it continues when it is switched on.
+    """Return the sentences that say what is switched off, by whom and why, and that it can be switched on again.
 
     ``title`` is the title of the workflow class or activity; a queue is called by its name.
     """
@@ -258,7 +261,7 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
-    """Say who paused a run and why, and how many messages wait."""
+    """Return the sentences that say who paused a run and why, and how many messages wait."""
     since = "?" if pause.since is None else format_time(pause.since, now)
     words = {"who": pause.actor or _("somebody"), "since": since, "reason": _first_line(pause.reason)}
     if pause.reason:
@@ -272,5 +275,5 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line that is not blank, without a period at its end."""
+    """Return the first line of a text that is not blank, without a period at its end."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")

@@ -1,6 +1,6 @@
-"""The state of a run in a sentence or two: what it does or waits for, since when, and if it is in trouble.
+"""Sentences about the state of a run: what it does or waits for, since when, and if a person should look at it.
 
-Each message is a whole sentence, so that it can be translated. Two facts that belong together are two sentences.
+Each translated text is a whole sentence. Two facts that belong together are two sentences.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD, LATE_PERIOD,
 
 
 def ending_sentence(run: RunView, *, now: datetime) -> str:
-    """Return one sentence about the end of a closed run.
+    """Return the sentence about the end of a closed run.
 
-    For a completed run it names the fields of the result that its class lists.
+    For a completed run it contains the fields of the result that the class declares for its summary.
     """
     end, closed_at = run.end, run.closed_at
     assert closed_at is not None
@@ -115,11 +115,13 @@ _DECISION_KINDS = frozenset({"step", "human_task"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The state of a run, for people and for programs.
+    """The state of a run: a text for people, and facts for programs.
 
-    ``state`` is a word for programs and styles. ``trouble`` is True if a person should look at the run. ``text`` is the
-    whole text, ``short_text`` has at most 140 characters of it. ``since`` is the time at which the run came into this
-    state, and ``until`` the time at which it leaves it by itself; they are None if unknown.
+    - ``state``: one word, for programs and styles.
+    - ``text``: one or more sentences; ``short_text`` has at most 140 characters of them.
+    - ``trouble``: True if a person should look at the run.
+    - ``since``: the time at which the run came into this state, or None if unknown.
+    - ``until``: the time at which it leaves the state by itself, or None if unknown.
     """
 
     state: str
@@ -134,7 +136,7 @@ class Summary:
 
 
 def build_summary(run: RunView, *, now: datetime) -> Summary:
-    """Build the summary of a run as it is at ``now``."""
+    """Return the summary of a run as it is at ``now``; failed messages of its chain come first in the text."""
     run_summary = _state_summary(run, now)
     if not run.failed_messages:
         return run_summary
@@ -168,7 +170,7 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _open_summary(run: RunView, now: datetime) -> Summary:
-    """Summarize a run that continues by itself or waits for something."""
+    """Return the summary of an open run that has started and is neither blocked, paused nor switched off."""
     if run.due_since is not None and run.workers is not None and (due_summary := _due_summary(run, run.due_since, now)):
         return due_summary
     # A wait of the kind other has no name that means something to people.
@@ -189,9 +191,9 @@ def _open_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None:
-    """Summarize a run that is due and that no worker takes.
+    """Return the summary of a run that has been due since ``since`` and that no worker has taken.
 
-    Returns None while it is too early to say so.
+    Return None while that is too short to mention: a live worker takes due work within seconds.
     """
     assert run.workers is not None
     words = {"since": format_time(since, now), "span": format_duration(now - since), "missing": run.workers.missing}
@@ -228,7 +230,7 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
-    """Summarize a run that waits for one activity."""
+    """Return the summary of a run that waits for one activity and nothing else."""
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
@@ -316,7 +318,7 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
 
 
 def _phase_sentence(wait: WaitView, now: datetime) -> str:
-    """Describe a wait for messages, with the title of its phase if the code declares one."""
+    """Return the sentence about a wait for messages, with the title of the phase if the code declares one."""
     since = wait.since or now
     words = {
         "title": capitalize(wait.title), "messages": _awaited_text(wait), "since": format_time(since, now), "span": format_duration(now - since),
@@ -358,7 +360,10 @@ def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datet
 
 
 def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator[tuple[bool, str]]:
-    """Yield each thing that a run waits for as a pair of its trouble flag and text, troubled ones first."""
+    """Yield a pair for each thing that a run waits for: True if a person should look at it, and a short text.
+
+    Things to look at come first.
+    """
     texts = [problems.short_activity(activity_view, now) for activity_view in run.activities]
     texts += [(False, _short_wait(wait, now)) for wait in waits]
     # The sort is stable: within each group the things keep the order in which the code waits for them.

@@ -1,4 +1,4 @@
-"""A history as people read it: one row for each thing, whatever events it took."""
+"""The timeline: a history as people read it, with one row for each thing, however many events it has."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _RUN_BOUND_KINDS = frozenset({"activity", "timer", "update"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """A thing that happened in a run, or is happening.
+    """A row of the timeline: an activity, a message or another thing that happened in a run, or is happening.
 
     - ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch or end.
     - ``state``: open, sent (a message to another run), done, failed, timed_out, cancelled, dropped (the run ended
-      first), fired, taken, or unread (a signal that no code consumed before the run ended). For an end it is the status
-      of the run.
-    - ``number`` and ``last``: the numbers of its first and last event.
+      before it), fired, taken, or unread (a signal that no code consumed before the run ended). For an end it is the
+      status of the run.
+    - ``number`` and ``last``: the numbers of its first and its last event.
     - ``activation`` and ``ended_in``: the numbers of the activations of its first event and of its end.
-    - ``seq``: the number of its command.
+    - ``seq``: the number of the command that created it.
     - ``due``: the due time of a timer.
-    - ``who``: the person who sent the message, or ended the thing by hand.
-    - ``error``: the text of the error that failed it.
+    - ``who``: the person who sent the message, or who ended the activity or timer by hand.
+    - ``error``: the text of the error with which it failed.
     - ``key``: the id of a child or of another run, the version of a run, the step of a decision, or the unread signals
       of an end.
     """
@@ -74,13 +74,13 @@ class TimelineRow:
 
     @property
     def is_finished(self) -> bool:
-        """True if no later event of the run changes the row."""
+        """True if no later event of the run can change the row."""
         return self.state not in _UNFINISHED
 
     def text(self, *, now: datetime, titles: Mapping[str, str] | None = None) -> str:
-        """Return the row as a line of text.
+        """Return the row as one line of text; times are written as people say them at ``now``.
 
-        ``titles`` maps names of activities and classes to their titles.
+        ``titles`` has the titles of activities and workflow classes by their names. Without a title, the name is used.
         """
         title = (titles or {}).get(self.name) or humanize_name(self.name)
         words: dict[str, Any] = {
@@ -96,17 +96,17 @@ class TimelineRow:
 
 
 def is_first_event(event: HistoryEvent) -> bool:
-    """Return True if the event is the first one of a row."""
+    """Return True if a row of the timeline begins with this event."""
     return event.kind not in _END_STATES and event.kind not in _UPDATE_END_STATES and event.kind != "ActivationStarted"
 
 
 def is_end_event(event: HistoryEvent) -> bool:
-    """Return True if the event ends what an earlier event began."""
+    """Return True if a row of the timeline, which an earlier event began, ends with this event."""
     return event.kind in _END_STATES or event.kind in _UPDATE_END_STATES
 
 
 def row_key(event: HistoryEvent) -> tuple[str, Any]:
-    """Return a key that all events of one row of the timeline share, and no other event of the run has."""
+    """Return a key that the events of one row of the timeline share, and no other event of the run has."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
     if event.kind in _START_KINDS or event.kind in _END_STATES:
         return "seq", attributes.get("seq")
@@ -116,21 +116,22 @@ def row_key(event: HistoryEvent) -> tuple[str, Any]:
 
 
 def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
-    """Return the kinds of the events that can end such rows."""
+    """Return the kinds of events with which these rows can end."""
     kinds = {row.kind for row in unfinished}
     return {kind for kind in (*_END_STATES, *_UPDATE_END_STATES) if _row_kind(kind) in kinds}
 
 
 def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
-    """Return the kinds of the events that began what these events end."""
+    """Return the kinds of events that can begin the rows which these events end."""
     kinds = {_row_kind(event.kind) for event in events if is_end_event(event)}
     return {kind for kind in (*_START_KINDS, "UpdateAccepted") if _row_kind(kind) in kinds}
 
 
 def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
-    """Build the rows of these events, in the order of their first events.
+    """Return the rows of the timeline for these events, in the order of the first events of the rows.
 
-    A row whose first event is not among them has no name. ``operations.read.timeline`` reads all events of a row.
+    The events must be in their order. A row whose first event is not among them has no name;
+    ``operations.read.timeline`` reads all events of a row.
     """
     rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
@@ -156,7 +157,7 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
 def _close_rows(
     rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]
 ) -> None:
-    """Set the state of the rows that end with their run."""
+    """Give the rows that are open an end at ``event``, which closes the run, and mark unread signals."""
     for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "run":
             rows_by_key[key] = replace(row, state="done", ended=event.at)
@@ -168,9 +169,9 @@ def _close_rows(
 
 
 def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> None:
-    """Mark one signal of that name as unread.
+    """Mark the last signal of that name that is not marked yet as unread.
 
-    Code consumes signals in order, so this is the last one that is not marked yet.
+    Code consumes signals in their order, so those that it has not consumed are the last ones.
     """
     for key, row in reversed(rows_by_key.items()):
         if (row.kind, row.name, row.state) == ("signal", name, "taken"):
@@ -231,7 +232,7 @@ def _row_kind(event_kind: str) -> str:
 
 
 def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    """Build the row of a thing that is a single event."""
+    """Return the row for an event that is a row alone, such as a signal."""
     match event.kind:
         # A resume or a decision of a human task is recorded as a signal that no code can send.
         case "SignalReceived" if attributes.get("name") == RECORDED_AS:

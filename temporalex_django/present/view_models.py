@@ -1,6 +1,6 @@
-"""View models: the facts about a run that its sentence needs.
+"""View models: the facts about a run from which the sentences about it are built.
 
-Titles are for people, see ``formatting.display_title``. ``operations/read/run_summary.py`` fills these models.
+Titles are for people; see ``formatting.display_title``. ``operations/read/run_summary.py`` builds the view models.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "hu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitView:
-    """One thing that the code of a run waits for, apart from activities.
+    """One thing that the code of a run waits for, except activities.
 
-    - ``title``: the subject of a phase, or else the name of what is waited for.
-    - ``messages``: titles of what ends the wait, or is consumed during it.
-    - ``role``: the role that may decide.
-    - ``until``: the time at which a timer is due, or the wait gives up.
-    - ``followed_by``: what follows a timer, if the code declares it.
-    - ``key``: the id of a child.
+    - ``title``: the title of a phase, or the name of what the code waits for.
+    - ``messages``: the titles of the messages or events that are consumed during the wait, or end it.
+    - ``role``: the role of the people who may decide, or None.
+    - ``since``: the time at which the wait began.
+    - ``until``: the time at which a timer is due, or a wait with a timeout ends.
+    - ``followed_by``: what the code does after a timer, if it declares that.
+    - ``key``: the business id of a child.
     - ``place``: the state of a child, in words.
     """
 
@@ -46,7 +47,7 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchView:
-    """A switch that is off, of a queue, an activity or a workflow class: who turned it off, when and why."""
+    """A switch that is off, with the name of the queue, activity or workflow class: who turned it off, and why."""
 
     kind: str
     name: str
@@ -57,13 +58,13 @@ class SwitchView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityView:
-    """An activity without a result.
+    """An activity that has no result yet.
 
     - ``worker``: the name of the worker that runs it.
-    - ``has_worker``: True if a live worker takes it from its queue; None if this was not looked up.
-    - ``pollers``: the number of live workers that poll its queue.
-    - ``last_poller``: the worker that polled the queue last, and when it was last alive.
-    - ``switch``: the switch that holds it back, its own or that of its queue.
+    - ``has_worker``: True if a live worker can claim it; None if this does not matter, because it runs or is atomic.
+    - ``pollers``: the number of live workers that poll its queue, if none of them can claim it.
+    - ``last_poller``: the name and the last heartbeat of the worker that polled the queue last, or None.
+    - ``switch``: the switch that keeps it from starting, its own or that of its queue, or None.
     """
 
     activity: OpenActivity
@@ -79,9 +80,9 @@ class ActivityView:
 class BlockedView:
     """The reason why a run is blocked.
 
-    ``place`` is ``file:line`` of the code, ``event`` the number of the history event, and ``recorded`` and ``produced``
-    are the commands that differ. ``others`` is the number of other runs that are blocked for the same reason, counted
-    up to a limit.
+    ``code`` and ``error`` are the code and the text of the error. ``place`` is ``file:line`` of the code, and ``event``
+    the number of the history event. ``recorded`` and ``produced`` are the commands that differ. ``others`` is the
+    number of other runs that are blocked for the same reason, counted up to a limit.
     """
 
     code: str
@@ -101,7 +102,7 @@ class BlockedView:
 class PausedView:
     """The pause of a run: who paused it, when and why.
 
-    ``messages`` is the number of messages that wait.
+    ``messages`` is the number of messages without an outcome, which wait until it is unpaused.
     """
 
     actor: str = ""
@@ -112,14 +113,14 @@ class PausedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndView:
-    """The end of a run.
+    """The end of a run, or an empty view for an open one.
 
-    - ``actor`` and ``reason``: the person who ended it, and their reason.
-    - ``error``: the text of the error that failed it.
-    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and its attempts.
-    - ``summary``: the fields of the result that the class names.
-    - ``limit``: its timeout, in seconds.
-    - ``number``: the number of the run that continues it.
+    - ``actor`` and ``reason``: the person who cancelled or terminated it, and the reason.
+    - ``error``: the text of the error with which it failed.
+    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and the attempts of that.
+    - ``summary``: pairs of a title and a text for the fields of the result that the class declares.
+    - ``limit``: the timeout that ended it, in seconds.
+    - ``number``: the number, in the chain, of the run that continues it.
     """
 
     actor: str = ""
@@ -134,9 +135,9 @@ class EndView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersView:
-    """The workers that are alive.
+    """The live workers, for a run that waits for one.
 
-    ``missing`` says why none of them can take the run; it is None when one can.
+    ``missing`` says why none of them can take the run; it is None if one can.
     """
 
     alive_count: int
@@ -145,13 +146,13 @@ class WorkersView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run at one moment.
+    """The facts about a run at one moment from which its summary is built.
 
-    - ``activities`` and ``more_activities``: the activities that are listed, and the number of the others.
-    - ``workers``: set for a run that waits for a worker, before its first turn or since ``due_since``.
-    - ``switch``: the switch of its class or its queue that it waits for.
-    - ``failed_messages``: the number of signals whose handler failed.
-    - ``may_decide``: True if the person who looks at it may decide what it waits for.
+    - ``activities`` and ``more_activities``: the first open activities, and the number of the others.
+    - ``workers``: set if the run waits for a worker, before its first turn or since ``due_since``.
+    - ``switch``: the switch of its class or its queue that keeps it from continuing, or None.
+    - ``failed_messages``: the number of failed messages of its chain.
+    - ``may_decide``: True if the reader may decide what the run waits for.
     """
 
     title: str

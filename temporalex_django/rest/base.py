@@ -1,7 +1,7 @@
-"""The common base of all view sets: JSON in and out, the errors of this package, and no global settings of the project.
+"""The base class of all view sets: JSON in and out, the errors of this package, and few settings of the project.
 
 Two settings of the project count: its authentication, and the throttle rates that it gives to the scopes of this
-package. Its own throttles, filters, pagination, versioning, renderers and exception handler are for its own views.
+package. Its throttles, filters, pagination, versioning, renderers and exception handler apply to its own views only.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ else:
 
 
 class AuditedViewMixin(Base):
-    """Mixin that audits requests; it comes before the view class of DRF.
+    """Mixin that records refusals in the audit, and reads of one run's payloads by a person.
 
-    Of reads, it records those of one run by people who see its payloads.
+    In the bases of a class it comes before the view class of DRF. ``checked_run`` is the run whose permissions were
+    checked last.
     """
 
     checked_run: Instance | None = None
@@ -62,7 +63,10 @@ class AuditedViewMixin(Base):
     def _actor(self) -> Actor: ...
 
     def _redactor(self, run: Instance) -> Redactor:
-        """Return the redactor for the run that the response is about, and mark its payloads as read."""
+        """Return the caller's redactor for the run that the response shows.
+
+        If it shows payloads, the audit records the read when the response is sent.
+        """
         redactor = redactor_for(self._actor().user, run)
         if redactor.shows_payloads:
             self.disclosed_run = run
@@ -106,7 +110,7 @@ MAX_WAIT_SECONDS = 60.0
 
 
 class PlainJSONRenderer(JSONRenderer):
-    """Renderer of UTF-8 JSON without blanks and without NaN, whatever the project chose for its own views."""
+    """Renderer of JSON in UTF-8, without spaces and without NaN, whatever the settings of the project say."""
 
     ensure_ascii = False
     compact = True
@@ -114,7 +118,7 @@ class PlainJSONRenderer(JSONRenderer):
 
 
 class JSONNegotiation(BaseContentNegotiation):
-    """Content negotiation for a single media type: there is nothing to negotiate."""
+    """Content negotiation that always selects JSON."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
         # Parameters such as the charset are ignored: the parser reads UTF-8 in any case.
@@ -129,9 +133,9 @@ class JSONNegotiation(BaseContentNegotiation):
 
 
 class ContractViewSet(AuditedViewMixin, GenericViewSet):
-    """Base of the view sets, each of whose methods has a ``Contract``.
+    """Base class of the view sets; each of their methods has a ``Contract``.
 
-    A request is checked in this order: the caller, the parameters, the run, and the body last.
+    It checks a request in this order: the caller, the parameters, the run, and the body last.
     """
 
     parser_classes = (BoundedJSONParser,)
@@ -152,7 +156,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
 
     @property
     def contract(self) -> Contract | None:
-        """The contract of the requested method; None for a method that the address does not have."""
+        """The contract of the requested method, or None if the view set does not have the method."""
         return getattr(getattr(self, self.action or "", None), "contract", None)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
@@ -179,7 +183,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
             raise ValidationError({IDEMPOTENCY_KEY: ["Log in to use this header: each key belongs to one user."]})
 
     def parameter_names(self) -> list[str]:
-        """Return the names of the parameters that the query string may have."""
+        """Return the names of the query parameters that the requested method accepts."""
         assert self.contract is not None
         return [parameter.name for parameter in self.contract.query]
 
@@ -212,7 +216,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
     # -- the request ---------------------------------------------------------------------------------------------------
 
     def _body(self, serializer_class: type[serializers.Base] | None = None) -> dict[str, Any]:
-        """Return the body, validated by the serializer of the contract. Raises ``ValidationError``."""
+        """Return the validated body of the request, by field name.
+
+        ``serializer_class`` replaces the one of the contract. Raises ``ValidationError``.
+        """
         if serializer_class is None:
             assert self.contract is not None
             assert self.contract.body is not None
@@ -233,9 +240,9 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return seconds
 
     def _text_parameter(self, name: str) -> str:
-        """Return a parameter that is compared with a column.
+        """Return the query parameter of that name, empty if it is missing.
 
-        Raises ``ValidationError`` for characters that are not printable.
+        Raises ``ValidationError`` for unprintable characters, which databases refuse.
         """
         text: str = self.request.query_params.get(name, "")
         # Databases refuse NUL in a text, and answer with an error that looks like a fault of the server.
@@ -253,7 +260,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:
-        """Return the ``seq`` after which a page begins, and the largest number of its rows."""
+        """Return the parameters of a page: the ``seq`` after which it begins, and the largest number of its rows.
+
+        Raises ``ValidationError``.
+        """
         after_seq = self._number_parameter("after", default=0, maximum=2**31 - 1)
         return after_seq, self._number_parameter(
             "limit", default=DEFAULT_PAGE_ROWS, maximum=MAX_PAGE_ROWS
@@ -269,7 +279,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return reverse(f"{namespace}:{url_name}" if namespace else url_name, kwargs=arguments, request=self.request)
 
     def _next_url(self, url_name: str, query: Mapping[str, Any], **arguments: str) -> str:
-        """Return the address of the next page."""
+        """Return the URL of the next page: the route ``url_name`` with the parameters ``query``."""
         return f"{self._url_for(url_name, **arguments)}?{urlencode(query)}"
 
     def _page_response(self, rendered: Sequence[Any]) -> Response:

@@ -67,7 +67,7 @@ def _job_contract(
 
 
 def _job_action_contract(operation: str, summary: str) -> Contract:
-    """Return the contract of an operation on a job."""
+    """Return the contract of a method that stops or resumes a bulk job."""
     answers = {200: serializers.JobOut}
     return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 
@@ -169,16 +169,19 @@ class BulkViewSet(IdempotentViewSet):
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
-        """Return the view set of the runs, set up as for a request to do this action to one of them."""
+        """Return the view set of runs, set up as for a request that performs ``action`` on one run.
+
+        Its queryset and its permission classes decide which runs the job may operate.
+        """
         action_class = STEERING.get(action)
         url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
         method = action if action_class is None else "operate"
         return self.run_views(request=self.request, headers={}, action=method, kwargs=url_kwargs, steering=action_class)
 
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
-        """Build the action that starts the job.
+        """Return the operation that starts the job; ``body`` is the validated body of the request.
 
-        Raises ``ValidationError`` for an input that the action does not take, and for one that is missing.
+        Raises ``ValidationError`` for an input that the action does not have, and for a missing one.
         """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.

@@ -1,4 +1,4 @@
-"""Contracts: what each method of an address takes and returns, declared once.
+"""Contracts: each declares, in one place, what a method of a REST route accepts and what it answers.
 
 Permissions, checks of parameters and the OpenAPI description are derived from them.
 """
@@ -30,7 +30,7 @@ Scope = Literal["read", "start", "message", "act"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of the query string."""
+    """A parameter that a method accepts in the query string."""
 
     name: str
     kind: Literal["string", "integer", "number", "boolean", "date-time"] = "string"
@@ -40,17 +40,18 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """The contract of one method of one address.
+    """The contract of one method of one route.
 
-    - ``operation``: the operation about which the access policy is asked.
-    - ``permission``: the code name of the permission that it needs. It is empty if every user who is logged in may ask,
+    - ``operation``: the name of the operation about which the access policy is asked.
+    - ``permission``: the code name of the permission that it needs. If empty, every user who is logged in may call it,
       and gets only what belongs to them.
-    - ``scope``: the scope of its throttle.
-    - ``query`` and ``body``: the parameters and the body that it takes.
-    - ``answers``: the serializer of the response for each status.
-    - ``several``: the response for status 200 is a page of such objects.
-    - ``keyed``: it takes an ``Idempotency-Key``.
-    - ``matched``: it takes an ``If-Match``.
+    - ``summary``: one line about it, for the OpenAPI description.
+    - ``scope``: the throttle scope that counts it.
+    - ``query`` and ``body``: the parameters, and the serializer of the body or None.
+    - ``answers``: the serializer of the response for each status; None means no body.
+    - ``several``: True if the response with status 200 is a page of such objects.
+    - ``keyed``: True if it accepts the header ``Idempotency-Key``.
+    - ``matched``: True if it accepts the header ``If-Match``.
     """
 
     operation: str
@@ -70,7 +71,7 @@ class Contract:
 
 
 def with_contract(contract: Contract) -> Callable[[F], F]:
-    """Give a method of a view set its contract."""
+    """Return a decorator that gives a method of a view set its contract."""
 
     def decorate(method: F) -> F:
         method.contract = contract  # type: ignore[attr-defined] # read by views and by OpenAPI
@@ -80,10 +81,7 @@ def with_contract(contract: Contract) -> Callable[[F], F]:
 
 
 def reject_unknown(parameters: QueryDict, names: Iterable[str]) -> None:
-    """Refuse parameters that the address does not take.
-
-    Raises ``ValidationError`` for an unknown parameter, one that is given twice, and one without a value.
-    """
+    """Raise ``ValidationError`` for a query parameter that is not in ``names``, is given twice, or has no value."""
     # A misspelt filter that is ignored would list, or change, more runs than the client meant.
     allowed = [*dict.fromkeys(names)]
     for name, values in parameters.lists():

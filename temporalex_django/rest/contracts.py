@@ -1,4 +1,4 @@
-"""Contracts of the addresses that are about runs."""
+"""Functions that build the contracts of the routes about runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for the resp
 
 
 def read_contract(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:
-    """Return the contract of a method that reads runs."""
+    """Return the contract of a method that reads runs.
+
+    ``answers`` is the serializer of status 200, or a mapping by status. ``query`` are its parameters.
+    """
     return Contract(
         operation="view",
         permission="view_instance",
@@ -59,7 +62,10 @@ def command_contract(
     scope: Scope = "message",
     keyed: bool = False,
 ) -> Contract:
-    """Return the contract of a method that sends something to a run, or starts one."""
+    """Return the contract of a method that starts a run or sends it a message.
+
+    ``permission`` is by default that of the operation, such as ``signal_instance``.
+    """
     return Contract(
         operation=operation,
         # The model permissions of ``Instance`` are named after the operations.
@@ -75,7 +81,7 @@ def command_contract(
 
 @cache
 def operator_contract(action: type[OperatorRunAction[Any]]) -> Contract:
-    """Return the contract of an operator action."""
+    """Return the contract of the method that performs an operation of an operator on a run."""
     run_serializer = serializers.RunOut
     return Contract(
         operation=action.name,

@@ -80,7 +80,10 @@ def _task_contract(
     query: tuple[Parameter, ...] = (),
     **options: Any,
 ) -> Contract:
-    """Return a contract without a permission: the task itself says who may do this."""
+    """Return the contract of a method about human tasks; it needs no permission.
+
+    The candidates of a task decide who may call it. ``options`` are further fields of ``Contract``.
+    """
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(
         operation=operation, permission="", summary=summary, query=query, body=body, **{"answers": answers, **options}
@@ -234,7 +237,10 @@ class HumanTaskViewSet(IdempotentViewSet):
         return task
 
     def _host_runs(self) -> QuerySet[Instance] | None:
-        """Return the runs of a project's own view set, or None: that of this package adds no restriction."""
+        """Return the runs to which the project's own view set of runs restricts the tasks.
+
+        None if ``run_views`` is the view set of this package, which adds no restriction.
+        """
         if self.run_views is InstanceViewSet:
             return None
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
@@ -272,7 +278,7 @@ class HumanTaskViewSet(IdempotentViewSet):
 
 
 def annotate_subjects(tasks: QuerySet[HumanTask]) -> QuerySet[HumanTask]:
-    """Annotate the subjects of the runs, with subqueries that are evaluated for the rows of the page alone."""
+    """Annotate human tasks with the type and the key of their run's subject (``subject_type`` and ``subject_id``)."""
     run = Instance.objects.filter(pk=OuterRef("run_id")).order_by()
     return tasks.annotate(
         subject_type=Subquery(run.values("subject_type_id")[:1]), subject_id=Subquery(run.values("subject_id")[:1])

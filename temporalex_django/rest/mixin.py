@@ -1,4 +1,4 @@
-"""Routes of runs inside your own view set: a run is read and operated under the address of its object."""
+"""Routes of a run inside your own view set: you read and operate the run under the URL of its object."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class WorkflowViewMixin(Base):
     run_views: type[InstanceViewSet] = InstanceViewSet
 
     def workflow_ref(self, obj: Any, runs: QuerySet[Instance]) -> str:
-        """Return the run id or business id of the run that is meant.
+        """Return the run id or the business id of the run about the object ``obj``.
 
-        By default it is the newest run that has ``obj`` as its subject. ``runs`` are the runs that exist for the user.
-        Raises ``WorkflowNotFound`` if there is none.
+        By default this is the newest run that was started with ``subject=obj``. ``runs`` are the runs that exist for
+        the user. Raises ``WorkflowNotFound`` if there is none.
         """
         subject_run_ids = Instance.objects.using(runs.db).for_subject(obj).values("pk")
         subject_runs = runs.filter(pk__in=subject_run_ids)
@@ -91,7 +91,11 @@ class WorkflowViewMixin(Base):
         return problem_handler if is_workflow_route else super().get_exception_handler()
 
     def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
-        """Return the response of the view set of runs to this request, for the run of the object."""
+        """Call ``method`` of the view set of runs with this request, and return its response.
+
+        The run is the one of ``workflow_ref``. ``url_kwargs`` are further arguments of the method, such as a message
+        name.
+        """
         # Raises 404 or 403 by the rules of the project, before anything of the run is read.
         obj = self.get_object()
         run_view = self.run_views(request=request, headers={}, action=method, addresses=self._url_for)
@@ -103,7 +107,7 @@ class WorkflowViewMixin(Base):
         return finalized
 
     def _url_for(self, url_name: str, **arguments: str) -> str:
-        """Return the address of a route of this package below the address of the object."""
+        """Return the URL of a route of this package, as a URL below that of the object."""
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
         if url_name == "update":
             return self.reverse_action("workflow-update", kwargs={**names, "message": arguments["name"]})

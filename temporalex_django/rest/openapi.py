@@ -1,4 +1,4 @@
-"""The REST interface as OpenAPI 3.1, made from the contracts of its addresses.
+"""The OpenAPI 3.1 description of the REST interface, made from the contracts of its routes.
 
 It needs the extra ``openapi``.
 """
@@ -24,7 +24,7 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
 def document(patterns: list[Any]) -> dict[str, Any]:
-    """Return the description of these addresses.
+    """Return the OpenAPI description of these URL patterns.
 
     The ``SPECTACULAR_SETTINGS`` of the project do not apply to it.
     """
@@ -34,7 +34,7 @@ def document(patterns: list[Any]) -> dict[str, Any]:
 
 
 class ContractSchema(AutoSchema):
-    """Schema of an operation that is made from its contract.
+    """The drf-spectacular schema of a method, made from its contract.
 
     The project's own OpenAPI description uses it, too.
     """
@@ -116,9 +116,9 @@ class ContractSchema(AutoSchema):
 
 
 class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
-    """Schema of ``RunOut``: the run, or its names.
+    """Extension that describes ``RunOut`` as ``anyOf``: the run, or only its names.
 
-    It is ``anyOf`` and not ``oneOf``, because the run has the fields of the names as well.
+    It is not ``oneOf``, because the run has the fields of the names as well.
     """
 
     target_class = RunOut
@@ -130,7 +130,7 @@ class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
 
 @cache
 def page_serializer(serializer_class: SerializerType) -> SerializerType:
-    """Return the serializer of a page of such objects."""
+    """Return the serializer of a page whose items have the given serializer."""
     members = {
         "next": fields.CharField(allow_null=True),
         "previous": fields.CharField(allow_null=True, required=False),

@@ -1,4 +1,4 @@
-"""Operator actions over REST: the bodies of their requests, and what can be done to a run now."""
+"""Operator actions over REST: the serializers of their bodies, and the operations that are possible on a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FIELD_CLASSES: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {
 
 
 def body_class_of(action: type[OperatorRunAction[Any]]) -> type[ReasonBody]:
-    """Return the serializer for the body of an action: ``reason`` and its inputs. It is named after the action."""
+    """Return the serializer for the body of an operation: ``reason`` and a field for each of its inputs.
+
+    The class is named after the operation.
+    """
     class_name = "".join(word.capitalize() for word in action.name.split("_"))
     # A class for each action, so that OpenAPI has a schema with a name of its own.
     return type(
@@ -47,7 +50,7 @@ def _build_field(action_input: Input) -> fields.Field[Any, Any, Any, Any]:
 
 
 def describe_operation(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> dict[str, Any]:
-    """Return the fields of ``OperationOut`` for an action on a run."""
+    """Return the fields of ``OperationOut`` for an operation on a run, as this user may perform it."""
     return {
         "name": action.name,
         "of": action.target_kind,

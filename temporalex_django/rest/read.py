@@ -192,7 +192,11 @@ class RunReadViewSet(RunViewSet):
     def _seq_page(
         self, url_name: str, target: RunTarget, rows: QuerySet[Any], size: Any, serializer_class: Any
     ) -> Response:
-        """Return a page of rows of a run, in the order of ``seq``. Two reads."""
+        """Return the response with a page of the rows of a run, in the order of ``seq``. Two reads.
+
+        ``url_name`` is the route of the next page. ``size`` is an expression for the size of a row in bytes, by which
+        the page is limited.
+        """
         after_seq, limit = self._page_bounds()
         rows = rows.filter(seq__gt=after_seq).order_by("seq")
         # The first read gets sizes alone, so that a page of large payloads is never loaded and then dropped.

@@ -1,4 +1,4 @@
-"""The root of the API: its resources, and the description of all addresses."""
+"""The root of the REST interface: the URLs of its resources, and the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RootOut(fields.Serializer[Any]):
 
 
 def _open_contract(summary: str, answer: Any) -> Contract:
-    """Return the contract of an address that every user who is logged in may read."""
+    """Return the contract of a route that every user who is logged in may read."""
     return Contract(operation="view", permission="", summary=summary, answers={200: answer})
 
 

@@ -1,4 +1,4 @@
-"""Runs in view sets: which runs exist for the caller, how one is found, and how it is rendered."""
+"""The base of the view sets about runs: which runs exist for the caller, how one is found, and how it is rendered."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_TASKS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRepresentation:
-    """The object that ``InstanceOut`` renders."""
+    """The facts about a run that ``InstanceOut`` and ``InstanceDetail`` render."""
 
     description: Description
     run: Instance
@@ -55,7 +55,7 @@ class RunRepresentation:
 
     @property
     def search_attributes(self) -> dict[str, Any]:
-        """Search attributes for JSON: decimals are strings, because a JSON number would change them."""
+        """The search attributes as JSON types; decimals are strings, because JSON numbers would lose digits."""
         return to_readable(self.run.search_attributes or {})
 
 
@@ -76,14 +76,14 @@ class RunViewSet(IdempotentViewSet):
         return Instance.objects.using(alias) if visible_runs is None else visible_runs
 
     def can_access(self, run: Instance) -> bool:
-        """Return True if the permission classes allow the user the present method for that run."""
+        """Return True if the permission classes allow the user to call the requested method for that run."""
         # Unlike ``check_object_permissions`` this raises nothing, and leaves no denial in the audit.
         return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
     def _find_target(self, ref: str) -> RunTarget:
-        """Find a run among ``get_queryset``.
+        """Return the target for ``ref``, a run id or a business id, and check the object permissions of the run.
 
-        Then ``has_object_permission`` of the permission classes is called for it.
+        Raises ``WorkflowNotFound`` if it is not in ``get_queryset``, and ``PermissionDenied``.
         """
         target = find_run(
             ref, storage=storage(), workflow=self._text_parameter("workflow") or None, visible_runs=self.get_queryset()
@@ -106,9 +106,9 @@ class RunViewSet(IdempotentViewSet):
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Annotate ``parent_there``: True if the parent of the run exists for the caller.
+        """Annotate runs with ``parent_there``: True if the parent of the run exists for the caller.
 
-        The id of a parent that does not exist for the caller is not shown.
+        Nothing is annotated if all runs exist for the caller. The id of another parent is not shown.
         """
         visible_runs = self.get_queryset()
         # Without a restriction every parent exists, which saves a subquery for each row.
@@ -119,9 +119,9 @@ class RunViewSet(IdempotentViewSet):
     def _run_response(
         self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return the response for one run, with its ``ETag``.
+        """Return the response that shows a run, with its ``ETag``.
 
-        A caller who may not look at the run gets only its names.
+        A caller who may not look at the run gets only its ids and its URL.
         """
         run = self._load_run(target)
         if not policy().allows(self._user, VIEW.of(run)):
@@ -148,15 +148,15 @@ class RunViewSet(IdempotentViewSet):
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
     def _if_match_versions(self, request: Request) -> list[RunVersion] | None:
-        """Return the versions of the run that the caller accepts, by ``If-Match``.
+        """Return the versions of the run in the header ``If-Match``; the caller accepts only these.
 
-        Returns None if there is no such header, or if it matches any state.
+        Returns None if there is no such header, or if it is ``*``.
         """
         header = request.headers.get("If-Match")
         return None if header is None else parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
-        """Render a page of runs: two reads, and at most two for their summaries."""
+        """Return the rendered runs of the requested page, in that order. At most four reads."""
         pager = self.paginator
         assert isinstance(pager, NewestFirstPagination)
         pager.order = order

@@ -1,4 +1,4 @@
-"""The arguments of a workflow class as JSON Schema, as far as its annotations say it."""
+"""The workflow classes as REST describes them, with JSON Schemas of their arguments from the annotations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 
 def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
-    """Return the versions of one class, with the fields of ``TypeOut``."""
+    """Return the fields of ``TypeOut`` for each version of a workflow class that this process has."""
     return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 
 
 def schema_of(annotation: Any) -> Any:
-    """Return the JSON Schema of a type, or None if the type allows anything or cannot be written as a schema."""
+    """Return the JSON Schema of an annotation, or None if it allows anything or has no schema."""
     if annotation is Any or annotation is inspect.Parameter.empty:
         return None
     try:
@@ -67,14 +67,14 @@ def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
 
 
 def _query_argument_type(fn: Callable[..., Any]) -> Any:
-    """Return the annotation of the argument of a query, which comes after the state."""
+    """Return the annotation of the argument of a query function, which comes after the state."""
     parameters = [*inspect.signature(fn).parameters]
     # A query without an argument takes null alone.
     return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else type(None)
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:
-    """Return the events that the waiting steps of a graph take; none for a class that is not a graph."""
+    """Return the events that steps of the graph class take from outside; empty for a class that is not a graph."""
     if not issubclass(cls, GraphWorkflow):
         return set()
     return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

@@ -76,9 +76,9 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
 
 
 def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkViewSet) -> list[URLPattern]:
-    """Return the addresses of a view set of runs, and of the bulk jobs and human tasks of its runs.
+    """Return the URL patterns of a view set of runs, and of the bulk jobs and human tasks of its runs.
 
-    ``viewset`` may be a subclass of ``InstanceViewSet``; its ``get_queryset`` restricts the jobs and tasks too.
+    ``viewset`` may be your subclass of ``InstanceViewSet``: its ``get_queryset`` restricts the jobs and tasks, too.
     """
     return [
         *(path(route, _build_view(viewset, actions), name=name) for route, name, actions in _RUN_ROUTES),
@@ -112,16 +112,16 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the last part of an action's address; for runs, words are joined by hyphens."""
+    """Return the last part of an operation's URL: its name, for operations on runs with hyphens between the words."""
     return action.name.replace("_", "-") if action.target_kind == "run" else action.name
 
 
 def _build_view(
     viewset: type[ContractViewSet], actions: dict[str, str], **options: Any
 ) -> Callable[..., HttpResponseBase]:
-    """Return the view of a route, outside of ``ATOMIC_REQUESTS``.
+    """Return the view function of a route, exempt from ``ATOMIC_REQUESTS``.
 
-    An update waits for its outcome with no transaction open.
+    A view waits for outcomes with no transaction open. ``actions`` maps HTTP methods to methods of the view set.
     """
     # A waiting request inside a transaction would hold its locks, and could not see what others commit.
     view: Callable[..., HttpResponseBase] = viewset.as_view({**actions}, **options)

@@ -1,6 +1,6 @@
-"""The view set of runs: it starts them, sends messages and operates them.
+"""The view set of runs, which starts runs, sends them messages and operates them.
 
-Each operation is one class of ``actions`` (see decision 36). Reads use plain querysets.
+Each method executes one class of ``operations`` (see decision 36); reads use querysets.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ class InstanceViewSet(RunReadViewSet):
         return self._operation_response(target, is_new=is_new) if "id" in names else self._created_response(target)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
-        """Return the run that a business id means now, if one was asked for: a reset creates another run.
+        """Return the target of the chain as it is now: the operation may have created another run, as a reset does.
 
-        A run that was asked for by its run id stays the same.
+        A target that was found by a run id is returned as it is.
         """
         if target.pinned is not None:
             return target
@@ -265,7 +265,7 @@ class InstanceViewSet(RunReadViewSet):
         )
 
     def _message_id(self, body: dict[str, Any]) -> str | None:
-        """Return the message id that the client chose: ``id`` of the body, or the ``Idempotency-Key``.
+        """Return the message id that the client has chosen, or None: ``id`` of the body, or the ``Idempotency-Key``.
 
         Raises ``ValidationError`` if both are given.
         """

@@ -75,7 +75,7 @@ class DurableBackend(BaseTaskBackend):
     runs_on_temporalex = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Read the options of the backend. Raises ``InvalidTaskBackend`` for options that cannot work."""
+        """Read ``OPTIONS`` of the backend. Raises ``InvalidTaskBackend`` for an unknown option or a wrong value."""
         super().__init__(alias, dict(params))
         self.retry, self.retention = self._parse_options()
 
@@ -109,7 +109,7 @@ class DurableBackend(BaseTaskBackend):
         return retry, retention_seconds
 
     def validate_task(self, task: Task[Any, Any]) -> None:
-        """Check the task and its options. Raises ``InvalidTask``."""
+        """Raise ``InvalidTask`` if this backend cannot run the task with its options."""
         super().validate_task(task)
         try:
             ActivityOptions(**_timing_options(task))
@@ -117,10 +117,10 @@ class DurableBackend(BaseTaskBackend):
             raise InvalidTask(exc.message) from exc
 
     def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any, Any]:
-        """Store a task with one INSERT and return its result, which is ``READY``.
+        """Store a background task with one INSERT and return its result, whose status is ``READY``.
 
         Raises ``InvalidTask``, and ``TypeError`` for arguments that are not JSON. Raises ``NestingError`` inside
-        workflow code: use ``await api.task(t, ...)`` there.
+        workflow code: write ``await api.task(t, ...)`` there.
         """
         from temporalex_django.operations.background_tasks import enqueue  # noqa: PLC0415 - tasks may be defined before models are loaded
         from temporalex_django.tasks.results import new_result  # noqa: PLC0415 - as above
@@ -154,7 +154,10 @@ class DurableBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult[Any, Any]:
-        """Return the stored result. Raises ``TaskResultDoesNotExist``, also after the retention has passed."""
+        """Return the result of the background task with that id as it is now.
+
+        Raises ``TaskResultDoesNotExist`` if there is none, or if its retention has passed.
+        """
         from temporalex_django.operations.background_tasks import find_background_task  # noqa: PLC0415 - as above
         from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
 
@@ -164,7 +167,11 @@ class DurableBackend(BaseTaskBackend):
         return result_of(background_task)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Check that the app is installed, so that tables exist, and that the queues are named for the workers."""
+        """Return the messages of Django's system checks about this backend.
+
+        They say that the app is not installed, so that its tables are missing, or that a queue is not named for the
+        workers.
+        """
         messages: list[checks.CheckMessage] = [*super().check(**kwargs)]
         if not apps.is_installed("temporalex_django"):
             messages.append(
@@ -187,10 +194,10 @@ class DurableBackend(BaseTaskBackend):
 
 
 def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the retry policy and the timeouts of a task; each is None for a task of another class."""
+    """Return the retry policy and the timeouts of a task by name; each is None if it is no ``DurableTask``."""
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
 
 
 def _make_aware(moment: Any) -> Any:
-    """Return an aware time. Without ``USE_TZ``, a naive time is in the default time zone."""
+    """Return the time with a time zone: without ``USE_TZ``, a time without one is in the default time zone."""
     return moment if moment is None or settings.USE_TZ or timezone.is_aware(moment) else timezone.make_aware(moment)

@@ -1,4 +1,4 @@
-"""Django's ``TaskResult`` objects, built from rows of the tables, and Django's task signals, which workers send."""
+"""Conversions from background tasks to Django's ``TaskResult`` and ``Task``, and Django's signals about tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import django
 def new_result(
     task: Task[Any, Any], *, id: UUID | str, at: datetime, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> TaskResult[Any, Any]:
-    """Return the result of a task that was enqueued just now."""
+    """Return the result of a background task that was enqueued at ``at``; its status is ``READY``."""
     return TaskResult(
         task=task,
         id=str(id),
@@ -45,9 +45,9 @@ def new_result(
 
 
 def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
-    """Return the current result of a background task.
+    """Return a background task as Django's ``TaskResult``.
 
-    Raises ``InvalidTask`` when its function is not a task in this process.
+    Raises ``InvalidTask`` if its function is not a task in this process.
     """
     task_result: TaskResult[Any, Any] = TaskResult(
         task=task_of(background_task),
@@ -72,7 +72,10 @@ def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
 
 
 def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
-    """Return the task with the options it was enqueued with. Raises ``InvalidTask``."""
+    """Return Django's ``Task`` for a background task, with the options with which it was enqueued.
+
+    Raises ``InvalidTask`` if its function is not a task in this process.
+    """
     task: Task[Any, Any] = _import_task(background_task.path)
     task_options = {
         "priority": background_task.priority,
@@ -103,13 +106,16 @@ def _to_django_time(moment: datetime | None) -> Any:
 
 
 class DjangoTaskHost:
-    """The implementation of ``authoring.django_tasks.TaskHost`` for Django's classes."""
+    """The part that gives attempts of Django tasks their context and sends Django's signals about them.
+
+    It implements ``authoring.django_tasks.TaskHost``.
+    """
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the ``TaskContext`` of an attempt.
+        """Return Django's ``TaskContext`` for an attempt.
 
-        The context of a background task has its stored result. In a workflow there is no such row, so the result
-        exists for the attempt alone.
+        For a background task it contains the stored result. A task that a workflow awaits has none, so its context
+        contains a result that exists only during the attempt.
         """
         background_task = None if attempt.workflow_id else find_background_task(attempt.run_id)
         now = timezone.now()
@@ -134,15 +140,15 @@ class DjangoTaskHost:
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return ``context(...)`` in code of an event loop, where Django refuses database queries."""
+        """Return what ``context`` returns, for code in an event loop: the queries run in a thread."""
         return await sync_to_async(self.context)(task, attempt, args, kwargs)
 
     def notify_started(self, state: Any) -> None:
-        """Send ``task_started``, in the thread of the attempt."""
+        """Send Django's signal ``task_started``, in the thread of the attempt; ``state`` is the claimed row."""
         self._send(task_started, started_task(state))
 
     def notify_finished(self, result: Any) -> None:
-        """Send ``task_finished``, after the result is committed."""
+        """Send Django's signal ``task_finished``, after the result is committed."""
         self._send(task_finished, finished_task(result))
 
     def _send(self, signal: Any, background_task: BackgroundTask) -> None:

@@ -1,4 +1,4 @@
-"""Template tags for your own pages: the human tasks that the user may decide now (``{% load temporalex %}``)."""
+"""Template tags that show the inbox of the user on your own pages (``{% load temporalex %}``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MAX_COUNT = 100
 def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: str = "") -> dict[str, Any]:
     """List the first human tasks in the inbox of ``request.user``, each with a link to the page that decides it.
 
-    ``limit`` is the number of tasks, ``workflow`` the name of a class to which the list is restricted. ``link`` is the
-    URL name of a page of your own that takes the id of a human task. One query; without a signed-in user, none and an
+    ``limit`` is the largest number of tasks. ``workflow`` restricts them to a workflow class. ``link`` is the URL name
+    of your own page of a human task, which takes its id. One query; for a visitor who is not signed in, no query and an
     empty list.
     """
     user = _user(context)

@@ -1,4 +1,4 @@
-"""Operations on runs in memory: ``actions`` without Django."""
+"""Operations on runs in memory: the ``operations`` without Django."""
 
 from __future__ import annotations
 

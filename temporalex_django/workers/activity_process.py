@@ -16,7 +16,7 @@ from typing import IO, Any
 
 
 class CallReader:
-    """A thread that reads the worker's calls, so that one can be cancelled while its code computes."""
+    """A thread that reads the worker's calls, so that a call can be cancelled while its code computes."""
 
     def __init__(self, source: IO[str]) -> None:
         self._source = source
@@ -101,9 +101,9 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """Return the value as plain data, or that it does not come back as it was.
+    """Return the message with the result as plain data, or with the reason why it can not be stored (``unfit``).
 
-    Only this process can compare both, since it has the value itself.
+    A value that would be read as a different one cannot be stored. Only this process can compare both.
     """
     from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415

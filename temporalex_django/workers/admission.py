@@ -1,6 +1,6 @@
 """Admission: the work that a worker may take now, under the limits and switches of queues and activities.
 
-A project without limits and switches pays for it with a look at two empty mappings in each poll.
+In a project without limits and switches, it costs a look at two empty mappings in each poll.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
-    """The admission of one worker; ``switches`` are those that its maintenance has read last."""
+    """The admission of one worker; ``switches`` is what its maintenance read last."""
 
     def __init__(self, storage: DjangoStorage, queues: Sequence[str]) -> None:
         self._storage = storage
@@ -39,18 +39,18 @@ class Admission:
 
     @property
     def is_active(self) -> bool:
-        """True if there may be something that is limited, or off."""
+        """True if any queue or activity may have a limit or be off."""
         return bool(queue_limits()) or self._storage.partitioned or self.switches != Switches()
 
     @property
     def queues(self) -> Sequence[str]:
-        """The queues whose runs the worker may take."""
+        """The queues whose runs the worker may take: those that are not off."""
         off = self.switches.queues
         return [queue for queue in self._queues if queue not in off] if off else self._queues
 
     @property
     def unlimited_queues(self) -> Sequence[str]:
-        """The queues whose activities the worker may claim without asking for limits."""
+        """The queues whose activities the worker may claim without a check of limits."""
         limits = queue_limits()
         return (
             [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited] if limits else self.queues
@@ -58,35 +58,41 @@ class Admission:
 
     @property
     def has_waiting(self) -> bool:
-        """True if a limit holds back due work, or if the last claim skipped a queue in which work may be due by now."""
+        """True if a limit keeps due activities waiting, or may do so in a queue that the last claim skipped."""
         return bool(self._full_queues) or self._skipped_queue
 
     @property
     def is_rate_limited(self) -> bool:
-        """True if some of it waits for a rate: that ends by itself, whatever other workers do."""
+        """True if some due activities wait for a rate. Such a wait ends by itself, whatever other workers do."""
         return bool(self._rate_limited_queues)
 
     @property
     def wait_seconds(self) -> float | None:
-        """Seconds until something may be claimed from one of these queues, or None."""
+        """The seconds until a claim from a queue under limits is worth another try, or None if no queue has to wait."""
         waits = [self._next_look[queue] for queue in self._full_queues if queue in self._next_look]
         return max(0.0, min(waits) - time.monotonic()) if waits else None
 
     def is_refused(self, task: NewTask) -> bool:
-        """Return True if a new activity has to wait until limits and switches are judged."""
+        """Return True if a new activity has to wait until a claim has checked limits and switches."""
         if task.activity in self.switches.activities:
             return True
         return not task.is_local and task.activity in activity.limits_by_name
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
-        """Return the class of a run. Raises ``WorkflowSwitchedOff`` and ``UnknownWorkflow``."""
+        """Return the class of a run.
+
+        Raises ``WorkflowSwitchedOff`` if it is off, and ``UnknownWorkflow`` if this process does not have it.
+        """
         del chain
         if name in self.switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
         return workflow.class_for_run(name, version)
 
     def filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that may start; release the others into partitions of their own."""
+        """Return those of the claimed activities that may start.
+
+        The others are off or have limits of their own; they are released and moved to partitions.
+        """
         limited_names = self.switches.activities | activity.limits_by_name.keys()
         misplaced = [task for task in tasks if task.activity in limited_names]
         if not misplaced:
@@ -101,7 +107,7 @@ class Admission:
         """Claim activities that are under limits, each queue in a transaction of its own.
 
         Returns them and the number of activities that were moved to another partition. With ``suspects`` it claims only
-        activities that may have ended a worker, even in queues that it has looked at a moment before.
+        activities that may have ended a worker, even in queues that it has just looked at.
         """
         limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
         is_partitioned = self.switches.has_partitions or self._storage.partitioned
@@ -137,7 +143,7 @@ class Admission:
         return tasks, moved
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
-        """Set when to look at a queue again: at once where something was claimed, or nothing waits."""
+        """Set when a claim may look at the queue again: later if limits kept due activities waiting, else at once."""
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)
@@ -153,6 +159,6 @@ class Admission:
             self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
-        """Check these queues again at once, because some of their activities have ended."""
+        """Let the next claim look at these queues at once, because some of their activities have ended."""
         for queue in queues:
             self._next_look.pop(queue, None)

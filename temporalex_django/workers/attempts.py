@@ -1,4 +1,4 @@
-"""One attempt of an activity: decode the arguments, call the function, judge how it ended."""
+"""One attempt of an activity: decode the arguments, call the function, turn its end into a result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UnfitResult(PayloadError):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """An attempt that this process owns. ``cancelled`` is set when its result would come too late."""
+    """An attempt that this process runs. ``cancelled`` is set when its result would come too late."""
 
     task: TaskState
     now: Callable[[], datetime]
@@ -59,7 +59,7 @@ class Attempt:
         )
 
     def _heartbeat(self, details: Any) -> None:
-        """Keep the details of the latest heartbeat, which replaces those before it.
+        """Keep the details of a heartbeat until they are stored; they replace those of earlier heartbeats.
 
         They are encoded here, so that details which cannot be stored fail the activity that sent them.
         """
@@ -74,12 +74,13 @@ class Attempt:
     def run(self, *, call_in_process: Callable[[Attempt], Any] | None = None) -> TaskResult:
         """Run the activity in this thread and return its result. Never raises.
 
-        An async activity gets an event loop of its own. ``call_in_process`` calls it instead, and returns its value.
+        An async activity gets an event loop of its own. With ``call_in_process``, that function runs the activity and
+        returns its value.
         """
         return self._run_guarded(call_function if call_in_process is None else lambda *_: call_in_process(self))
 
     async def run_async(self) -> TaskResult:
-        """Run the activity in the event loop of this thread.
+        """Run the activity in the event loop of this thread and return its result.
 
         Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``.
         """
@@ -137,9 +138,9 @@ class Attempt:
         return act, fn, args, kwargs
 
     def _completed_result(self, act: Activity[Any, Any], value: Any) -> TaskResult:
-        """Return the result of an attempt that returned ``value``; one that cannot be stored fails it for good.
+        """Return the result of an attempt that returned ``value``, or a final failure if it cannot be stored.
 
-        It is encoded here, where it is known whose value it is.
+        The value is encoded here, where it is known which activity returned it.
         """
         try:
             return completed_result(self.task, value, act)
@@ -147,7 +148,7 @@ class Attempt:
             return activity_policy.failed_result(self.task, exc, self.now(), final=True)
 
     def failure_result(self, exc: BaseException) -> TaskResult:
-        """Return the result of an attempt that raised ``exc``: due again by its policy, or over."""
+        """Return the result of an attempt that raised ``exc``: due again by its retry policy, or failed for good."""
         task = self.task
         try:
             result = activity_policy.failed_result(task, exc, self.now())
@@ -165,7 +166,7 @@ class Attempt:
 
 
 def call_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call the function of an activity; an async one runs to its end in a loop of its own."""
+    """Call the function of an activity and return its value; an async one gets an event loop of its own."""
     value = fn(*args, **kwargs)
     # Not ``asyncio.run``: calls of the ORM inside have to be made by this thread, on its connection.
     return async_to_sync(_await_result)(value) if _is_awaitable(value) else value
@@ -183,7 +184,7 @@ async def _await_result(value: Any) -> Any:
 
 
 def notify_safely(callback: Callable[[], None]) -> None:
-    """Call ``callback``, and log what it raises: receivers and their TaskResult must not affect the attempt."""
+    """Call ``callback`` and log its exceptions: a failing receiver of a signal must not affect the attempt."""
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
@@ -191,7 +192,7 @@ def notify_safely(callback: Callable[[], None]) -> None:
 
 
 def announce_result(result: TaskResult) -> None:
-    """Send the signals about a committed result; only that of the last attempt has any."""
+    """Send the Django signals about a committed result; only a final result has any."""
     if result.outcome is None:
         return
     if result.task.chain_id is None:

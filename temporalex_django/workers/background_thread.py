@@ -1,4 +1,4 @@
-"""Background work of a worker that may take long, in a thread that exists only while there is some."""
+"""Background work of a worker that may take long, in a thread that exists only while there is such work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOP_TIMEOUT = 10.0
 
 
 class BackgroundThread:
-    """A thread for background hooks, which may run code of users: neither heartbeats nor turns wait for it."""
+    """A thread that runs background hooks, which may run code of users: neither heartbeats nor turns wait for it."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -26,7 +26,7 @@ class BackgroundThread:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Start the thread if there is work and it is not running. One statement; raises what the database raises."""
+        """Start the thread if there is work and it is not running. One statement; raises errors of the database."""
         if (self._thread is None or not self._thread.is_alive()) and background_hooks.has_work(self.alias):
             self._thread = threading.Thread(target=self._run, name="temporalex-chores", daemon=True)
             self._thread.start()

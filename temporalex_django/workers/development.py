@@ -47,7 +47,7 @@ class DevelopmentWorker:
             self._stop.clear()
 
     def _run(self) -> None:
-        """Run the loop; wait while the database has no tables of the package yet (before the first ``migrate``)."""
+        """Run the worker loop. Before the first ``migrate`` it waits until the database has the package's tables."""
         delay = 1.0
         while not self._stop.is_set():
             try:

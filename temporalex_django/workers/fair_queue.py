@@ -1,4 +1,4 @@
-"""Fair queues of attempts that wait for a thread, and of results: classes of workflows take turns."""
+"""Fair queues, of attempts that wait for a thread and of results: workflow classes take turns in them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from temporalex_django.workers.attempts import Attempt
 
 
 class FairQueue:
-    """A queue in which classes of workflows take turns, each in its own order. Thread-safe.
+    """A queue of attempts in which workflow classes take turns, each in its own order. Thread-safe.
 
-    So a few attempts of one class do not wait for all of another.
+    So a few attempts of one class do not wait for all attempts of another one.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class FairQueue:
 
 
 def select_fairly(results: list[TaskResult], limit: int) -> list[TaskResult]:
-    """Return the results of at most ``limit`` runs, of all classes in turn.
+    """Return the results of at most ``limit`` runs, taking one workflow class after the other.
 
-    Other results of the same runs come with them, and so do those of background tasks.
+    All results of a chosen run are returned, and all results of background tasks.
     """
     if len(results) <= limit:
         return results

@@ -35,23 +35,23 @@ def project_seed() -> int:
 
 
 def different_seed() -> int:
-    """Return another seed than that of the project and, as far as it is known, that of this process."""
+    """Return a seed that is neither that of the project nor, if known, that of this process."""
     current_seed = os.environ.get(VARIABLE, "")
     used_seeds = {project_seed(), int(current_seed) if current_seed.isdecimal() else 0}
     return next(seed for seed in (1, 2, 3) if seed not in used_seeds)
 
 
 def is_set() -> bool:
-    """Return True if the hash seed of this process was chosen, and is not random."""
+    """Return True if somebody set the hash seed of this process, so that it is not random."""
     return os.environ.get(VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
 def restart(ends_with: Sequence[str]) -> None:
-    """Replace this process by the same one with the hash seed of the project, if possible.
+    """Start this process again, in its place, with the hash seed of the project, if possible.
 
-    ``ends_with`` is the end of the command line of a process that was started for the command that asks. Call it before
-    any thread starts; the process keeps its id. Nothing happens for another command line, where a seed is set already,
-    under ``-E`` and ``-I``, and where the command line cannot be run again.
+    ``ends_with`` is the end of the command line of a process that was started for the calling command. Call it before
+    any thread starts; the process keeps its id. Nothing happens for another command line, if a seed is set already,
+    under ``-E`` and ``-I``, and if the command line cannot be run again.
     """
     if sys.orig_argv[-len(ends_with) :] != [*ends_with]:
         return
@@ -65,7 +65,7 @@ def restart(ends_with: Sequence[str]) -> None:
 
 
 def restart_command(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return the command line that starts this process again; None where it must not be started again, or cannot be.
+    """Return the command line that starts this process again, or None if that is not needed or not possible.
 
     A script on the standard input has been read, and an embedded interpreter has no command line. A relative path leads
     nowhere when the working directory has changed.
@@ -82,7 +82,7 @@ def restart_command(command_line: Sequence[str], environment: Mapping[str, str])
 
 
 def _script_path(rest: Sequence[str]) -> str | None:
-    """Return the path of the script; empty for ``-m`` and ``-c``, None where nothing can be run again."""
+    """Return the path of the script of a command line; empty for ``-m`` and ``-c``, None if it cannot be run again."""
     options = iter(rest)
     for option in options:
         if option in ("-m", "-c"):

@@ -19,7 +19,7 @@ EXTRA_CONNECTIONS = 5
 
 
 def activity_threads() -> int:
-    """Return the number of threads for activities: what ``WORKER_CONNECTIONS`` leaves of ``ACTIVITY_THREADS``."""
+    """Return the number of threads for activities: ``ACTIVITY_THREADS``, as far as ``WORKER_CONNECTIONS`` allows."""
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return settings.ACTIVITY_THREADS
@@ -27,7 +27,7 @@ def activity_threads() -> int:
 
 
 def handover_threads() -> int:
-    """Return the number of threads that may run turns in place of a thread that a long atomic activity occupies.
+    """Return the number of threads that may run turns while a long atomic activity occupies the thread of turns.
 
     Each of them needs a connection, so there are no more than the other connections leave of ``WORKER_CONNECTIONS``.
     """
@@ -38,9 +38,9 @@ def handover_threads() -> int:
 
 
 class HealthReport:
-    """The health file of one worker loop.
+    """The health file of one worker loop, and the values that it writes there.
 
-    ``lease_until`` is a moment of the monotonic clock, and set by the code that sends the heartbeats.
+    ``lease_until`` is a time of the monotonic clock; the code that sends the heartbeats sets it.
     """
 
     def __init__(self, loop: WorkerLoop) -> None:
@@ -49,7 +49,7 @@ class HealthReport:
         self._file = HealthFile(loop.storage.domain)
 
     def start(self) -> None:
-        """Write that the worker starts, and delete the files of dead ones.
+        """Write that the worker starts, and delete the files of dead workers.
 
         It may be called again as long as the worker waits for its database.
         """
@@ -57,7 +57,7 @@ class HealthReport:
         self.write("starting")
 
     def record_lease(self, started_at: float) -> None:
-        """Record that a statement which began at ``started_at`` prolonged the lease."""
+        """Record that a statement which began at ``started_at`` (monotonic clock) extended the lease."""
         # Counted from the beginning of the statement, so that the worker never takes its lease for longer than it is.
         self.lease_until = started_at + get_settings().LEASE_SECONDS
 

@@ -1,4 +1,4 @@
-"""The second connection of a worker on PostgreSQL: for notifications, and for a session lock that proves it alive."""
+"""The second connection of a worker on PostgreSQL: for notifications, and for a session lock that shows it lives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 def connect(alias: str) -> psycopg.Connection[Any]:
-    """Open a plain connection to the same database, in autocommit, which Django does not know."""
+    """Open a plain connection to the database of the alias, in autocommit, of which Django does not know."""
     parameters = {
         k: v for k, v in connections[alias].get_connection_params().items() if k not in {"pool", "cursor_factory"}
     }
@@ -35,8 +35,8 @@ class Listener:
     """A thread that calls ``wake`` when a notification for one of ``queues`` comes.
 
     It locks ``epoch()`` for the session (``pg_try_advisory_lock``), and ``locked`` is True while it holds the lock.
-    When the connection breaks, it opens another one and takes the lock again: until the heartbeat is late, nobody took
-    the lease.
+    When the connection breaks, it opens another one and takes the lock again. The lease is still valid then, unless the
+    heartbeat is late.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Listener:
         self._wake_receiver.close()
 
     def send_notifications(self, notifications: Iterable[tuple[str, str]]) -> None:
-        """Send notifications in the listening thread: each NOTIFY is a commit, for which a turn need not wait."""
+        """Let the listening thread send notifications. Each NOTIFY is a commit, for which a turn need not wait."""
         self._notifications.extend(notifications)
         if self._notifications:
             self._interrupt_wait()

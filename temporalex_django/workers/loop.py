@@ -74,8 +74,8 @@ _LOCK_TIMEOUT = 0.5
 class WorkerLoop:
     """One worker: its row, its executors, its activities.
 
-    ``run`` belongs to one thread, which runs the turns. A maintenance thread sends heartbeats, a listener thread
-    receives notifications, and activities have threads of their own. Workers share nothing but the tables.
+    One thread calls ``run``, which runs the turns. A maintenance thread sends heartbeats, a listener thread receives
+    notifications, and activities have threads of their own. Workers share nothing but the tables.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class WorkerLoop:
         )
 
     def _wake(self) -> None:
-        """Wake the loop, because an activity has ended; a loop that is awake clears ``wake`` before it polls again."""
+        """Wake the loop, because an activity has ended."""
         if not self.wake.is_set():
             self.wake.set()
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
     def poll(self) -> PollResult:
-        """Poll the tables once; see ``_poll_once``. Afterwards the pool has all that was claimed."""
+        """Look for due work once and do it: see ``_poll_once``. Afterwards the pool has all claimed activities."""
         try:
             # First where the last turn left no capacity: activities without limits would use all of it, each time.
             limited_count = (
@@ -172,7 +172,7 @@ class WorkerLoop:
             self.poll_count += 1
 
     def _claim_limited(self) -> int:
-        """Claim activities that are under limits, outside of the turn, so that nobody waits for its locks."""
+        """Claim activities under limits, in transactions of their own; return how many were claimed or moved."""
         if not self.admission.is_active or self.quarantine.is_on_trial or self.row.drained_at is not None:
             return 0
         suspects = self.quarantine.is_ready
@@ -184,10 +184,10 @@ class WorkerLoop:
         return len(tasks) + moved
 
     def _poll_once(self) -> PollResult:
-        """Commit results, advance due runs and claim due activities in one transaction, then one each for atomic work.
+        """Commit results, advance due runs and claim due activities in one transaction; then run atomic activities.
 
-        Before that comes a slice of a rebuild, outside of transactions. Raises when the database is gone. Results leave
-        the memory after the commit, not before.
+        Before that comes a slice of the rebuild of a run, outside of transactions. Raises when the database is gone.
+        Results leave the memory after the commit, not before.
         """
         if self.quarantine.is_on_trial or self.row.drained_at is not None:
             return self._store_results_only()
@@ -217,7 +217,7 @@ class WorkerLoop:
         return Capacity() if self.quarantine.has_suspects else self.pool.capacity()
 
     def _cautious_capacity(self) -> Capacity:
-        """Return a smaller capacity, while a worker has died for a reason that is not known."""
+        """Return the capacity of the pool, made smaller for each recent death of a worker without an explanation."""
         threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
         return Capacity(threads=threads or (0 if self.pool.busy else 1))
 
@@ -234,7 +234,7 @@ class WorkerLoop:
         self._announce_results(results, valid_ids)
 
     def _start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
-        """Start claimed activities, except suspects that have to wait. ``all_seen``: there is nothing else to claim."""
+        """Start claimed activities, except suspects that have to wait. ``all_seen``: no others can be claimed now."""
         tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
         release_unstarted(self.storage, released_keys)
@@ -255,7 +255,7 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
-        """Run the atomic activities of one run after the other, until a moment has passed.
+        """Run the due atomic activities of these runs, one run after the other, until a moment has passed.
 
         Returns the number of runs that were advanced. The others stay due.
         """
@@ -281,7 +281,7 @@ class WorkerLoop:
         return advanced
 
     def _advance_atomic(self, chain: UUID, *, lock_timeout: float) -> bool:
-        """Run phase 2 of one run; return True if it was advanced, or blocked."""
+        """Run the due atomic activities of one run; return True if the run was advanced, or blocked."""
         try:
             report = self.engine.advance_atomic(chain, queues=self.queues, lock_timeout=lock_timeout)
         except Exception as exc:
@@ -292,7 +292,7 @@ class WorkerLoop:
         return bool(report.run_count)
 
     def _retry_separately(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> PollResult:
-        """Do each part alone after a turn of many was rolled back, so that one bad run does not hold up the others."""
+        """Store each result and advance each run alone, after ``cause`` rolled back the turn with all of them."""
         if not self.storage.is_transient(cause):
             log.warning("a turn of %d runs failed, retrying each run alone: %s", len(chains), error_line(cause))
         results, valid = self._store_each(results)
@@ -304,12 +304,12 @@ class WorkerLoop:
         return poll_result
 
     def _store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
-        """Store results one by one; return those that are done with, and the ids of those that were still valid."""
+        """Store results one by one; return those that need no other try, and the ids of those that were valid."""
         stored = [end for result in results if (end := self._store_result(result)) is not None]
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one result, or that it cannot be stored, and return whether it was valid; None: try again later."""
+        """Store one result, or a failure if it cannot be stored; return it and if it was valid. None: try again."""
         task = result.task
         try:
             return result, bool(self.storage.finish_tasks([result]))
@@ -334,7 +334,7 @@ class WorkerLoop:
             return None
 
     def _turn_alone(self, chain: UUID) -> int:
-        """Run a turn of one run, and return the number of runs that it advanced, or blocked."""
+        """Run a turn of one run, and return the number of runs that it advanced or blocked."""
         try:
             report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
         except Exception as exc:
@@ -350,10 +350,10 @@ class WorkerLoop:
         return report.run_count
 
     def _turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
-        """Run each chain alone, after announcing it on the row of this worker: its code may be what ended a process.
+        """Run a turn of each chain alone, announced on the row of this worker: its code may be what ended a process.
 
         A run that another worker has announced is left alone for a while, because that worker runs it or the run has
-        ended that worker.
+        ended that worker. Returns the number of runs that were advanced.
         """
         advanced = 0
         self._trying_suspects = True
@@ -371,7 +371,7 @@ class WorkerLoop:
         return advanced
 
     def _store_results_only(self) -> PollResult:
-        """Store results and nothing else: during a trial, while the worker is drained, and when it leaves."""
+        """Store results and do nothing else: during a trial, while the worker is drained, and when it stops."""
         results = self.pool.results()
         if results:
             try:
@@ -413,11 +413,11 @@ class WorkerLoop:
         return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Return True if the run was left to a worker that may have the key."""
+        """Return True if the run was deferred because this process lacks a key that another worker may have."""
         return isinstance(error, KeyMissing) and self.engine.defer_for_key(chain)
 
     def _perform(self, task: TaskState) -> TaskResult:
-        """Run an atomic activity. It may end this process, so its run is marked like one that is activated."""
+        """Run an atomic activity and return its result. The marker names its run, since it may end this process."""
         self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
             # Beside what may have ended a process, nothing else is to run.
@@ -431,9 +431,9 @@ class WorkerLoop:
     def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
         """Run turns until ``stop`` is set or, with ``until_idle``, until nothing is due; return how many runs advanced.
 
-        Waits for a database that is away, and survives one that goes away: nothing was committed, and it reconnects
-        with growing pauses. On return, what has not started is released uncounted, and what still runs is released with
-        its attempt counted.
+        Waits for a database that does not answer, and reconnects with growing pauses when the connection breaks:
+        nothing was committed then. When it returns, activities that have not started are released and the attempt does
+        not count; those that still run are released with their attempt counted.
         """
         maintenance = Maintenance(self)
         self._stop_event = stop
@@ -524,7 +524,7 @@ class WorkerLoop:
             self.wake.wait(_RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
-        """Return the seconds until the next poll, if no wakeup comes before."""
+        """Return the seconds until the next poll if nothing wakes the loop; ``due`` is when work is due, in seconds."""
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
             poll *= _LISTENING_FACTOR if self.listener.locked else 1
@@ -533,7 +533,7 @@ class WorkerLoop:
         return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:
-        """Run turns until nothing is due, all in this thread and on its connection; see ``run_until_idle``."""
+        """Run turns until nothing is due, in this thread and on its connection; see ``run_until_idle``."""
         maintenance = Maintenance(self)
         maintenance.register()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -589,7 +589,7 @@ def run_until_idle(
 ) -> int:
     """Run turns, activities and due timers on committed data in this thread until nothing is due.
 
-    Returns the number of runs that advanced. Waits for what a rate holds back. Raises ``TimeoutError`` after
-    ``timeout`` seconds.
+    Returns the number of runs that advanced. Waits for activities that a rate keeps waiting. Raises ``TimeoutError``
+    after ``timeout`` seconds.
     """
     return WorkerLoop(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -1,7 +1,7 @@
 """The maintenance of a worker, in a thread of its own.
 
-It sends heartbeats of the worker and of activities, ends what timed out, recovers the work of dead workers, and deletes
-what was kept long enough.
+It sends heartbeats of the worker and of activities, ends activities that exceed a timeout, recovers the work of dead
+workers, and deletes runs whose retention is over.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RECOVERIES = 3
 class Maintenance:
     """The maintenance of one worker loop.
 
-    Its storage and connection are its own: a long turn must not keep the worker from sending heartbeats.
+    It has a storage and a connection of its own, so that a long turn does not keep the worker from sending heartbeats.
     """
 
     def __init__(self, loop: WorkerLoop) -> None:
@@ -81,7 +81,7 @@ class Maintenance:
     def start(self) -> None:
         """Register the worker in the calling thread, then start the maintenance thread.
 
-        The row of the worker exists when this returns. It may be called again after the database did not answer.
+        The row of the worker exists when this returns. If the database did not answer, it may be called again.
         """
         loop = self.loop
         self.report.start()
@@ -105,7 +105,7 @@ class Maintenance:
         self.report.remove()
 
     def register(self) -> None:
-        """Write the row of the worker. Blocked runs that it may be able to run are due from now on."""
+        """Insert the row of the worker, after a search for dead workers. Blocked runs whose code it has are due."""
         row = self.loop.row
         self.loop.admission.switches = read_switches(self.storage.sql)  # before the first poll
         # First, so that a run that killed the worker before this one is not among the first to be claimed.
@@ -146,7 +146,7 @@ class Maintenance:
                     log.error("maintenance continues after an error: %s", error_line(exc))
 
     def run_pass(self) -> None:
-        """Run one pass. Raises when the database is gone."""
+        """Do the maintenance that is due now. Raises when the database is gone."""
         self.loop.on_heartbeat()
         self.loop.handover.check()
         # Nobody watches a worker that works in the thread of its caller.
@@ -185,7 +185,7 @@ class Maintenance:
             self._retention_at = time.monotonic()
 
     def _read_switches(self) -> None:
-        """Read what is switched off and pass it to the loop; make runs due whose classes are on again."""
+        """Read the switches and pass them to the loop; make runs due whose class was off and is on again."""
         admission = self.loop.admission
         previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
         if admission.switches != previous_switches:
@@ -220,9 +220,9 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _record_heartbeats(self) -> None:
-        """Write starts and heartbeats to the rows, one statement each.
+        """Store starts and heartbeats of activities, with one statement each.
 
-        Attempts whose results are not expected any more are cancelled.
+        Attempts that this worker no longer owns are cancelled.
         """
         pool = self.loop.pool
         heartbeats = pool.heartbeats()
@@ -241,11 +241,11 @@ class Maintenance:
                 pool.cancel(lost)
 
     def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """Return what this worker owns by the tables, and release what its pool does not know, uncounted.
+        """Return the attempts that this worker owns by the tables, and release those that its pool does not know.
 
-        The answer to the commit that claimed it was lost. But a poll in progress may have claimed it a moment ago. So
-        it is released only if it is still there, and still unknown, after a poll that was not in progress when it was
-        first seen.
+        They were claimed by a commit whose answer was lost; no attempt is counted. But a poll in progress may have
+        claimed an attempt a moment ago. So an attempt is released only if it is still unknown after a later poll than
+        the one that was in progress when it was first seen.
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)
@@ -264,7 +264,7 @@ class Maintenance:
         return owned
 
     def _expire_tasks(self) -> None:
-        """End attempts and activities that have exceeded one of their timeouts, those of all workers."""
+        """End activities and attempts of all workers that have exceeded one of their timeouts."""
         expired = self.storage.expired_tasks(limit=_EXPIRED_LIMIT)
         if not expired:
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PollResult:
-    """The effects of one poll."""
+    """The effects of one poll of a worker."""
 
     runs: int = 0
     tasks: int = 0

@@ -1,6 +1,6 @@
 """The pool in which activities run: threads for plain functions, one event loop for async ones.
 
-A plain function of the lane ``process`` runs in a process of its thread, which waits for it.
+Each plain function with ``lane="process"`` runs in a process that belongs to one thread, which waits for it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SLOW_PACE = 1.0
 
 
 class Pool:
-    """Runs attempts, and keeps their results until they are committed.
+    """A pool that runs attempts, and keeps their results until they are committed.
 
     ``on_result`` is called in the thread of an activity when it ends, and should only wake another thread.
-    ``mark_running(id of a task)`` is held while that one runs.
+    ``mark_running(id)`` returns a block in which the activity with that id runs.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Pool:
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """Return what the pool can take: activities that can start now, and quick ones that start in a moment."""
+        """Return the capacity of the pool: activities that can start now, and quick ones that can start soon."""
         with self._lock:
             if self._stopping:
                 return Capacity()
@@ -131,7 +131,7 @@ class Pool:
             )
 
     def submit(self, tasks: list[TaskState]) -> None:
-        """Start attempts: with a thread for each that may be slow, and one for all that are quick.
+        """Start attempts: those that may be slow in a thread each, and all quick ones together in one thread.
 
         Waking a thread costs more than a quick activity does.
         """
@@ -158,7 +158,7 @@ class Pool:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def results(self) -> list[TaskResult]:
-        """Return the results that are not committed yet; they stay until ``discard_results``."""
+        """Return the results that are not committed yet; the pool keeps them until ``discard_results``."""
         with self._lock:
             return list(self._results)
 
@@ -170,19 +170,22 @@ class Pool:
 
     @property
     def busy(self) -> int:
-        """The number of attempts, those included whose result is not committed."""
+        """The number of attempts in the pool, including those whose result is not committed."""
         with self._lock:
             return len(self._attempts) + len(self._results)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def heartbeats(self) -> dict[tuple[int, int, int], Any]:
-        """Return the heartbeats since the last call, with the latest details of each attempt."""
+        """Return the heartbeats since the last call: the latest details of each attempt, by the attempt's key."""
         with self._lock:
             return {key: a.pending_details.pop() for key, a in self._attempts.items() if a.pending_details}
 
     def started_tasks(self) -> list[TaskState]:
-        """Return running attempts whose start (``started_at``) is not stored yet: see ``mark_start_recorded``."""
+        """Return the running activities whose start is not stored yet, with ``started_at`` set.
+
+        Call ``mark_start_recorded`` once it is stored.
+        """
         with self._lock:
             now, moment = self._now(), time.monotonic()
             attempts = [a for a in self._attempts.values() if a.is_started and not a.is_start_recorded]
@@ -191,14 +194,14 @@ class Pool:
             return [attempt.task for attempt in attempts]
 
     def mark_start_recorded(self, tasks: list[TaskState]) -> None:
-        """Record that the rows of these attempts have their start."""
+        """Record that the starts of these activities are stored in their rows."""
         with self._lock:
             for task in tasks:
                 if (attempt := self._attempts.get((task.id, task.attempt, task.owner or 0))) is not None:
                     attempt.is_start_recorded = True
 
     def overdue(self) -> set[tuple[int, int, int]]:
-        """Remove attempts that could not start in time, and return their keys, to be released uncounted."""
+        """Remove attempts that have waited too long to start, and return their keys for ``release_unstarted``."""
         with self._lock:
             late = time.monotonic() - _OVERDUE_SECONDS
             return self._cancel_waiting(
@@ -206,7 +209,10 @@ class Pool:
             )
 
     def all_keys(self) -> set[tuple[int, int, int]]:
-        """Return the keys of all attempts, those included whose result is not committed."""
+        """Return the keys of all attempts, including those whose result is not committed.
+
+        A key is (task id, attempt, owner).
+        """
         with self._lock:
             return {*self._attempts, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
 
@@ -227,7 +233,10 @@ class Pool:
             return set(self._attempts)
 
     def cancel(self, keys: set[tuple[int, int, int]]) -> None:
-        """Cancel attempts whose results would come too late, and do not wait for their threads any more."""
+        """Cancel the attempts with these keys, whose results would come too late.
+
+        The pool does not wait for their threads any more.
+        """
         with self._lock:
             lost = [a for key, a in self._attempts.items() if key in keys and not a.cancelled]
             for attempt in lost:
@@ -242,9 +251,9 @@ class Pool:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float) -> set[tuple[int, int, int]]:
-        """Take nothing new, and wait at most ``seconds`` for what runs.
+        """Start nothing new, and wait at most ``seconds`` for running activities.
 
-        Returns the keys of attempts that have not started, to be released uncounted.
+        Returns the keys of attempts that have not started, for ``release_unstarted``.
         """
         with self._lock:
             self._stopping = True
@@ -255,7 +264,7 @@ class Pool:
         return waiting
 
     def close(self) -> None:
-        """Let idle threads and the loop end; stuck threads are daemons."""
+        """Let idle threads and the event loop end. A thread that is stuck ends with the process."""
         self._stopping = self._closed = True
         for _ in range(self._alive):
             self._wakeups.put(False)
@@ -286,9 +295,9 @@ class Pool:
             connections.close_all()
 
     def _next_attempt(self) -> Attempt | None:
-        """Return the next attempt for this thread, or None to end it.
+        """Wait for the next attempt of this thread and return it, or None to end the thread.
 
-        A thread that has nothing to do soon closes its connections.
+        A thread that finds none for a moment closes its connections.
         """
         while True:
             if (attempt := self._waiting.pop()) is not None:
@@ -303,9 +312,9 @@ class Pool:
             close_old_connections()
 
     def _start_attempt(self, attempt: Attempt) -> bool:
-        """Mark an attempt as started and return True, unless it was cancelled.
+        """Mark an attempt as started and return True; return False if it was cancelled.
 
-        This is one step under the lock: nothing can release an attempt that runs.
+        This is one step under the lock, so an attempt that runs is never released as unstarted.
         """
         with self._lock:
             attempt.is_started, attempt.started_at = not attempt.cancelled, time.monotonic()
@@ -363,7 +372,7 @@ class Pool:
         loop.close()
 
     def _replace_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail the attempts that ran in a broken loop, and start the others in a new one."""
+        """Fail the attempts that ran in a broken event loop, and run those that had not started in a new one."""
         with self._loop_lock:
             self._loop = None
         with self._lock:
@@ -391,7 +400,7 @@ class Pool:
 
 
 class InlinePool(Pool):
-    """Runs each attempt in the thread that submits it: for ``run_until_idle``."""
+    """A pool that runs each attempt in the thread that submits it: for ``run_until_idle``."""
 
     def __init__(
         self,

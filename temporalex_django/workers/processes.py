@@ -1,4 +1,7 @@
-"""The worker's side of ``activity_process``: a process for each thread of the pool that needs one."""
+"""Processes for activities with ``lane="process"``, one for each thread of the pool that needs one.
+
+They run ``workers.activity_process``; this module is the worker's side.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ _thread_state = threading.local()
 
 
 class WorkerLost(Exception):
-    """Raised when the process of an activity has ended, like a worker that dies, but with this activity alone."""
+    """Raised when the process that ran an activity has ended. The attempt counts as one whose worker died."""
 
 
 class ActivityProcess:
-    """A process and the messages from it, for one thread."""
+    """A process that runs activities for one thread, and the messages that come from it."""
 
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -56,7 +59,7 @@ class ActivityProcess:
             self.popen.stdin.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message from the process, or None if there was none for a while.
+        """Return the next message from the process, or None if none came for a moment.
 
         Raises ``EOFError`` when the process has ended.
         """
@@ -85,8 +88,9 @@ class ActivityProcess:
 def call_in_process(attempt: Attempt) -> Any:
     """Run the activity of an attempt in the child process of this thread, and return its value.
 
-    Raises what the activity raised, as far as that is known here (see ``_decode_result``), ``UnfitResult``, and
-    ``WorkerLost`` when the process ended. Cancelled code gets a moment to stop by itself; then its process is killed.
+    Raises the exception of the activity in the form of ``_decode_result``, ``UnfitResult`` for a value that cannot be
+    stored, and ``WorkerLost`` when the process ended. Cancelled code gets a moment to stop by itself; then its process
+    is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:
@@ -129,7 +133,7 @@ def _exit_text(status: int) -> str:
 
 
 def _decode_result(message: dict[str, Any]) -> Any:
-    """Return the value, or raise an exception with the names of the original class and its bases.
+    """Return the value of a result message, or raise an exception with the names of the original class and its bases.
 
     Retry policies compare these names. The cause of the exception has the traceback from the process.
     """
@@ -150,7 +154,7 @@ def _decode_result(message: dict[str, Any]) -> Any:
 
 
 def close_process() -> None:
-    """End the process of the calling thread, which ends as well."""
+    """End the process of the calling thread, when the thread itself ends."""
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is not None:
         process.kill()

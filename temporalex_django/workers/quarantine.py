@@ -1,8 +1,8 @@
-"""Activities that may have ended a worker start one by one, so that the next death shows which one it was.
+"""The quarantine: activities that may have ended a worker start one by one, so that the next death shows the cause.
 
-A suspect is on *trial* for a moment after it has started. Its worker starts nothing else then, and runs no turn, and
-the marker and the row of the worker name the suspect. It starts in an empty pool or, after a while, beside activities
-that have outlived their own start. See decision 22.
+Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else then,
+and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or, after a
+while, beside activities that have outlived their own start. See decision 22.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRIAL, _LONGEST_TRIAL = 0.5, 300.0
 
 
 class Quarantine:
-    """Decides for one worker what it may claim and start.
+    """The quarantine of one worker, which decides what the worker may claim and start.
 
     It costs nothing while there is no suspect (``TaskState.crashes``).
     """
@@ -51,12 +51,12 @@ class Quarantine:
 
     @property
     def has_suspects(self) -> bool:
-        """True if suspects wait for this pool to be empty, so that nothing else is to be claimed."""
+        """True if suspects wait for this pool to be empty, so that the worker should claim nothing else."""
         return self._waiting_since is not None
 
     @property
     def is_ready(self) -> bool:
-        """True if a suspect may be claimed now."""
+        """True if a suspect waits and may be claimed now: the pool is empty, or the suspect has waited for a while."""
         if self._waiting_since is None:
             return False
         return not self._pool.busy or time.monotonic() - self._waiting_since > _EMPTY_POOL_TIMEOUT
@@ -64,9 +64,10 @@ class Quarantine:
     def filter_claimed(
         self, tasks: list[TaskState], *, all_seen: bool = True
     ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
-        """Split claimed activities into those that may start now and those to release without counting the attempt.
+        """Return the claimed activities that may start now, and the keys of those to release uncounted.
 
-        ``all_seen`` says that these come from everything there is. Otherwise suspects may wait under limits.
+        A suspect that may start is put on trial. ``all_seen`` False means that others may wait under limits, so that
+        ``tasks`` without a suspect do not prove that there is none.
         """
         suspects = [task for task in tasks if task.crashes]
         if not suspects:

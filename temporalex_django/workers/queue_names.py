@@ -1,4 +1,4 @@
-"""Names of queues: those that the project uses, and those that nothing names."""
+"""Names of queues: those that the project uses, and those that no code of it names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from temporalex_django.db import background_tasks
 
 
 def all_queues() -> list[str]:
-    """Return every queue that the workflows and activities of this process name."""
+    """Return the names of all queues that the workflows and activities of this process use."""
     names = {cls.task_queue for cls in workflow.concrete_classes()}
     names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
     return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
 
 
 def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
-    """Return the queues that nothing in the project names, each with a similar name or None; only calls can use them.
+    """Return the queues that no code of the project names, each with a similar name or None.
 
-    It is empty where the project's tasks may go to any queue.
+    Only options of a call could use them. The result is empty if the project's background tasks may go to any queue.
     """
     known_queues = all_queues()
     if background_tasks.backend_queues() is None:

@@ -1,4 +1,4 @@
-"""Waiting for a database that is away, and reconnecting to it."""
+"""Waiting for a database that does not answer, and reconnecting to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 5.0
 
 
 def next_pause(pause: float) -> float:
-    """Return the seconds to wait after a failure; ``pause`` is the pause before it (0.0: it was the first)."""
+    """Return the seconds to wait after a failure; ``pause`` is the previous result (0.0 at the first failure)."""
     return min(max(_FIRST, pause * 2), _LONGEST)
 
 

@@ -32,7 +32,7 @@ _SLOW = 1.0
 
 @dataclass(eq=False, slots=True)
 class _RunningActivity:
-    """An atomic activity that is running."""
+    """An atomic activity that is running: its thread, its chain, and when it started."""
 
     task: TaskState
     thread: int
@@ -44,8 +44,8 @@ class TurnHandover:
     """The turn lock of one worker loop, and the threads that run its turns.
 
     ``run_turns(is_relieved)`` runs turns until ``is_relieved()`` is True. A thread has to hold ``turn_lock`` while it
-    uses the loop's storage. ``max_helpers`` threads help at once. Another thread is to call ``check`` several times a
-    second.
+    uses the loop's storage. At most ``max_helpers`` further threads run turns. Another thread has to call ``check``
+    several times a second.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TurnHandover:
         self._running: dict[int, _RunningActivity] = {}  # by thread
 
     def register_thread(self) -> None:
-        """Register the calling thread as the one that runs turns; nobody relieves it before that."""
+        """Make the calling thread the one that runs turns. Call it once, before any helper may start."""
         self._turn_threads = [threading.get_ident()]
 
     @property
@@ -70,21 +70,21 @@ class TurnHandover:
 
     @property
     def oldest_started_at(self) -> float:
-        """The start of the activity that has run longest (monotonic clock); the present moment where none runs."""
+        """The time (monotonic clock) at which the longest running activity started; now if none runs."""
         return min((activity.started_at for activity in [*self._running.values()]), default=time.monotonic())
 
     def is_running(self, chain: UUID) -> bool:
-        """Return True if an atomic activity of the chain runs here, whatever the server says of its lock."""
+        """Return True if this process runs an atomic activity of the chain, even if the lock of the chain is lost."""
         return any(activity.task.chain_id == chain for activity in self._running.values())
 
     @property
     def is_last_helper(self) -> bool:
-        """True if the calling thread has to leave atomic activities to others, since nobody would relieve it."""
+        """True if the calling thread must not run atomic activities, because no thread is left to relieve it."""
         return len(self._turn_threads) > max(self.max_helpers, 1) and self._turn_threads[-1] == threading.get_ident()
 
     @contextmanager
     def running_activity(self, task: TaskState, *, releases_lock: bool) -> Iterator[None]:
-        """Mark an atomic activity as running in the calling thread, which holds ``turn_lock``.
+        """Register an atomic activity as running in the calling thread, which holds ``turn_lock``, for a block.
 
         With ``releases_lock`` the thread gives up the lock, and the storage, until the activity has ended.
         """
@@ -110,7 +110,10 @@ class TurnHandover:
                 self._storage.attach(transaction_state)
 
     def check(self) -> None:
-        """Start a helper if all threads that run turns are busy for long, and warn of slow activities. Never waits."""
+        """Start a helper if all threads that run turns have long been busy with an activity; warn of slow ones.
+
+        It never waits.
+        """
         now, running = time.monotonic(), [*self._running.values()]
         for entry in running:
             if now - entry.started_at > _SLOW and not entry.is_reported:
@@ -146,7 +149,7 @@ class TurnHandover:
             self._turn_threads.remove(own_thread)
 
     def join(self, *, seconds: float) -> None:
-        """Wait at most ``seconds`` for the helpers, which stop with the other threads."""
+        """Wait at most ``seconds`` for the helpers to end. They stop when the loop does."""
         until = time.monotonic() + seconds
         for helper in self._helpers:
             helper.join(max(0.0, until - time.monotonic()))

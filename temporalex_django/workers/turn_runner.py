@@ -36,7 +36,7 @@ _MAX_LOCK_SECONDS = 0.008
 
 
 class TurnRunner:
-    """Runs the turns of one worker; its loop deals with those that fail."""
+    """Runs the turns of one worker. Its loop handles turns that fail."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TurnRunner:
     def result_limit(self) -> int:
         """The number of runs whose results one turn takes.
 
-        Where time is short, a quarter of the turn is left for other runs.
+        If recent turns could not advance as many runs as they may claim, a quarter is left for runs without results.
         """
         limit = min(self.storage.turn_size, self._reachable_runs)
         return limit if limit == self.storage.turn_size else limit - limit // 4
@@ -67,9 +67,9 @@ class TurnRunner:
     def turn(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """Run one turn and commit it; return the ids of ``results`` that count, and the activities that were claimed.
+        """Run one turn and commit it; return the ids of ``results`` that were valid, and the claimed activities.
 
-        Raises what the storage raises: nothing was done then, and ``report`` says which runs were claimed.
+        Raises errors of the storage: nothing was committed then, and ``report`` says which runs were claimed.
         """
         with self.storage.transaction("turn"):
             started_at = time.monotonic()
@@ -87,10 +87,10 @@ class TurnRunner:
     def _advance_runs(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """Advance runs; return the ids of ``results`` that count, and waiting activities that were claimed before.
+        """Store results and advance runs; return the ids of ``results`` that were valid, and claimed activities.
 
-        Results, runs and activities take one round trip. So a run whose result does not count any more is locked in
-        vain.
+        The latter have waited; activities that this turn schedules are in the report. Results, runs and activities take
+        one round trip, so the chain of a result that is not valid is locked without use.
         """
         admission = self.admission
         is_refused = admission.is_refused if activity.limits_by_name or admission.is_active else None
@@ -136,7 +136,7 @@ class TurnRunner:
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
-        """Return how many due runs a turn claims beside ``busy_runs`` that have an activity in progress."""
+        """Return how many due runs a turn may claim, beside ``busy_runs`` runs with an activity in progress."""
         run_limit = int(get_settings().CACHE_SIZE * _BUSY_SHARE)
         return max(run_limit - busy_runs, int(_OTHERS_SHARE * (2 * run_limit - busy_runs)), _MIN_OTHERS)
 
@@ -148,7 +148,7 @@ class TurnRunner:
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Submit a claim and return a function for its result, as ``TaskStatements.submit_task_claim`` does."""
+        """Send a claim of waiting activities and return a function for its result, as ``submit_task_claim`` does."""
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             # A suspect starts alone, whatever else there is capacity for.

@@ -333,7 +333,7 @@ def test_a_function_run_moves_only_when_its_history_replays_clean():
         (("test.Parcel", "--from", "1", "--to", "7"), "has no version 7"),
         (("test.Parcel", "--from", "1", "--to", "2", "--map", "Pack"), "Write OldStep=NewStep"),
         (("test.Parcel", "--from", "1", "--to", "2", "--map", "Pack=Nowhere"), "V2 has no step 'Nowhere'"),
-        (("test.Basket", "--from", "1", "--to", "2"), "no versioned workflow"),
+        (("test.Basket", "--from", "1", "--to", "2"), "not a versioned workflow"),
     ],
 )
 def test_migrate_says_what_it_cannot_understand(arguments, message):

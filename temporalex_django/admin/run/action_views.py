@@ -1,4 +1,4 @@
-"""Base of the pages that act on one run: a GET shows the effect, a POST does it."""
+"""Base class of the admin pages that do something to one run: a GET shows the effect, a POST does it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The texts of a page before its button is pressed.
+    """The texts of a page that asks before it does something to a run.
 
-    ``why_not`` is the reason why the action is not possible now, ``permission_error`` the reason why this user may not
-    do it. With either, the page has no button. ``action`` is the name in the audit, ``message`` the name of the message
-    to send. ``repeated_work`` are lines about the work that is repeated.
+    - ``why_not``: why it is impossible now, or None; the page then has no button.
+    - ``permission_error``: why this user may not do it, or None; the page then has no button.
+    - ``action``: the name of the operation in the audit.
+    - ``message``: the name of the message that will be sent, or empty.
+    - ``repeated_work``: a line for each activity or child that a reset or fork repeats.
     """
 
     heading: str
@@ -48,7 +50,10 @@ class Confirmation:
 
 
 class RunActionView(ABC):
-    """Base of the views of an ``InstanceAdmin`` about one run; it may be a subclass, under any site."""
+    """Base class of views that do something to one run; ``model_admin`` is the ``InstanceAdmin`` that shows the run.
+
+    The run is found through the queryset of that class, so a project's subclass can restrict the runs.
+    """
 
     #: True if the view ignores a second POST with one token; else the operation takes the token or changes nothing.
     is_idempotent: ClassVar[bool] = False
@@ -59,14 +64,14 @@ class RunActionView(ABC):
 
     @abstractmethod
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
-        """Return the texts of the page. Raises ``Http404`` for an address without meaning."""
+        """Return the texts of the page. Raises ``Http404`` if the URL names nothing that can be done."""
 
     @abstractmethod
     def form(self, request: HttpRequest, run: Instance) -> TokenForm: ...
 
     @abstractmethod
     def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
-        """Perform the action of this view and return the message to show.
+        """Do what the page is for, with the valid form, and return the message that the user sees then.
 
         Raises ``TemporalexError`` if it is refused.
         """
@@ -85,7 +90,10 @@ class RunActionView(ABC):
         return self.handle_post(request, run, confirmation, form)
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """Act and redirect to the page of the run; show the form again if that is not possible."""
+        """Do what the page is for and redirect; show the form again, with the error, if it is refused.
+
+        With ``is_idempotent``, a second POST with the same token does nothing and says so.
+        """
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
         # Before why_not: the first POST may have made the action impossible (a run is terminated once), and the second
@@ -115,7 +123,10 @@ class RunActionView(ABC):
         return HttpResponseRedirect(self.get_success_url(request, run, form))
 
     def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
-        """Act in one transaction with the token, so that both commit or neither. Raises ``DuplicateRequest``."""
+        """Call ``act`` in one transaction that also stores the token of the form, and return its message.
+
+        Raises ``DuplicateRequest`` if the token is stored already.
+        """
         with idempotent_request(request, form.cleaned_data["token"]).run_once() as answer:
             success_message = self.act(request, run, form)
             answer.made = run.pk
@@ -158,11 +169,11 @@ class RunActionView(ABC):
         return TemplateResponse(request, self.template, context, status=status)
 
     def find_target(self, request: HttpRequest, run: Instance) -> RunTarget:
-        """Return the run as the target of an operation. Raises ``WorkflowNotFound`` if it has been deleted since."""
+        """Return the target for operations on the run. Raises ``WorkflowNotFound`` if it has been deleted."""
         return find_run(str(run.pk), storage=storage(), visible_runs=self.admin.get_queryset(request))
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
-        """Return the address of the run's page, or of the list if the run no longer exists."""
+        """Return the URL to redirect to: the page of the run, or the list of runs if the run no longer exists."""
         del form
         if self.admin.get_queryset(request).filter(pk=run.pk).exists():
             return self.admin.address_of(run)
@@ -170,7 +181,7 @@ class RunActionView(ABC):
 
 
 def superseded_error(run: Instance) -> str | None:
-    """Return the reason why an earlier run of a chain cannot be operated; None for the newest run."""
+    """Return the sentence that says why an earlier run of a chain cannot be operated, or None for the newest run."""
     if run.chain.run_id == run.pk:
         return None
     return _("This is an earlier run: another run of its chain followed it. Look at the newest run.")

@@ -1,6 +1,6 @@
-"""Bulk actions: choose runs in the list, confirm the effect on a page, and start a bulk job.
+"""Bulk operations in the admin: choose runs in the list, confirm the effect on a page, and start a bulk job.
 
-The actions come from ``operations.registry.STEERING``; a new action needs no code here.
+The operations come from ``operations.registry.STEERING``; a new one needs no code here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closin
 
 
 def can_start_bulk(user: Person) -> bool:
-    """Return True if the user may start bulk jobs; the action itself needs its own permission too."""
+    """Return True if the user may start bulk jobs. The operation of the job needs its own permission, too."""
     operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
     return policy().allows(user, operation)
 
@@ -67,7 +67,7 @@ def bulk_permission_error() -> str:
 
 
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
-    """Return the admin action that redirects from the list to the page of a bulk action."""
+    """Return an action for the list of runs that redirects to the page of a bulk operation with the chosen runs."""
 
     def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
         query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
@@ -95,12 +95,12 @@ BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
 
 
 def _encode_ids(ids: Iterable[str]) -> str:
-    """Encode run ids as short as possible for an address: 16 bytes each, in URL-safe base64."""
+    """Encode run ids for a URL, as short as possible: the 16 bytes of each in URL-safe base64."""
     return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
 
 
 def _decode_ids(text: str) -> list[UUID]:
-    """Decode run ids that ``_encode_ids`` encoded. Raises ``Http404`` for any other text."""
+    """Return the run ids in a text that ``_encode_ids`` has made. Raises ``Http404`` for any other text."""
     try:
         id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
     except ValueError:
@@ -112,7 +112,7 @@ def _decode_ids(text: str) -> list[UUID]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRuns:
-    """Runs to which the action cannot be applied now, for one reason; ``names`` are the ids of the first ones."""
+    """Chosen runs for which a bulk operation is impossible now for one reason; ``names`` are the first business ids."""
 
     reason: str
     count: int
@@ -125,10 +125,13 @@ class SkippedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkEffect:
-    """The effect that a bulk action would have on the chosen runs in their present state.
+    """The effect that a bulk operation would have on the chosen runs as they are now.
 
-    ``why_not`` is the reason why the page has no button, or None. ``newest`` is the id of the newest chosen run.
-    ``options`` are the values to choose from, with their counts, by selector.
+    - ``text``: a sentence with the number of runs for which it is possible.
+    - ``skipped``: the other runs, grouped by the reason.
+    - ``why_not``: the reason why no job can be started, or None.
+    - ``newest``: the id of the newest chosen run.
+    - ``options``: for each selector of the operation, its possible values with their numbers.
     """
 
     text: str
@@ -139,14 +142,21 @@ class BulkEffect:
 
 
 class BulkActionForm(OperatorActionForm):
-    """The form of a bulk action; the hidden ``newest`` keeps out runs that were started after the page was shown."""
+    """The form of a bulk operation.
+
+    The hidden field ``newest`` has the id of the newest run that the page showed. Runs that were started later are left
+    out of the job.
+    """
 
     newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
 
     def __init__(
         self, *args: Any, action: type[OperatorRunAction[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
     ) -> None:
-        """Add a field for each selector; ``options`` are those of ``OperatorRunAction.selector_options``."""
+        """Build the form, with a field for each selector and input of ``action``.
+
+        ``options`` are the values of the selectors, as ``OperatorRunAction.selector_options`` returns them.
+        """
         super().__init__(*args, action=action, **kwargs)
         self.inputs = (*action.selectors, *action.inputs)
         for selector in action.selectors:
@@ -159,14 +169,17 @@ class BulkActionForm(OperatorActionForm):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Require ``newest``; the error is not of a field, because that field is hidden."""
+        """Require ``newest``. The error belongs to the whole form, because the field is hidden."""
         if self.cleaned_data.get("newest") is None:
             raise forms.ValidationError(_("The form does not say which runs were shown. Open this page again."))
         return self.cleaned_data
 
 
 class BulkActionView:
-    """The page of a bulk action; the address names the runs, or the filters whose runs are meant."""
+    """The page of a bulk operation: a GET shows its effect and a form, a POST starts the bulk job.
+
+    The URL names the operation and the chosen runs, or the filters of the list that select them.
+    """
 
     template = "admin/temporalex_django/instance/bulk.html"
 
@@ -200,7 +213,10 @@ class BulkActionView:
     def _handle_post(
         self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
     ) -> HttpResponse:
-        """Start the bulk job and redirect to its page; show the form again if that is not possible."""
+        """Start the bulk job and redirect to its page; show the form again, with the error, if it is refused.
+
+        ``refusal`` says why the user may not do this at all, or is None.
+        """
         if refusal is not None:
             refuse(request, StartBulk.name, refusal)
         effect = bulk_effect(action, runs, user_of(request), {})
@@ -237,7 +253,7 @@ class BulkActionView:
         *,
         status: int = 200,
     ) -> HttpResponse:
-        """Render the page, or redirect to the list when none of the runs exists any more."""
+        """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists."""
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
         back = f"{back}?{filters}" if filters else back
@@ -262,7 +278,10 @@ class BulkActionView:
         return TemplateResponse(request, self.template, context, status=status)
 
     def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
-        """Return the runs of the address that the user may see. Raises ``Http404`` for a malformed address."""
+        """Return the runs that the URL names or selects and that the user may see.
+
+        Raises ``Http404`` for a malformed URL.
+        """
         if "all" not in request.GET:
             return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
         # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
@@ -278,9 +297,10 @@ class BulkActionView:
 def bulk_effect(
     action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
 ) -> BulkEffect | None:
-    """Compute the effect of a bulk action; None if none of the runs exists.
+    """Return the effect that a bulk operation would have on ``runs``, or None if none of them exists.
 
-    One statement, however many runs there are, and a few more for activities and timers.
+    ``selection`` has the values of the operation's selectors, by name. One statement for any number of runs, and a few
+    more for operations on activities and timers.
     """
     limit = get_settings().BULK_LIMIT
     newest = runs.order_by("-id").select_related("chain").defer(*_DEFERRED_FIELDS)
@@ -339,7 +359,10 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """Return how many runs the action can be applied to; ``parts`` counts activities or timers in words."""
+    """Return a sentence that says for how many of the runs the operation is possible.
+
+    ``parts`` is the number of activities or timers in words. With ``has_more``, there are more runs than were checked.
+    """
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
         return _("The action can now be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
@@ -365,5 +388,5 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
 
 
 def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
-    """Return the reason why the user may not apply the action to many runs; None if allowed."""
+    """Return the sentence that says why the user may not perform the operation on many runs, or None if they may."""
     return permission_error(action, user) if can_start_bulk(user) else bulk_permission_error()

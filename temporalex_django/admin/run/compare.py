@@ -1,4 +1,4 @@
-"""The page that replays a run with the present code and shows the inputs that differ, with both values."""
+"""The admin page that replays a run with the present code and shows the inputs that differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _PERMISSION = f"{APP}.{CompareInputs.permission}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A row of the table of differences; ``place`` is the file and line of the code, or empty."""
+    """A row of the table of differences: where it is, the recorded value and the value that the code produces.
+
+    ``place`` is the file and line of the code, or empty.
+    """
 
     event: int
     command: str
@@ -36,12 +39,12 @@ class ComparisonRow:
 
 
 def can_compare(run: Instance, user: Person) -> bool:
-    """Return True if the user may compare the run, the run has started, and this process has its code."""
+    """Return True if the run has started, this process can replay it, and the user may see its payloads."""
     return _permission_error(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
 
 
 class CompareView(RunActionView):
-    """The page of the comparison; a POST replays the run and shows the differences below."""
+    """The page that compares the inputs of a run with its code: a POST replays the run and shows the differences."""
 
     template = "admin/temporalex_django/instance/compare.html"
 
@@ -66,7 +69,7 @@ class CompareView(RunActionView):
         return CompareInputs(self.find_target(request, run), by=actor_of(request)).execute()
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """Replay the run and show the differences on the answer of the POST."""
+        """Replay the run and render the page with the differences, without a redirect: they are not stored."""
         # No redirect: the differences are not stored, and the process that serves the next request may have other code.
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run)

@@ -1,4 +1,4 @@
-"""The template context of the page of a run, read with a fixed number of statements however long the run is."""
+"""The template context of the page of a run, read with a fixed number of statements."""
 
 from __future__ import annotations
 
@@ -51,14 +51,18 @@ def run_detail_context(
     switch_address: Callable[[str, str], str | None],
     may_decide: bool,
 ) -> dict[str, Any]:
-    """Build the context of the template.
+    """Return the template context of the page of a run.
 
-    It contains what ``redactor`` shows of the run, and the related runs that are in ``visible_runs``.
+    ``page`` is the number of the page of its history, or empty for the last one. The texts are redacted by
+    ``redactor``. Related runs are shown if they are in ``visible_runs``. ``may_decide`` is True if the user may decide
+    what the run waits for.
 
-    The callables return buttons and addresses. ``part_links`` returns the buttons of an activity or a timer (see
-    ``operator_views.part_action_links``) and ``message_links`` those of a failed message, given its id.
-    ``history_links`` returns the buttons of a row of the history, given its activation, and ``switch_address`` the
-    address that switches something off. At most six statements, one more for an earlier run of a chain.
+    - ``part_links`` returns the buttons of an activity or timer; see ``operator_views.part_action_links``.
+    - ``message_links`` takes the id of a failed message and returns its buttons.
+    - ``history_links`` takes an activation and returns the buttons of its row in the history.
+    - ``switch_address`` takes the kind and the name of a switch and returns the URL that switches it off, or None.
+
+    At most six statements, and one more for an earlier run of a chain.
     """
     chain = run.chain
     is_current = chain.run_id == run.pk
@@ -136,17 +140,17 @@ def run_detail_context(
 
 
 def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
-    """Return True if workers poll the queue of the activity but none has its code: a retry would change nothing."""
+    """Return True if live workers poll the queue of the activity but none of them has its code."""
     return live_workers.count_pollers(task.queue) > 0 and not live_workers.can_run_activity(
         task.activity, queue=task.queue
     )
 
 
 def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Return the runs of the chain and the children of a run.
+    """Return the runs of the chain, and the runs of the children, of a run.
 
-    For a blocked run, each row has in ``others`` the number of other runs of the class that are blocked with the same
-    code.
+    If the run is blocked, the rows have the annotation ``others``: the number of other runs of the class that are
+    blocked for the same reason.
     """
     related_runs = (
         visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
@@ -181,7 +185,7 @@ def _preload_rows(
     *,
     alias: str,
 ) -> PreloadedRows:
-    """Collect the rows for the summary of the run; only the activities and the workers are read here."""
+    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here."""
     # A run that waits for one child alone waits for the work of that child: load its activities for the summary too.
     waits = run.waits or []
     seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
@@ -211,7 +215,7 @@ def _preload_rows(
 
 
 def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
-    """Return the time since which the run waits for a worker; None if it does not wait for one."""
+    """Return the time since which the run is due or has an unread message; None if it waits for no worker."""
     if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
         return None
     moments = (run.chain.due_at, _unread_since(messages))
@@ -224,7 +228,10 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Return why a run failed: the type of the exception, or empty, and its message or the reason of the failure."""
+    """Return the type and the redacted message of the failure of a run; None if it did not fail.
+
+    The type is empty if the code gave a reason instead of raising an exception.
+    """
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
@@ -238,10 +245,10 @@ def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
-    """Return the messages of a chain: failed ones first, then waiting ones, then answered ones, each newest first.
+    """Return messages of a chain: failed ones first, then those without an outcome, then the others, each newest first.
 
-    For an open chain, the partial indexes find them. Only a closed chain can have signals that were never delivered,
-    which no index contains, so all its messages are sorted.
+    At most ``MAX_ROWS`` and one more. For an open chain, partial indexes find them. A closed chain may also have
+    signals that were never delivered, which are in no index, so all its messages are sorted.
     """
     order: list[Any] = [Case(When(ATTENTION, then=0), default=1), "settled", "-id"]
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
@@ -259,12 +266,15 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
-    """Redact a payload; an unreadable one stays as its placeholder for users who may see payloads."""
+    """Return ``redact(payload)``; for users who may see payloads, an unreadable payload stays as it is."""
     return payload if isinstance(payload, UnreadablePayload) and redactor.shows_payloads else redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
-    """Return why a run is blocked, since when, and the next step; None for a run that is not blocked."""
+    """Return the template context about a block: its reason, since when, and the next step; None without a block.
+
+    ``blocked`` is the column of the run, and ``due_at`` the time of the next try.
+    """
     if not blocked:
         return None
     code = str(blocked.get("code", ""))

@@ -1,4 +1,4 @@
-"""The graph of a run with the present state of its steps, as a drawing and as a list with the same content."""
+"""The graph of a run with the state of each step, as a drawing and as a list with the same content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnStep:
-    """A step of the drawing and of the list."""
+    """A step of a graph, for the drawing and for the list.
+
+    ``leads_to`` are the titles of the steps that may follow it.
+    """
 
     box: Box
     shape: SafeString
@@ -41,7 +44,10 @@ class DrawnStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPicture:
-    """The drawing of a graph and the list of its steps; ``why_not`` is the reason why states are missing, or None."""
+    """The drawing of a graph, and the list of its steps.
+
+    ``why_not`` says why the steps have no states, and is None if they have them.
+    """
 
     drawn: Picture
     steps: Sequence[DrawnStep]
@@ -51,14 +57,20 @@ class GraphPicture:
 
 
 def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
-    """Return the graph class of a run; None if the run is no graph or this process lacks its version."""
+    """Return the graph class of a run in exactly its version.
+
+    None if the run is no graph, or if this process lacks the class.
+    """
     # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
     return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
 
 
 def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
-    """Draw the graph with the step states that the events lead to; ``events`` is None if there are too many to read."""
+    """Return the drawing of the graph, with the states of its steps that follow from the history of a run.
+
+    ``events`` is the whole history, or None if it is too long to read; the steps then have no states.
+    """
     refs = list(graph_class.graph())
     step_numbers = {step: n for n, step in enumerate(refs)}
     step_states, why_not = _step_states(graph_class, step_numbers, events)
@@ -95,7 +107,7 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """Return the states by number of the step, and the reason why there are none, or None."""
+    """Return the state of each step that the run has reached, by its number, and why there are none, or None."""
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:

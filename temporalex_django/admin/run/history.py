@@ -1,4 +1,4 @@
-"""The history on the page of a run: a timeline, single events, and timers that are running."""
+"""The history on the admin page of a run: the timeline, the single events, and the running timers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """An event of the history, as a row of the page."""
+    """One event of the history, as the page shows it."""
 
     seq: int
     kind: str
@@ -52,7 +52,7 @@ class EventRow:
 
 @dataclass(slots=True, kw_only=True)
 class ActivationRow:
-    """The events of one activation; ``since`` is the time since the activation before it on the page."""
+    """One activation with its events; ``since`` is the time since the activation before it on the page, as text."""
 
     number: int
     at: datetime
@@ -64,7 +64,7 @@ class ActivationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A row of the timeline, made from one or more events; ``numbers`` are those of the first and the last event."""
+    """A row of the timeline; ``numbers`` are those of its first and its last event."""
 
     numbers: str
     text: str
@@ -77,7 +77,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPages:
-    """The position of a page in the history; an address without a number shows the last page, the newest events."""
+    """The number of the page that is shown, and the number of all pages of the history.
+
+    The last page has the newest events; it is shown if the URL has no number.
+    """
 
     number: int
     count: int
@@ -93,9 +96,9 @@ class HistoryPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
-    """A page of the history, and the timers that are running.
+    """A page of the history of a run, and the timers that are running.
 
-    ``all_events`` are all events of the run if they were read, else None.
+    ``all_events`` are all events of the run if they had to be read for the page, else None.
     """
 
     activations: Sequence[ActivationRow]
@@ -117,9 +120,9 @@ def read_history(
 ) -> RunHistory:
     """Read a page of the history of a run.
 
-    ``with_all_events`` asks for all events, unless there are more than ``MAX_EVENTS``. ``action_links`` returns the
-    buttons of a row, given its activation. One statement, two for an earlier run of a chain, and more where an entry
-    of the page begins or ends on another page.
+    ``page`` is its number as text; empty means the last one. With ``with_all_events``, all events are read, unless
+    there are more than ``MAX_EVENTS``. ``action_links`` takes an activation and returns the buttons of its row. One
+    statement, two for an earlier run of a chain, and more if a row of the timeline starts or ends on another page.
     """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
@@ -158,7 +161,7 @@ def read_history(
 
 
 def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
-    """Redact the attributes of an event; unreadable ones stay as their placeholder for users who may see payloads."""
+    """Return the redacted attributes of an event; for users who may see payloads, unreadable attributes as they are."""
     data = event.data
     return (
         data
@@ -191,7 +194,7 @@ def _event_row(event: HistoryEvent, data: Any) -> EventRow:
 
 
 def _summary(data: Any) -> str:
-    """Return the attributes that distinguish an event from others of its kind, as a short text."""
+    """Return a short text with those attributes that distinguish an event from others of its kind, such as a name."""
     if not isinstance(data, dict):
         return ""
     parts = []

@@ -80,21 +80,21 @@ _MAX_COUNT = 500
 
 
 class InstanceChangeList(ChangeList):
-    """The list of runs, with the state or the end of each run of the page.
+    """The change list of runs, which adds a sentence about its state to each run.
 
-    The states take two more statements, however many runs there are.
+    The sentences take two more statements for a page.
     """
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Return an order that an index has."""
+        """Return the order of the filter ``OrderFilter``, for which there is an index, or else that of the columns."""
         # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
         return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the ids of all runs that are counted, and then the rows of the page.
+        """Read the ids of the matching runs, up to the number that is counted, and then the rows of the page.
 
-        The filters run once, for the ids.
+        The rows are found by their ids, so the filters are evaluated only once.
         """
         order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
         # One id more than are counted shows that there are more. With an order, more are read: for a small LIMIT,
@@ -127,7 +127,7 @@ class InstanceChangeList(ChangeList):
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
-    """The list of runs; the page of a run shows its history, messages and activities, and buttons to operate it."""
+    """The list of runs, and a page for each run with its history, messages, activities and buttons of operations."""
 
     list_display = ("run", "state", "summary", "created", "duration")
     list_filter = (
@@ -157,7 +157,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return InstanceChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
-        """Return the runs that the user may see, for the list and for single pages; a subclass may restrict them."""
+        """Return the runs that the user may see.
+
+        Every page about a run uses it, so a subclass may restrict the runs here.
+        """
         visible_runs = runs_for(user_of(request), alias=storage().alias)
         queryset = super().get_queryset(request) if visible_runs is None else visible_runs
         # The annotations are subqueries, which a list would compute for each row.
@@ -168,13 +171,16 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
 
     def has_bulk_permission(self, request: HttpRequest) -> bool:
-        """Return True if the list offers bulk actions: the site has a page for jobs, and the user the permission."""
+        """Return True if the list offers bulk operations.
+
+        The user must be allowed to start bulk jobs, and this site must have a page for them.
+        """
         return self.admin_site.is_registered(BulkJob) and can_start_bulk(user_of(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
     ) -> tuple[QuerySet[Instance], bool]:
-        """Search for an id that begins with the term, or for a run id."""
+        """Return the runs whose business id begins with the term, or whose run id is the term."""
         # Unlike Django, do not split the term at blanks: ids may contain them.
         term = search_term.strip()
         if not term:
@@ -221,7 +227,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """Run a bulk action; show a warning if a chosen value is no run id."""
+        """Perform a bulk operation on the chosen runs; show a warning if a chosen value is no run id."""
         # Such a value comes from a forged post. Django lets the ValidationError through, as an error of the server.
         try:
             return super().response_action(request, *args, **kwargs)
@@ -232,7 +238,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return our URLs before Django's, whose last pattern matches everything."""
+        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
         start = self.admin_site.admin_view(StartView(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
@@ -260,29 +266,36 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return self.admin_site.admin_view(view_class(self))
 
     def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
-        """Return the URL of a run's page, or of another page about the run, on this admin site."""
+        """Return the URL of a page about the run on this admin site.
+
+        ``page`` is the name of the page, by default that of the run itself, and ``path_args`` are further parts of its
+        URL.
+        """
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 
     def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the address of the newest run of the chain; None if this is the newest or the user may not see it."""
+        """Return the URL of the newest run of the chain; None if this is the newest, or the user may not see it."""
         if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
         return None if newest is None else self.address_of(newest)
 
     def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
-        """Redirect to the index with a message that the run does not exist."""
+        """Redirect to the index of the admin with a message that the run ``ref`` does not exist."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
-        """Check that the user may see the run. Raises ``PermissionDenied``, which the audit records."""
+        """Raise ``PermissionDenied``, and record it in the audit, unless the user may look at the run."""
         if not self.has_view_permission(request, run):
             refuse(request, VIEW.action, view_permission_error(), run=run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a run. A POST is refused, because there is nothing to save."""
+        """Show the page of a run. A POST is refused, because there is nothing to save.
+
+        The audit records that a user who sees payloads has read them.
+        """
         run = self.find_run(request, unquote(object_id))
         if run is None:
             return self.run_not_found(request, object_id)
@@ -333,7 +346,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the address of the page of the run's subject; None if there is none or the user may not see it."""
+        """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
         kind = run.subject_type
         model = None if kind is None else kind.model_class()
         registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
@@ -344,7 +357,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         )
 
     def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
-        """Return the id and the address of the parent run; None for both if the user may not see it."""
+        """Return the run id and the URL of the parent run, for the template; both None if the user may not see it."""
         runs = self.get_queryset(request)
         if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
             return {"parent": None, "parent_address": None}
@@ -358,7 +371,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return message_panels(run, user_of(request), address=self.address_of(run, "message"))
 
     def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
-        """Return the run with its chain and subject type; None if it does not exist or the user may not see it."""
+        """Return the run with the run id ``ref``, or None if it does not exist or the user may not see it.
+
+        Its chain and the type of its subject are loaded with it.
+        """
         try:
             run_id = UUID(ref)
         except ValueError:

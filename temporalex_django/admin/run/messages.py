@@ -1,4 +1,4 @@
-"""Messages that a run accepts now, as forms on its page and on a page that posts them."""
+"""The messages that a run accepts now, as forms on its admin page and on the page to which they are posted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _ANSWER_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePanel:
-    """A message on the page of its run; without ``form`` the page shows the reason ``why_not``."""
+    """A message that a run accepts, as its page shows it.
+
+    ``form`` asks for the payload. It is None if the user may not send the message; ``why_not`` then says why.
+    """
 
     message: AvailableMessage
     label: str
@@ -37,14 +40,14 @@ class MessagePanel:
 
     @property
     def can_decide(self) -> bool:
-        """True if the message resumes a step of a graph and the user may send it."""
+        """True if the message is an event for a waiting step of a graph, and the user may send it."""
         return self.message.kind == "resume" and self.why_not is None
 
 
 def message_panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
-    """Return a panel for each message that the run accepts; ``address`` is the page that posts them.
+    """Return a panel for each message that the run accepts now. No query.
 
-    No query.
+    ``address`` is the URL of the page to which the forms are posted.
     """
     panels = []
     for number, message in enumerate(available_messages(run)):
@@ -66,19 +69,22 @@ def message_panels(run: Instance, user: Person, *, address: str) -> list[Message
 
 
 def message_query(message: AvailableMessage) -> str:
-    """Return the query string that names a message in an address."""
+    """Return the query string by which the URL of ``SendMessageView`` names the message."""
     params = {"kind": message.kind, "name": message.name}
     return urlencode({**params, "step": message.step} if message.step is not None else params)
 
 
 def message_label(message: AvailableMessage) -> str:
-    """Return the label of a message, for its button."""
+    """Return the label of the message's button: its name as words, and the step if there is one."""
     words = message.name.replace("_", " ")
     return f"{words} ({message.step})" if message.step is not None else words
 
 
 class SendMessageView(RunActionView):
-    """The page that sends the message that the address names, if the run accepts it now."""
+    """The page of a message that the URL names: a GET asks for its payload, a POST sends it.
+
+    It is sent only if the run still accepts it.
+    """
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))

@@ -1,4 +1,4 @@
-"""Queries from the admin: the class of a run answers them from its published state."""
+"""Queries in the admin: a user asks a run, whose published state answers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ _PERMISSION = f"{APP}.query_instance"
 
 
 def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, str]]:
-    """Return the queries that the user may ask; ``address`` is the page that asks them."""
+    """Return the name and the URL of each query that the class of the run answers; empty if the user may not ask.
+
+    ``address`` is the URL of the page that asks a query.
+    """
     if _permission_error(user, run) is not None:
         return []
     return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in available_queries(run)]
 
 
 class QueryView(RunActionView):
-    """The page of the query that the address names; a POST shows the answer below."""
+    """The page of a query that the URL names: a POST asks it and shows the answer."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         name = self._query_name(request, run)
@@ -58,7 +61,7 @@ class QueryView(RunActionView):
         return query.execute()
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """Ask the query and show the answer on the response of the POST."""
+        """Ask the query and render the page with the answer, without a redirect: the answer is not stored."""
         # No redirect, because the answer is not stored, and the published state may change at any time.
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)

@@ -1,4 +1,4 @@
-"""Start a run from the admin: choose a class, then fill in a form of its input, empty or copied from another run."""
+"""Start a run from the admin: choose a class, and fill in a form for its input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _ATTRIBUTE_PREFIX = "attribute_"
 
 
 class StartForm(PayloadForm):
-    """The form that starts a run; ``identity`` is its id, or for a class with unique runs its business value."""
+    """The form that starts a run of a class, with fields for its input.
+
+    ``identity`` is the business id or, for a class with ``unique``, the value from which the id is derived.
+    """
 
     identity = forms.CharField(max_length=_MAX_ID_LENGTH, required=False, label=gettext_lazy("Id"))
 
@@ -83,13 +86,13 @@ class StartForm(PayloadForm):
 
     @property
     def id_and_value(self) -> tuple[str | None, str | None]:
-        """The id and the business value of the new run; None for what was not given."""
+        """The business id and the value of ``unique`` for the new run; at least one of the two is None."""
         identity = self.cleaned_data["identity"] or None
         return (None, identity) if self.is_unique else (identity, None)
 
 
 def startable_classes(user: Person) -> Iterator[type[Workflow]]:
-    """Yield the classes that the user may start from here, in the order of their names."""
+    """Yield the classes of this process that the user may start in the admin, in the order of their names."""
     for name in sorted(workflows.registry):
         cls = workflows.find(name).choose(None, {})
         if can_start(user, cls):
@@ -97,16 +100,16 @@ def startable_classes(user: Person) -> Iterator[type[Workflow]]:
 
 
 def can_start(user: Person, cls: type[Workflow] | None = None) -> bool:
-    """Return True if the user may start runs of a class from here; without a class, runs in general."""
+    """Return True if the user may start runs of the class in the admin; None as ``cls`` asks about runs in general."""
     if cls is not None:
         return refused_start_operation(user, cls) is None
     return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
 class StartView:
-    """The page that starts a run; without ``?workflow=`` it lists the classes.
+    """The page that starts a run of the class ``?workflow=``; without it, the page lists the classes.
 
-    ``?like=`` names a run whose input fills in the form.
+    ``?like=`` is the run id of a run whose input fills in the form.
     """
 
     template = "admin/temporalex_django/instance/start.html"
@@ -196,7 +199,10 @@ class StartView:
         ]
 
     def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
-        """Return the input of the run that ``like`` names, without the parts that the user may not see unredacted."""
+        """Return the input of the run ``?like=``, to fill in the form; ``NOTHING`` if there is none.
+
+        Parts that are redacted for the user are left out. The audit records that the user has read the payload.
+        """
         like = request.GET.get("like")
         run = self.admin.find_run(request, like) if like else None
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
@@ -225,7 +231,10 @@ class StartView:
 
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
-    """Return the address of the form for a run like this one; None if the user may not start it."""
+    """Return the URL of the start form, filled in with the input of this run; None if the user may not start it.
+
+    ``address`` is the URL of the empty form.
+    """
     startable = workflows.find_or_none(run.workflow)
     if startable is None or not can_start(user, startable.choose(None, {})):
         return None

@@ -30,7 +30,7 @@ class _UnawaitedCalls:
         self._methods = methods
 
     def read(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """Yield the calls in one function and in the functions that are defined inside it."""
+        """Yield the line and name of each unawaited call in a function and in the functions inside it."""
         inner = self
         if isinstance(node, (Function, ast.Lambda)):
             inner = self._inner_scope(node)
@@ -41,9 +41,9 @@ class _UnawaitedCalls:
             yield from inner.read(child)
 
     def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
-        """Return a reader for the body of ``scope``.
+        """Return a reader for the body of the function ``scope``.
 
-        Its own names hide those of the module, and it may define coroutine functions itself.
+        The names that the function defines hide those of the module, and it may define coroutine functions itself.
         """
         arguments = scope.args
         local_names = {
@@ -77,7 +77,7 @@ class _UnawaitedCalls:
 
 
 def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
-    """Return the expressions of ``node`` whose value it inspects or throws away."""
+    """Return the expressions of ``node`` whose value the node inspects or throws away."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
             return [value]
@@ -106,9 +106,9 @@ def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one f
 
 
 def _returns_coroutine(node: ast.AST) -> bool:
-    """True for an ``async def`` without ``yield``.
+    """Return True for an ``async def`` without ``yield``, if a call of it returns a coroutine.
 
-    A decorator may return anything, so only functions without one count, or with one that keeps them as they are.
+    A decorator may return anything. So a decorated function counts only if its decorators keep it as it is.
     """
     if not isinstance(node, ast.AsyncFunctionDef):
         return False

@@ -34,7 +34,7 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One finding: its line and function, the call, the problem, and what to write instead."""
+    """A finding of the check: its line and function, the call, the problem, and what to write instead."""
 
     line: int
     call: str
@@ -265,7 +265,7 @@ def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
 def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
     """Yield the local name and the dotted name of everything that these statements import.
 
-    Imports inside functions are left out.
+    Imports inside functions are not included.
     """
     for node in _statements(body):
         match node:

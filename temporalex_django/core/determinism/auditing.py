@@ -48,7 +48,10 @@ _WRITES: Final[int] = _os["O_WRONLY"] | _os["O_RDWR"] | _os["O_CREAT"] | _os["O_
 
 
 def install(refuse: Refuse) -> None:
-    """Call ``refuse`` for these events, with the frame that causes them. Call this once: a hook cannot be removed."""
+    """Install the audit hook. It calls ``refuse(rule, frame)`` before workflow code causes a forbidden effect.
+
+    ``frame`` is the frame that causes the effect. Call this once in a process: a hook cannot be removed.
+    """
     rules, is_guarded, frame_of = _RULES, current.is_guarded, sys._getframe  # noqa: SLF001 - the one way to the caller
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -85,7 +85,10 @@ def find_call_sites(code: CodeType) -> CallSites:
 
 
 def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:
-    """Return the object that a dotted global name refers to, through modules and classes only; else ``MISSING``."""
+    """Return the object that a dotted global name refers to, or ``MISSING``.
+
+    ``names`` are the globals of the code. Only attributes of modules and classes are followed.
+    """
     first, *rest = chain
     target = names.get(first, vars(builtins).get(first, MISSING))
     for name in rest:

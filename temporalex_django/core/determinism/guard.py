@@ -86,9 +86,9 @@ def refuse(rule: Rule, frame: FrameType) -> None:
 
 
 def refuse_in_step(rule: Rule) -> None:
-    """Refuse an action at any depth below workflow code. The error names the innermost frame of the project.
+    """Refuse an action of the calling function if workflow code called it, directly or not.
 
-    Call this from a frame below that one.
+    The error names the innermost frame of the project. Does nothing outside workflow code.
     """
     if current.is_guarded() and _mode != "off":
         _refuse_below(rule, sys._getframe(1))  # noqa: SLF001 - the one way to the caller
@@ -105,9 +105,10 @@ def _refuse_below(rule: Rule, caller: FrameType) -> None:
 
 
 def explain(error: BaseException) -> BaseException:
-    """Return the error that ended a unit. If it awaited code of asyncio, which has no loop here, explain that.
+    """Return the error that ended a unit, or a ``DeterminismViolation`` if the unit awaited code of asyncio.
 
-    The ``a`` methods of the ORM do so too: Django runs them in a thread by means of the loop.
+    Workflow code has no event loop, so such code fails. The ``a`` methods of the ORM fail too, because Django runs them
+    in a thread by means of the loop. Other errors are returned unchanged.
     """
     if type(error) is not RuntimeError or str(error) != "no running event loop" or _mode == "off":
         return error

@@ -34,7 +34,10 @@ _UNSEEN: Final = Rule("", "")
 
 
 class _InstrumentedCode:
-    """Instrumented code. ``chains`` has the dotted names of callees that cannot change, by the offset of the call."""
+    """A code object that is instrumented.
+
+    ``chains`` has the dotted names of callees that cannot change, by the offset of the call.
+    """
 
     __slots__ = ("chains", "code", "globals")
 
@@ -45,7 +48,7 @@ class _InstrumentedCode:
 
 
 class Monitor:
-    """One tool of ``sys.monitoring``.
+    """The guard as a tool of ``sys.monitoring``.
 
     ``refuse(rule)`` is called in the frame that is about to make a forbidden call.
     """
@@ -131,7 +134,11 @@ class Monitor:
         return on_call
 
     def _judge(self, callee: Any) -> Rule | None:
-        """Return the rule for a callee that is called for the first time, or whose kind is not cached."""
+        """Return the rule that forbids a call of ``callee``, or None if the call is allowed.
+
+        Called for a callee that is called for the first time, or whose kind is not cached. Code of the project that the
+        callee leads to is instrumented.
+        """
         kind = type(callee)
         if kind is MethodType:
             bound = callee.__func__
@@ -168,7 +175,7 @@ class Monitor:
         return self._store_rule(code, rule)
 
     def _is_constant_site(self, code: CodeType, offset: int, callee: Any) -> bool:
-        """Return True if this site can only ever call the object that it has just called."""
+        """Return True if the call at ``offset``, which has just called ``callee``, can call nothing else."""
         instrumented = self._instrumented[id(code)]
         if instrumented.chains is None:
             calls = find_call_sites(code).calls

@@ -33,7 +33,10 @@ _PLAIN_METHODS: Final = (
 
 
 def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
-    """Return True if one of these code objects, which reach each other, is suspect."""
+    """Return True if one of these code objects, each with its globals, is suspect.
+
+    Pass all code objects that one function or class reaches. A method of them is then known to be harmless by its name.
+    """
     codes = list(codes)
     # A method of the project's own classes is safe by its name, because its code is tested in the same call.
     methods = _PLAIN_METHODS | {code.co_name for code, _ in codes} - READS_CLOCK

@@ -26,7 +26,7 @@ _C: Final = frozenset({ModuleType, type})
 
 
 class Profile:
-    """The profile function and its state.
+    """The profile function of the guard, with its state.
 
     ``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call. It may raise.
     """
@@ -41,7 +41,10 @@ class Profile:
         self._warned = False
 
     def switch(self, on: bool) -> Callable[[], None] | None:  # noqa: FBT001 - a hook of one argument
-        """Set or remove the profile function of this thread, and return a function that restores the previous state."""
+        """Set (``on``) or remove the profile function of this thread.
+
+        Returns a function that restores the previous state, unless another profiler was set meanwhile.
+        """
         before = sys.getprofile()
         if on:
             self._install_profile()
@@ -57,7 +60,10 @@ class Profile:
         return undo
 
     def watch(self, target: Any) -> None:
-        """Watch the activation of this thread from now on, if ``target``, which is about to run, is suspect."""
+        """Set the profile function for the current activation if ``target``, which is about to run, is suspect.
+
+        ``target`` is a function or class. The activation is the one that runs in this thread.
+        """
         runtime = current.current_runtime()
         if runtime is not None and not runtime.is_suspect and self._is_suspect(target):
             runtime.mark_suspect()
@@ -132,9 +138,10 @@ class Profile:
             raise
 
     def _restore_profile(self, frame: FrameType) -> None:
-        """Set the profile function again after an exception, because the interpreter removes it then.
+        """Set the profile function again after it has raised, because the interpreter removes it then.
 
-        A trace function does that in the frame that gets the exception, and removes itself after one event.
+        ``frame`` is the frame that gets the exception. A trace function sets the profile function there, and removes
+        itself after one event.
         """
         tracer, local = sys.gettrace(), frame.f_trace
 

@@ -20,9 +20,9 @@ _CACHED: Final = type(functools.cache(len))
 
 
 def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
-    """Yield the reachable code objects of the project with their globals.
+    """Yield the code objects of the project that a function or class ``root`` reaches, each with its globals.
 
-    Code objects whose ``id`` is in ``excluded_ids`` are left out, with everything that only they lead to.
+    Code objects whose ``id`` is in ``excluded_ids`` are not included, and neither is the code that only they lead to.
     """
     waiting: list[Any] = [root]
     # The values keep the objects alive, so that no id is reused during the search.

@@ -75,7 +75,10 @@ def is_project(function: types.FunctionType) -> bool:
 
 
 def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
-    """Return the rule for a function that is written in Python, in a module outside the project."""
+    """Return the rule for a function that is written in Python, in a module outside the project.
+
+    Returns None if calls of the function are allowed.
+    """
     qualname = code.co_qualname
     if "<locals>" in qualname:  # no public name: a callback, such as one that the collector runs
         return None
@@ -93,7 +96,7 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
 
 
 def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:
-    """Return the rule for a function or bound method that is written in C."""
+    """Return the rule for a function or bound method that is written in C; None if calls of it are allowed."""
     owner, name = function.__self__, function.__name__
     if type(owner) is types.ModuleType:
         module = _public_module(owner.__name__)
@@ -109,14 +112,14 @@ def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:
 
 
 def rule_of_class(cls: type) -> Rule | None:
-    """Return the rule for creating an instance."""
+    """Return the rule for a call of a class, which creates an instance; None if the call is allowed."""
     if issubclass(cls, BaseException):
         return None
     return _rule(f"{_public_module(cls.__module__)}.{cls.__qualname__}")
 
 
 def is_excused(frame: types.FrameType | None) -> bool:
-    """Return True if a log handler or an import makes the call, and not the workflow itself."""
+    """Return True if a log handler or an import makes the call of ``frame``, and not the workflow itself."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module in _EXCUSED_MODULES:
@@ -137,7 +140,10 @@ def _rule(name: str) -> Rule | None:
 
 
 def _rule_of_init(name: str) -> Rule | None:
-    """Return the rule for ``__init__`` of a class. On Python 3.11 only that call is visible."""
+    """Return the rule for ``__init__`` of the class with the dotted ``name``; None if calls of it are allowed.
+
+    On Python 3.11 only the call of ``__init__`` is visible, and not the call of the class.
+    """
     return _rule(name) if name in forbidden.WITHOUT_ARGUMENT or forbidden.advice(name) else None
 
 

@@ -17,11 +17,12 @@ _NON_MESSAGE_KINDS = RESOLUTIONS | {DELIVERED, "CancelRequested"}
 def order_deliveries(
     jobs: Sequence[Job], recorded: RecordedActivation | None, *, received: int, carried: int, run: str
 ) -> tuple[list[Update], list[Job | Update]]:
-    """Return the updates that waited since an earlier activation and the messages that arrive now.
+    """Return the updates that waited since an earlier activation, and the messages that arrive now.
 
-    Both are in order of arrival. ``received`` is the number of signals before this activation. The first ``carried``
-    signals are in the mailbox before everything else, so they are not among the messages that arrive. Raises
-    ``TemporalexError`` for a job that cannot be delivered.
+    Both lists are in order of arrival. ``recorded`` is the activation that is replayed, or None at first execution.
+    ``received`` is the number of signals before this activation. The first ``carried`` signals are in the mailbox
+    before everything else, so they are not among the messages that arrive. Raises ``TemporalexError`` for a job that
+    cannot be delivered.
     """
     if recorded is not None:
         return _order_recorded(jobs, recorded, received=received, carried=carried)

@@ -35,8 +35,8 @@ from temporalex_django.errors import (
 class Dispatcher:
     """The owner of the mailbox and the open phase of a run.
 
-    ``unfinished`` is True if the host ended the activation early while code still takes signals that are in the
-    mailbox.
+    ``unfinished`` is True if the budget of the last activation was spent while code could take more signals that are in
+    the mailbox.
     """
 
     __slots__ = (
@@ -78,13 +78,13 @@ class Dispatcher:
 
     @property
     def open_phase(self) -> Phase | None:
-        """The phase, while it takes messages; None after it began to leave."""
+        """The phase, while it takes messages; None before it is entered and once it begins to leave."""
         phase = self.phase
         return phase if phase is not None and phase.leave_reason is None else None
 
     @property
     def accepts(self) -> AcceptedNames:
-        """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        """The names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
         phase = self.open_phase
         if phase is None:
             return {"signals": [], "updates": []}
@@ -111,10 +111,10 @@ class Dispatcher:
         self.handler_runner.failures.begin(failed)
 
     def deliver(self, incoming: Sequence[Job | Update]) -> None:
-        """Run until every unit is blocked, then deliver one message after the other.
+        """Run until every unit is blocked, then deliver the messages one by one, and run the units after each.
 
-        Stops when the host has had enough or the run has closed; ``Completion.unapplied`` counts the messages that are
-        left.
+        Stops when the budget of the activation is spent or the run has closed. ``Completion.unapplied`` is then the
+        number of messages that were not delivered.
         """
         completion = self._journal.completion
         self.run()
@@ -233,7 +233,7 @@ class Dispatcher:
         )
 
     def _retry_requests(self) -> None:
-        """Offer the waiting requests to the open steps and tasks, in order, until nothing takes one."""
+        """Offer the waiting redelivered requests to the open steps and human tasks, in order, until none is taken."""
         is_taken = True
         while is_taken and self._run_context.closed is None and self._journal.completion.dispatched is None:
             # Each request that is taken may open a step for one before it, so the search starts again.
@@ -283,9 +283,11 @@ class Dispatcher:
                 self.handler_runner.run_signal(phase, message)
 
     def _serve_parked(self, initial_count: int) -> bool:
-        """Give the first parked unit its signal, or let it wait if another unit took the signal.
+        """Give the unit that was parked first its signal.
 
-        Returns False if the budget of the activation is spent.
+        If the unit cannot have the signal any more, it waits for the next signal of that name. Returns False if the
+        budget of the activation is spent; the unit then stays parked. ``initial_count`` is the ``since`` of
+        ``Budget.is_spent``.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
@@ -301,9 +303,9 @@ class Dispatcher:
         return True
 
     def _is_eligible(self, name: str, unit: Unit) -> bool:
-        """Return True if ``unit`` may take a buffered signal.
+        """Return True if ``unit`` may take a buffered signal with that name.
 
-        The handler of the open phase comes first, except for units inside a busy handler.
+        If the open phase has a handler for it, only the handler takes it, except for units inside a busy handler.
         """
         phase = self.open_phase
         if phase is None or name not in phase.signals:
@@ -312,7 +314,7 @@ class Dispatcher:
         return phase.busy is not None and unit.is_within(phase.busy)
 
     def _match_waiters(self, name: str) -> None:
-        """Give buffered signals to the units that wait for them, oldest wait first."""
+        """Give buffered signals with that name to the units that wait for them, oldest wait first."""
         for unit, ivar in list(self.mailbox.waiters(name)):
             if self._is_eligible(name, unit):
                 signal = self.mailbox.take_signal(name)
@@ -322,7 +324,7 @@ class Dispatcher:
                 self._resolve_wait(unit, ivar, signal)
 
     def _take_buffered(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Give the oldest buffered signal to a wait that began when the signal was there."""
+        """Give the oldest buffered signal with that name, which must exist, to the wait ``ivar`` of a unit."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
         self._budget.count_dispatch()
@@ -337,10 +339,10 @@ class Dispatcher:
     # -- units wait ---------------------------------------------------------------------------------------------------
 
     def wait_for_signal(self, name: str) -> IVar:
-        """Take the oldest buffered signal if the active unit may have it; otherwise wait for one.
+        """Return an IVar that gets the next signal with that name for the active unit.
 
-        A signal that is there is taken later if the budget of the activation is spent, and behind units that are parked
-        for theirs.
+        The IVar is set already if a signal is buffered and the unit may take it now. If the budget of the activation is
+        spent, or other units are parked, this unit is parked behind them. Otherwise it waits for a signal to arrive.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         unit = scheduler.current
@@ -380,7 +382,10 @@ class Dispatcher:
         self._run_context.is_continued = False
 
     def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
-        """Begin to leave: stop dispatching, cancel the timer of the phase and refuse the waiting updates."""
+        """Begin to leave ``phase``: stop dispatching, cancel its timer and refuse the waiting updates.
+
+        Does nothing if the phase is leaving already.
+        """
         if phase.leave_reason is not None:
             return
         phase.leave_reason = reason
@@ -403,7 +408,7 @@ class Dispatcher:
         return False
 
     def _admit_waiting(self, phase: Phase) -> None:
-        """Judge the updates behind a busy handler now, by the present state.
+        """Judge the updates that wait behind a busy handler now, by the present state of the phase.
 
         Accepted updates keep their position in the mailbox.
         """

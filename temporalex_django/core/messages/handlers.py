@@ -32,18 +32,18 @@ from temporalex_django.errors import (
 
 
 async def await_if_needed(value: Any) -> Any:
-    """Return the value, awaited if it is awaitable."""
+    """Return ``value``, or its result if it is awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 
 async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
-    """Run a branch or an async handler: a callable without arguments, or an awaitable."""
+    """Run a branch or an async handler, a callable without arguments or an awaitable, and return its value."""
     guard.watch(fn)
     return await await_if_needed(fn() if callable(fn) else fn)
 
 
 class HandlerRunner:
-    """The part that judges updates and runs handlers. It keeps the accepted updates that are unfinished.
+    """The part that judges updates and runs handlers. It keeps the accepted updates that have no answer yet.
 
     ``leave_phase(phase)`` is called when a handler stops its phase.
     """
@@ -295,10 +295,10 @@ class HandlerRunner:
         error: BaseException,
         effects_before: EffectSnapshot | None,
     ) -> None:
-        """Handle the failure of a handler.
+        """Handle the exception ``error`` of the handler of a message: fail the update, or record the failed signal.
 
         ``effects_before`` is the snapshot from before the call. It is None if the handler may have left anything
-        behind. Raises an error that fails the activation.
+        behind. Raises ``error`` if it fails the activation.
         """
         if isinstance(error, (MemoryError, RecursionError)):
             raise error
@@ -321,14 +321,17 @@ class HandlerRunner:
         self.failures.add(signal, error, untouched=untouched)
 
     def fail_update(self, label: str, update: str, error: BaseException) -> None:
-        """Send the error of an update's handler to the sender of the update, and log it."""
+        """Answer an accepted update with the error of its handler, and log the error.
+
+        ``update`` is the id of the update, and ``label`` names it in the log.
+        """
         name = self._open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
         if not isinstance(error, (Cancelled, UpdateRejected)):
             self._run_context.log_failure(f"the handler of {label}", error)
 
     def release_references(self) -> None:
-        """Drop the callback into the dispatcher, because the run is evicted."""
+        """Drop the reference to the dispatcher, because the run is evicted."""
         self._leave_phase = _ignore_phase
 
 

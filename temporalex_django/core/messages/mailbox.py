@@ -86,7 +86,7 @@ class Update:
 
 
 class Mailbox:
-    """Buffered messages of a run. ``received`` counts its signals so far."""
+    """The buffered messages of a run. ``received`` is the number of signals that have come so far."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -151,7 +151,7 @@ class Mailbox:
     def remove_unjudged(self) -> list[Update]:
         """Remove and return the updates that were not judged.
 
-        They include updates of a replay that no phase took; the caller drops those.
+        In a replay they include accepted updates that no phase took; the caller drops those.
         """
         unjudged = [update for update in self.updates if not update.admitted]
         if unjudged:

@@ -84,7 +84,10 @@ def first_annotation(fn: Any) -> Any:
 
 
 class Phase:
-    """An open phase. ``done`` is filled when its last unit has ended, with the value that ``api.phase`` returns."""
+    """An open phase, with its state and its handlers.
+
+    ``done`` is an IVar. It is set when the last unit of the phase has ended, to the value that ``api.phase`` returns.
+    """
 
     def __init__(
         self,
@@ -126,12 +129,12 @@ class Phase:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of its messages for people, by name, as far as they are declared."""
+        """The labels of its messages for people, by name of the message, as far as they are declared."""
         handlers = (*self.signals.items(), *self.updates.items())
         return {name: handler.label for name, handler in handlers if handler.label is not None}
 
     def settle(self) -> None:
-        """Fill ``done`` if the phase is over."""
+        """Set ``done`` if the phase is leaving and all its units have ended."""
         if self.leave_reason is not None and self.busy is None and not self.running:
             self.done.put(TimedOut(self.state) if self.leave_reason == "timeout" else self.state)
 

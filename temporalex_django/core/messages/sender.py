@@ -45,7 +45,7 @@ def sender_from(attributes: dict[str, Any]) -> Sender | None:
 
 
 class Permissions:
-    """The judge of the current activation and the refusals of a replay.
+    """The check of permissions during an activation: the judge of the host, and the refusals that a replay repeats.
 
     Without a judge, a named sender may do nothing that needs a permission.
     """
@@ -57,7 +57,7 @@ class Permissions:
         self.refused: tuple[int, ...] = ()  # numbers of signals that were refused in the replayed activation
 
     def begin(self, judge: Judge | None, refused: tuple[int, ...]) -> None:
-        """Begin a new activation."""
+        """Begin a new activation with its judge. ``refused`` are the numbers of signals that a replay refuses."""
         self._judge, self.refused = judge, refused
 
     def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
@@ -68,7 +68,10 @@ class Permissions:
         return sender is None or self.has_permission(permission, sender, message=message)
 
     def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
-        """Return True if a person has the permission, which may also be a word for candidates (``HumanTaskSpec``)."""
+        """Return True if a person has a permission or is a candidate (a word of ``HumanTaskSpec.candidates``).
+
+        ``message`` names the message in the error. Raises ``JudgingFailed`` as ``is_permitted`` does.
+        """
         if self._judge is None:
             return False
         try:

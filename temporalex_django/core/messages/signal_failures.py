@@ -27,7 +27,10 @@ from temporalex_django.errors import NondeterminismError, PayloadError
 
 
 class HandlerFixed(Exception):
-    """A handler that failed when the history was made does not fail now. Replay again and skip the failed handlers."""
+    """Raised in a replay when a handler that failed when the history was made does not fail now.
+
+    The host then replays the history again and skips the failed handlers.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +55,7 @@ class SignalFailures:
     """The failed signals of a run.
 
     ``open_failures`` has the names of failed signals that were not redelivered, by message id. With ``skip_failed``, a
-    replay does not call handlers that failed without leaving anything behind.
+    replay does not call handlers that had failed without leaving anything behind.
     """
 
     __slots__ = ("_journal", "_recorded", "_run_context", "open_failures", "skip_failed")
@@ -69,14 +72,14 @@ class SignalFailures:
         self._recorded = dict(failed)
 
     def snapshot(self, phase: Phase) -> EffectSnapshot:
-        """Return a snapshot of what has been left behind so far."""
+        """Return a snapshot of everything that workflow code has left behind in this activation."""
         completion = self._journal.completion
         return EffectSnapshot(completion, len(completion.commands), self._run_context.effects, phase.state)
 
     def should_skip(self, signal: Signal) -> bool:
         """Return True if the handler must not be called: it failed, left nothing behind and was corrected since.
 
-        This happens only in a replay.
+        This happens only in a replay with ``skip_failed``.
         """
         if not self.skip_failed or not self._recorded.get(signal.number):
             return False
@@ -88,7 +91,7 @@ class SignalFailures:
         return signal.number in self._recorded
 
     def unreadable(self, signal: Signal, error: PayloadError) -> NondeterminismError:
-        """Return the error for a recorded payload that the handler of today does not accept.
+        """Return the error for a recorded signal whose payload the handler does not accept any more.
 
         The run is blocked. Otherwise it would continue without what the signal had added to its state.
         """
@@ -101,7 +104,10 @@ class SignalFailures:
         )
 
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
-        """Record that the handler of a signal failed. Raises ``HandlerFixed``."""
+        """Record that the handler of a signal failed. ``untouched`` is True if it left nothing behind.
+
+        Raises ``HandlerFixed`` if it left nothing behind when the history was made, and now does.
+        """
         # It failed without an effect when the history was made. Now it has one, so it does not fail in that way.
         if self._recorded.get(signal.number) and not untouched:
             raise HandlerFixed
@@ -145,11 +151,11 @@ class SignalFailures:
         self.open_failures.pop(message_id, None)
 
     def carried_failures(self) -> list[dict[str, Any]]:
-        """Return the failures with which the next run of the chain begins."""
+        """Return the failed signals that this run passes to the next run of its chain."""
         return [{"id": message_id, "name": name} for message_id, name in self.open_failures.items()]
 
     def load_carried(self, carried: list[dict[str, Any]]) -> None:
-        """Load the failures of the previous run."""
+        """Load the failed signals that the previous run of the chain passed to this one."""
         self.open_failures = {failed["id"]: failed["name"] for failed in carried}
 
     def _mark_failed(self, signal: Signal) -> str:

@@ -100,9 +100,9 @@ def _encode_json(value: Any) -> bytes:
 
 
 def error_reason(exc: BaseException) -> str:
-    """Return the message of an exception in one short line.
+    """Return the message of an exception, cut short, or the name of its class if it has none.
 
-    Values are arbitrary objects, and so are the errors that they raise.
+    It never raises, although a value of the user may raise any exception, with any ``__str__``.
     """
     try:
         text = str(exc)
@@ -123,7 +123,10 @@ def check_text(value: Any, *, label: str) -> str:
 
 
 def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> Any:
-    """Return ``value`` as the history will return it: a copy as JSON data, of at most ``limit`` bytes."""
+    """Return ``value`` as the history will return it: a copy as JSON data, of at most ``limit`` bytes.
+
+    ``label`` names the value in errors. Raises ``PayloadError``.
+    """
     if (
         value is None
         or value is True
@@ -138,7 +141,7 @@ def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> A
 
 
 def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
-    """Return ``value`` as ``to_plain`` does, with the number of its bytes."""
+    """Return ``value`` as JSON data, as ``to_plain`` does, and the number of its bytes."""
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
@@ -292,7 +295,7 @@ def _has_non_finite(value: Any) -> bool:
 
 
 def _find_path(value: Any, is_bad: Any) -> str | None:
-    """Return the path of the first part of ``value`` for which ``is_bad`` is true.
+    """Return the path of the first part of ``value`` for which ``is_bad(part)`` is true; None if there is none.
 
     A part that is nested too deeply counts as bad: it may be a cycle.
     """
@@ -306,7 +309,7 @@ def _find_path(value: Any, is_bad: Any) -> str | None:
 
 
 def shorten_path(path: str) -> str:
-    """Return a path that fits into a sentence."""
+    """Return a path, cut if it is too long for a sentence."""
     return (
         path if len(path) <= _MAX_PATH_LENGTH else f"{path[: _MAX_PATH_LENGTH // 2]} … {path[-_MAX_PATH_LENGTH // 2 :]}"
     )

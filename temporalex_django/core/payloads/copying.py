@@ -1,4 +1,7 @@
-"""Copies at borders: no unit can change data of another one through a reference that it kept. See decision 14."""
+"""Copies of values that pass between units and their engine.
+
+Without a copy, a unit could keep a reference and change the data of another unit. See decision 14.
+"""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ _CONSTRUCTIBLE: Final = (str, int, float, Decimal)
 
 
 def encode_external(value: Any) -> Any:
-    """Return the value that the encoder writes for a value of an unknown type.
+    """Return data that the encoder can write for a value of a type that it does not know.
 
-    Raises ``TypeError`` with advice, and ``NotAwaited`` for a call that was not awaited.
+    Raises ``TypeError`` with advice for unsupported types, and ``NotAwaited`` for a primitive that was not awaited.
     """
     kind = type(value)
     if kind is Call:
@@ -75,7 +75,7 @@ def decode_external(kind: Any, value: Any) -> Any:
 
 
 def _matches_type(kind: type, value: Any) -> bool:
-    """Return True if the JSON value has the form in which the type is written."""
+    """Return True if the JSON value has the form in which values of ``kind`` are written: a number or a text."""
     # By the exact type: True is an ``int`` for ``isinstance``, and a number written as text is no number.
     if issubclass(kind, (int, float)):
         return type(value) is int or (type(value) is float and issubclass(kind, float))

@@ -61,10 +61,11 @@ def encode_lossless(
     read: Callable[[Any], Any] | None = None,
     annotate: str = "",
 ) -> Any:
-    """Encode like ``payloads.to_plain``, and refuse a value that its reader would not get back unchanged.
+    """Return ``value`` as plain data, and refuse a value that its reader would not get back unchanged.
 
-    ``read`` decodes plain data as its reader does. ``annotate`` is advice where to annotate. Without them the value is
-    read as plain data. Raises ``PayloadError`` with the path of a value that would come back as something else.
+    ``read`` decodes plain data as the reader does; without it the reader gets the plain data. ``annotate`` is advice
+    where to annotate, ``label`` names the value in errors, and ``limit`` is in bytes. Raises ``PayloadError`` with the
+    path of a value that would come back as something else.
     """
     encoded = codec.to_plain(value, label=label, limit=limit)
     if not is_unchanged(encoded, value):
@@ -212,7 +213,7 @@ def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
 
 
 def _is_preserved(part: Any, kind: type, decoded_part: Any) -> bool:
-    """Return True if a part came back as what it was."""
+    """Return True if ``decoded_part`` is the same value, of the same type ``kind``, as ``part``."""
     if decoded_part is _MISSING:
         return False
     return type(decoded_part) is kind or (

@@ -87,8 +87,8 @@ class AttributeType(NamedTuple):
     """A type that a class may declare for a search attribute.
 
     ``encode`` returns the stored form of a value. It raises ``ValueError`` with a description of the values that fit.
-    ``column`` is the column in which the value is searched. ``is_ordered`` is True if its values can be compared with
-    ``<`` and ``>``.
+    ``column`` is the field of ``SearchRow`` in which the value is searched. ``is_ordered`` is True if its values can be
+    compared with ``<`` and ``>``.
     """
 
     name: str
@@ -111,7 +111,7 @@ TYPE_NAMES: Final = ", ".join(kind.name for kind in ATTRIBUTE_TYPES.values())
 
 
 def encode_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> dict[str, Any]:
-    """Return the stored form of a mapping of search attributes.
+    """Return the stored forms of search attributes, by name. ``declared`` maps names to types.
 
     None, which removes an attribute, stays None. Raises ``PayloadError`` with ``label`` at the start of its message.
     """
@@ -135,7 +135,7 @@ def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) ->
 
 
 def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
-    """Return the text of an error: there is no such attribute, and these are declared."""
+    """Return the text of the error for a search attribute that is not declared. It lists the declared ones."""
     near = difflib.get_close_matches(name, declared, n=1) if isinstance(name, str) else []
     suggestion = f"; did you mean {near[0]}?" if near else ""
     names = ", ".join(sorted(declared)) or "none"
@@ -143,7 +143,7 @@ def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
 
 
 def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes after the changes; None removes an attribute."""
+    """Return the attributes ``before`` with ``changes`` applied; None removes an attribute."""
     return {name: value for name, value in {**before, **changes}.items() if value is not None}
 
 
@@ -214,9 +214,9 @@ def _parse_datetime(text: str) -> datetime:
 
 
 class SearchRow(NamedTuple):
-    """A row by which you find a run.
+    """A row by which you find a run: one search attribute, or one element of a list of texts.
 
-    One of the columns ``text``, ``number`` and ``moment`` holds the value. ``place`` is the index in a list of texts.
+    One of the columns ``text``, ``number`` and ``moment`` holds the value. ``place`` is the index in the list, or 0.
     """
 
     name: str
@@ -227,7 +227,7 @@ class SearchRow(NamedTuple):
 
 
 def search_rows(attributes: Mapping[str, Any]) -> Iterator[SearchRow]:
-    """Return the search rows of a run."""
+    """Yield the search rows of a run from the stored forms of its search attributes."""
     for name, value in attributes.items():
         for place, element in enumerate(value if isinstance(value, list) else [value]):
             yield SearchRow(name, place, **{search_column(element): to_comparable(element)})

@@ -1,4 +1,4 @@
-"""``api.approval``: human tasks of workflow code that has no request judge of its own."""
+"""``api.approval``: human tasks that workflow code asks for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Decision:
 
 
 class Approvals:
-    """The request judge of plain code. It is attached when the run asks for its first approval."""
+    """The request judge of workflow code without a process. It is attached when the run asks for its first approval."""
 
     def __init__(self, runtime: WorkflowRuntime) -> None:
         self._runtime = runtime
@@ -99,9 +99,10 @@ class Approvals:
     # -- request judge ------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge a decision and return the payload that the history records; see ``HumanTasks.judge``.
+        """Judge a decision and return the payload that the history records.
 
-        Raises ``HumanTaskClosed`` and ``PayloadError``, and the errors of ``HumanTasks.judge``.
+        ``request`` and ``permits`` are those of ``HumanTasks.judge``. Raises ``HumanTaskClosed``, ``PayloadError`` and
+        the other errors of ``HumanTasks.judge``.
         """
         self._tasks.require_this_run(request)
         key, outcome = self._resolve_key(request), request["event"]
@@ -116,9 +117,9 @@ class Approvals:
         return {"event": outcome, "step": key, "data": data, **recorded_fields}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
-        """Return the key of the task that a decision is for.
+        """Return the key of the human task that a decision is for.
 
-        A redelivered decision is for the task that asks its question, whatever number that task has now.
+        A redelivered decision is for the task with the question that it answers, whatever key that task has now.
         """
         # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""

@@ -39,9 +39,10 @@ def parse_scope(option: object) -> str | None:
 
 
 def barred_people(scope: str, snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, str]:
-    """Return the users who may not decide a task of the scope: a sentence with the reason, by key.
+    """Return the users who are excluded from a human task: the reason as a sentence, by the key of the user.
 
-    ``deciders`` are the keys of people who have decided a task of the same run.
+    ``scope`` is the scope of its four eyes; with an empty scope nobody is excluded. ``deciders`` are the keys of people
+    who have decided a task of the same run.
     """
     if not scope:
         return {}
@@ -55,7 +56,11 @@ def barred_people(scope: str, snapshot: Snapshot, deciders: Iterable[str]) -> di
 
 
 def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
-    """Return the part of the next run's snapshot that is about people: the chain's starter and the excluded users."""
+    """Return the part of the next run's snapshot that is about people: the chain's starter and the excluded users.
+
+    ``snapshot`` is that of this run, and ``deciders`` are the keys of people who decided its human tasks. Returns None
+    if there is nothing to pass on.
+    """
     starter = {name: snapshot[name] for name in _STARTER_KEYS if name in snapshot} if snapshot else {}
     reasons = _exclusions_of(snapshot)
     reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
@@ -63,7 +68,10 @@ def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, 
 
 
 def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
-    """Return the snapshot of a child: all users whom its parent excludes when it starts the child."""
+    """Return the snapshot of a child: all users whom its parent excludes when it starts the child. None without any.
+
+    ``snapshot`` is that of the parent, and ``deciders`` are the keys of people who decided its human tasks.
+    """
     # The reasons of the parent become ``ORIGIN``: these people did not start or fork the child itself.
     reasons = {key: reason if reason == DECIDED else ORIGIN for key, reason in _exclusions_of(snapshot).items()}
     reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
@@ -73,20 +81,29 @@ def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any
 
 
 def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] | None:
-    """Return the snapshot of a fork: the one of the forked run, with the person who forks it excluded."""
+    """Return the snapshot of a fork: that of the forked run, with the person who forks it excluded in addition.
+
+    ``forker`` is None if code forks the run.
+    """
     if forker is None or not forker.key:
         return None if snapshot is None else dict(snapshot)
     return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), forker.key: FORKED}}
 
 
 def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the excluded users for the mark of a run that copies a history; an empty dictionary if there are none."""
+    """Return the excluded users of ``snapshot`` as attributes of the mark in a copied history.
+
+    The mark follows the part of the history that a reset or fork copies. The result is empty if nobody is excluded.
+    """
     reasons = _exclusions_of(snapshot)
     return {EXCLUDED: reasons} if reasons else {}
 
 
 def snapshot_after_mark(snapshot: Snapshot, mark: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the snapshot that holds behind such a mark."""
+    """Return the snapshot of a run that was reset or forked, once its replay has passed the mark.
+
+    ``snapshot`` is that of the copied part. ``mark`` has the attributes from ``mark_attributes``.
+    """
     if not (exclusions := mark.get(EXCLUDED)):
         return None if snapshot is None else dict(snapshot)
     return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), **exclusions}}

@@ -133,7 +133,7 @@ class HumanTaskState:
     """The present state of a human task of a run.
 
     - ``key`` identifies the task within its run.
-    - ``barred`` has the keys of users who may not decide it, with the reason.
+    - ``barred`` has the reasons why excluded users may not decide it, by the key of the user.
     - ``ending`` is "decided", "overdue", "cancelled" (the run does not wait for it any more) or "run_closed". It is
       empty while the task is open.
     """
@@ -172,7 +172,10 @@ class HumanTaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskChange:
-    """The changes of a turn to a human task: opened, reminded, escalated, barred, closed; empty if not known."""
+    """A human task that a turn has changed, with the names of its ``changes``.
+
+    The names are opened, reminded, escalated, barred and closed. The tuple is empty if the changes are not known.
+    """
 
     changes: tuple[str, ...]
     task: HumanTaskState
@@ -209,7 +212,7 @@ class HumanTasks:
     # -- called by request judges -------------------------------------------------------------------------------------
 
     def next_key(self) -> str:
-        """Return a new key for a task that has only a number."""
+        """Return the key for a new human task without a name of its own: the next number, as text."""
         self._key_count += 1
         return str(self._key_count)
 
@@ -246,7 +249,11 @@ class HumanTasks:
             self._start_timer(key, "escalate", spec.escalate_after, self._escalate)
 
     def close(self, key: str, ending: str, **decision_fields: Any) -> None:
-        """Close a task with an ending, and cancel its timers. Does nothing if it is not open."""
+        """Close a task with an ending (see ``HumanTaskState``), and cancel its timers.
+
+        ``decision_fields`` are fields of ``HumanTaskState`` that say who decided and how. Does nothing if it is not
+        open.
+        """
         task = self.open_tasks.pop(key, None)
         if task is None:
             return
@@ -291,9 +298,9 @@ class HumanTasks:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge a decision and return the part of it that the history records beside event, key and data.
+        """Judge the decision of the open task ``key``, and return what the history records beside event, key and data.
 
-        ``request`` has these keys:
+        ``permits(word, sender)`` says whether a word for candidates includes a person. ``request`` has these keys:
 
         - ``event``, ``data``, ``by``, ``by_key``, ``comment``;
         - ``word``: a word that permits the person and is not a candidate of the task (somebody passed the task on to
@@ -393,7 +400,7 @@ class HumanTasks:
     def require_this_run(self, request: Mapping[str, Any]) -> None:
         """Raise ``HumanTaskClosed`` for a decision that was made for an earlier run of the chain.
 
-        It may have waited while the run continued as another one, whose tasks have the same keys.
+        Such a decision may have waited while the run continued as new. The tasks of the next run have the same keys.
         """
         if request.get("run") not in (None, self._run_context.info.run_id):
             raise HumanTaskClosed(
@@ -434,7 +441,11 @@ def unexpected_decision(run: str, key: str) -> NondeterminismError:
 
 
 def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None) -> None:
-    """Raise ``FourEyes`` for a barred person, and ``ActionNotPermitted`` for a person without a key."""
+    """Raise ``FourEyes`` if the user with this key is excluded from the task.
+
+    ``barred`` maps keys of excluded users to reasons, and ``label`` names the task. Raises ``ActionNotPermitted``
+    without a key, because nothing can then show that a different person decides.
+    """
     # Without a key nothing can show that a different person decides.
     if not key:
         raise ActionNotPermitted(
@@ -445,7 +456,7 @@ def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None)
 
 
 def roles_text(candidates: Iterable[str]) -> str:
-    """Return a description of the candidates for an error."""
+    """Return the candidates of a task as a text for an error: ``the name 'anna' or the role 'managers'``."""
     spelt = {"user": "the name", "group": "the role", "perm": "the role"}
     parts = (word.partition(":") for word in candidates)
     return " or ".join(f"{spelt[kind]} {name!r}" for kind, _, name in parts)

@@ -42,7 +42,7 @@ class _BranchGroup:
         self.running = 0
 
     def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
-        """Spawn one branch as a unit.
+        """Start branch ``index`` as a unit and return the unit. ``host`` is its parent.
 
         ``on_end(index, value, error, taken_signals)`` is called when the branch has ended.
         """
@@ -64,7 +64,7 @@ class _BranchGroup:
         return unit
 
     def return_signals(self, taken_signals: TakenSignals) -> None:
-        """Return these signals to the mailbox: the caller continues without the value that they went into."""
+        """Return signals that a branch took to the mailbox, because the caller continues without the branch's value."""
         unit = self.runtime.scheduler.current
         assert unit is not None
         unit.taken_signals = ()

@@ -9,7 +9,10 @@ from temporalex_django.core.units.scheduler import Scheduler
 
 
 class Cancellation:
-    """State of the cancel request. ``requested`` becomes True with the request, which also fills ``notice``."""
+    """The state of the cancel request of a run.
+
+    ``requested`` becomes True, and the IVar ``notice`` is set, when the request arrives.
+    """
 
     __slots__ = ("_attributes", "_scheduler", "notice", "requested")
 
@@ -20,7 +23,10 @@ class Cancellation:
         self.notice = IVar("a cancel request")
 
     def request(self, attributes: dict[str, Any]) -> None:
-        """Cancel every unit that has no parent; the scheduler passes the cancel on to their children."""
+        """Cancel every unit that has no parent; the scheduler passes the cancel on to their children.
+
+        ``attributes`` are those of the job that delivers the request.
+        """
         self.requested = True
         self._attributes = attributes
         for unit in list(self._scheduler.units.values()):
@@ -32,10 +38,10 @@ class Cancellation:
         self.notice.put()
 
     def acknowledge(self) -> None:
-        """Note that workflow code asked for the request and knows of it."""
+        """Note that workflow code has noticed the cancel request, because it asked whether there is one."""
         self._scheduler.acknowledge_request()
 
     @property
     def unseen_request(self) -> dict[str, Any] | None:
-        """Attributes of a request that no unit has noticed; None without one. The next run of the chain gets it."""
+        """The attributes of a cancel request that no unit has noticed; None without one."""
         return self._attributes if self.requested and not self._scheduler.request_seen else None

@@ -78,10 +78,11 @@ class Conditions:
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Return the first unit whose condition holds, or None.
+        """Return the first unit whose condition holds; None if there is none.
 
-        Also returns None if the activation has recorded nothing so far, because it may only have refused an update. A
-        refused update must not advance a run, and neither must the time that has passed until it arrived.
+        Predicates are not evaluated while the activation has had no effect. Such an activation may only refuse an
+        update, and then leaves no event. If a run advanced in it, because time has passed, a replay could not do the
+        same.
         """
         if not self._open_conditions or not self._journal.is_recording:
             return None
@@ -89,9 +90,9 @@ class Conditions:
             return self._resolve_first()
 
     def _resolve_first(self) -> Unit | None:
-        """Resolve the first condition that holds and return its unit.
+        """Resolve the first condition that holds, or whose predicate raises, and return its unit; None without one.
 
-        Units that continue anyway, by their timer or a cancel, are skipped.
+        Units that continue anyway, because of a timer or a cancel, are skipped.
         """
         error: BaseException | None = None
         for condition in self._open_conditions:

@@ -150,7 +150,8 @@ class Scheduler:
     def run(self) -> None:
         """Step units until each of them is blocked or parked.
 
-        The callbacks in ``when_blocked`` are then done as well, unless units are parked.
+        When all are blocked and none is parked, the callbacks in ``when_blocked`` are called once. Units that they make
+        ready are stepped as well.
         """
         while True:
             while self.ready:
@@ -179,7 +180,7 @@ class Scheduler:
                 self.on_wait()
 
     def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
-        """Call ``next_waiter`` after each step for the unit that continues next."""
+        """Call ``next_waiter`` after each step. It returns the next unit whose condition holds, or None."""
         self.next_waiter = next_waiter
 
     def acknowledge_request(self) -> None:
@@ -187,9 +188,10 @@ class Scheduler:
         self.request_seen = True
 
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Park a wait for the signal ``name``.
+        """Park ``unit``, whose wait for the signal ``name`` cannot have the buffered signal yet.
 
-        The unit keeps the signals that it took before, because it has not waited.
+        A parked unit is not blocked: it continues when it is its turn and the budget allows it. It keeps the signals
+        that it took before, because it has not waited.
         """
         entry = (name, unit, ivar)
         ivar.taken_signals = unit.taken_signals

@@ -31,7 +31,7 @@ Placeholder = Callable[[str], str]
 
 
 class Dialect(Protocol):
-    """Statements on Django's own connection of one alias.
+    """The statements of one alias, sent on Django's own connection.
 
     They take part in the transaction that is open on it.
     """
@@ -60,12 +60,12 @@ class Dialect(Protocol):
 
     @staticmethod
     def placeholder(kind: str) -> str:
-        """Return a placeholder for a value of that type."""
+        """Return the placeholder that SQL uses for a value of the type ``kind``."""
 
     def atomic(self) -> AbstractContextManager[None]:
         """Open an outermost transaction.
 
-        Where there is a writer lock, the transaction has it from its beginning.
+        On SQLite the transaction has the writer lock from its beginning.
         """
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
@@ -73,90 +73,87 @@ class Dialect(Protocol):
     def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
         """Send a query and return a function that waits for its rows and returns them.
 
-        Inside ``pipeline()`` only that function waits, so that several queries can be under way. Elsewhere the query
-        may run at once.
+        Inside ``pipeline()`` several queries can be sent before the first answer is awaited. Elsewhere the query may
+        run at once.
         """
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run a statement and return the number of rows that it changed."""
+        """Run a statement that returns no rows, and return the number of rows that it changed."""
 
     def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        """Return the right side of ``column …`` for membership, and its parameter.
-
-        It is always one parameter, a bound array.
-        """
+        """Return SQL that follows a column name and tests if its value is among ``values``, and its one parameter."""
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
-        """Run ``with v(columns) as (rows) body``.
+        """Run the statement ``with v(columns) as (rows) body``, which reads the rows from ``v``.
 
-        With ``key``, ``{key}`` in the body is replaced by a membership test. A join with ``v`` alone can be planned as
-        a scan of the whole table; the bound array makes it an index scan.
+        With ``key`` (a column), ``{key}`` in the body is replaced by a test that the key is among those of the rows.
+        Joined with ``v`` alone, the database may read the whole table; with the test it uses the index.
         """
 
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run a statement as ``write`` does, and return the rows that its body returns.
+        """Run the statement of ``write``, whose body returns rows, and return these rows.
 
-        ``columns`` may hold bytes only where there are ``chained_writes``.
+        ``columns`` may hold bytes only if the dialect has ``chained_writes``.
         """
 
     def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        """Send the statement of ``write_returning`` and return a function that waits for its rows; see ``submit``."""
+        """Send the statement of ``write_returning`` and return a function that waits for its rows: see ``submit``."""
 
     def pipeline(self) -> AbstractContextManager[None]:
-        """Let the statements of a block go out without waiting for each other's answers.
+        """Send the statements of a block without waiting for each answer; the end of the block waits.
 
         This applies to statements that return no rows, and to submitted ones. Nothing else may use the connection
         inside: no queryset, and no cursor of Django's.
         """
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
-        """Send a statement with the next one that is waited for outside of a transaction.
+        """Send a statement together with the next one that is sent outside of a transaction.
 
-        Only where the dialect ``listens``. The statement is a transaction of its own. Its outcome is ignored, and no
-        log or wrapper of queries sees it. Returns a function that withdraws it, and which returns False if it was sent
-        already.
+        Only a dialect that ``listens`` can do it. The statement is a transaction of its own. Its outcome is ignored,
+        and no log or wrapper of queries sees it. Returns a function that withdraws it, and that returns False if it was
+        sent already.
         """
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
-        """Return an expression for now, and its parameters.
+        """Return an SQL expression for the present time, and its parameters.
 
-        It is the storage's clock if it has one of its own, else that of the database. ``live`` gives the time of
-        evaluation, not that of the statement's start. Only the latter lets an index be used.
+        It gives the time of ``clock`` or, with None, of the database. ``live`` gives the time of evaluation in place of
+        that of the statement's start. A comparison with it cannot use an index.
         """
 
     def skip_locked(self) -> str: ...
 
     def set_lock_timeout(self, seconds: float) -> None:
-        """Limit the wait for each lock until the end of the open transaction.
+        """Limit the wait for each lock, in seconds, until the end of the open transaction.
 
         Does nothing where there are no row locks.
         """
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Limit the wait for each lock for the statements of a block.
+        """Limit the wait for each lock, in seconds, for the statements of a block.
 
         The setting is restored unless a statement fails, so use it inside a savepoint.
         """
 
     def prefer_indexes(self) -> None:
-        """Keep our own transaction from reading a whole table where an index will do.
+        """Make the open transaction read through indexes if the engine opened it; a caller's stays as it is.
 
-        In a caller's transaction it does nothing. A plan is kept for long: for a table that is almost empty it reads
-        the whole table, and it still does so after fifty thousand rows have come.
+        The database keeps a plan for long. A plan made for an almost empty table reads the whole table, and would still
+        do so after fifty thousand rows have come.
         """
 
     def announce_wait(self, number: int) -> None:
-        """Announce until the end of the open transaction that it waits for what ``number`` identifies.
+        """Announce that the open transaction waits, until its end, for the thing that ``number`` identifies.
 
-        Waits for another transaction that has announced the same.
+        If another transaction has announced the same number, this waits for its end first.
         """
 
     def is_waited_for(self, number: int) -> bool:
-        """Return True if a transaction that has announced this wait is waiting for a lock."""
+        """Return True if a transaction that has announced ``number`` is waiting for a lock now."""
 
     def fixed_snapshot(self) -> str | None:
         """Return the isolation level of the open transaction if its snapshot is fixed, else None.
@@ -165,30 +162,30 @@ class Dialect(Protocol):
         """
 
     def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
-        """Raise at the end of a block what deferred constraints would raise at the commit.
+        """Raise at the end of a block the errors of deferred constraints, which would otherwise come at the commit.
 
-        At the commit it would be too late to tell which run is at fault. User code inside may set limits for its own
-        statements, so ``statement_timeout`` is restored (None: the present one). Databases that can check only whole
-        tables check nothing.
+        The commit could not tell which run is at fault. User code inside may set limits for its own statements, so
+        ``statement_timeout`` is restored (None: the present one). Databases that can check only whole tables check
+        nothing.
         """
 
     def set_up_session(self, limits: Mapping[str, str]) -> None:
-        """Set these limits for the session.
+        """Set these limits (setting and value) for the session.
 
-        The session then also notices soon that the other side is gone.
+        The session also notices soon from then on if the other side of the connection is gone.
         """
 
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
-        """Set these limits for the open transaction."""
+        """Set these limits (setting and value) for the open transaction."""
 
     def is_transient(self, exc: BaseException) -> bool:
-        """Return True if the same work may succeed on another try."""
+        """Return True if the work that raised ``exc`` may succeed on another try, as after a deadlock."""
 
     def is_interrupted(self, exc: BaseException) -> bool:
         """Return True if a statement was cancelled, by its ``statement_timeout`` or by a person."""
 
     def is_connection_lost(self, exc: BaseException) -> bool:
-        """Return True if an ``OperationalError`` means that the session has ended."""
+        """Return True if the error means that the session has ended."""
 
 
 def find_dialect(alias: str) -> Dialect | None:

@@ -1,4 +1,4 @@
-"""System checks of the database of the runs. They do not need its driver."""
+"""System checks of the database that stores the runs. They do not need its driver."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - the 
 
 
 def check_connection(connection: Any) -> Iterator[CheckMessage]:
-    """Yield the problems of the database settings of a connection.
-
-    Nothing is sent to the database.
-    """
+    """Yield the problems in the database settings of a connection, without a query."""
     return _BY_VENDOR.get(connection.vendor, _refuse_vendor)(connection)
 
 

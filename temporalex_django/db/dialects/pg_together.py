@@ -1,7 +1,7 @@
-"""Pipelines on PostgreSQL: statements that are sent together and waited for once.
+"""Pipelines on PostgreSQL: statements that are sent together, with one wait for all answers.
 
 psycopg's own pipeline checks its connection at every statement, in Python. That was two fifths of the cost of a turn
-with few runs. This module gives libpq what psycopg would; types, errors and the wait are psycopg's.
+with few runs. This module gives the statements to libpq itself; types, errors and the wait are psycopg's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PipelineStatement:
         self.values: Sequence[Any] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Send the statement and wait, unless it is sent together with others."""
+        """Send the statement and wait for its result; in a ``pipeline`` block only submit it."""
         self.bind(sql, parameters)
         self._link.submit(self)
 
@@ -82,7 +82,7 @@ class PipelineStatement:
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows.
 
-        If they are not there yet, it waits for the answers to everything that was sent.
+        If they are not there yet, it waits for the answers to all statements that were submitted.
         """
         if self.result is None:
             self._link.exchange()
@@ -96,7 +96,7 @@ class PipelineStatement:
 
 
 class StatementPipeline:
-    """The statements under way on one connection, and its prepared statements. Used by one thread."""
+    """The submitted statements of one connection, and its prepared statements. One thread uses it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
         self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
@@ -123,15 +123,15 @@ class StatementPipeline:
 
     @contextmanager
     def pipeline(self, *, sends_early: bool) -> Iterator[None]:
-        """Send the statements of ``PipelineStatement`` inside the block together.
+        """Send the ``PipelineStatement``s that are executed inside the block together.
 
-        The end of the block waits, and raises the first error. Nothing behind a failed statement is done. A block
+        The end of the block waits, and raises the first error. No statement after a failed one is executed. A block
         inside another one first waits for what was submitted so far.
 
         With ``sends_early`` the server starts while the next statements are made. Then other cursors of the connection
-        fail inside the block, or wait for ever. Statements submitted before an exception are done then, so the
-        transaction has to roll them back. Without it all are sent at the end, and other cursors come first. Anything
-        that interrupts the exchange closes the connection, because its state is unknown.
+        fail inside the block, or wait for ever. After an exception, statements submitted before it may have been
+        executed, so the transaction has to roll them back. Without ``sends_early`` all are sent at the end, and other
+        cursors come first. An interruption of the exchange closes the connection, because its state is unknown.
         """
         self.exchange()
         outer, self._sends_early = self._sends_early, sends_early
@@ -161,7 +161,7 @@ class StatementPipeline:
                     self.connection.pgconn.flush()
 
     def send_with_next(self, statement: PipelineStatement) -> Callable[[], bool]:
-        """Send a statement in a transaction of its own, at the end of the next exchange outside of a transaction.
+        """Send a statement, in a transaction of its own, at the end of the next exchange outside of a transaction.
 
         The exchange waits for the statement, but ignores its outcome. Returns a function that withdraws the statement,
         and that returns False if it was sent already.
@@ -176,7 +176,7 @@ class StatementPipeline:
         return take_back
 
     def exchange(self) -> None:
-        """Send what was submitted and hand out the answers. Raises the first error of the server."""
+        """Send the submitted statements and give each its answer. Raises the first error of the server."""
         if not self._submitted and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
@@ -206,7 +206,7 @@ class StatementPipeline:
             raise error
 
     def _assign_results(self, sent: list[PipelineStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
-        """Give each statement its result and return the first error of the server.
+        """Give each statement its result and return the first error of the server, or None.
 
         There may be one result more: that of the commit, for example with an error of deferred constraints.
         """
@@ -237,8 +237,9 @@ class StatementPipeline:
     def _send(self, *, is_trailing: bool = False) -> None:
         """Give libpq the submitted statements. It may send them at any time after the first of a block.
 
-        With ``is_trailing`` nothing reports that a prepared statement was gone. So statements that change the session
-        are not prepared then.
+        With ``is_trailing`` they come after the other statements, and their outcome is ignored. Statements without
+        values, which may change the session, are not prepared then: nothing would report that a prepared statement is
+        gone.
         """
         connection, statements = self.connection, self._submitted
         if connection.closed:
@@ -266,7 +267,7 @@ class StatementPipeline:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """Return the name of the prepared statement, which is prepared now if it comes often."""
+        """Return the name of the prepared statement for ``key``, or None. A frequent query is prepared now."""
         # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)
         if name is None:
@@ -302,7 +303,7 @@ def _number_placeholders(sql: str) -> bytes:
 
 
 def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
-    """Return a BEGIN with the options of the connection."""
+    """Return the BEGIN of a transaction with the options of the connection, such as its isolation level."""
     words = ["BEGIN"]
     if connection.isolation_level is not None:
         words.append(f"ISOLATION LEVEL {psycopg.IsolationLevel(connection.isolation_level).name.replace('_', ' ')}")
@@ -316,9 +317,9 @@ def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
 def _receive_results(
     protocol: Any, results: list[Any], marks: list[int], ends: int
 ) -> Generator[Wait, Ready | int, None]:
-    """Add the result of each statement, in order, up to ``ends`` synchronisations.
+    """Add the result of each statement to ``results``, in order, until ``ends`` synchronisations have come.
 
-    psycopg does the waiting for the connection.
+    It is a generator for psycopg, which does the waiting.
     """
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R

@@ -33,11 +33,11 @@ _CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
 class PostgresDialect:
-    """The dialect of PostgreSQL. See ``Dialect``.
+    """The dialect of PostgreSQL; ``Dialect`` documents its methods.
 
-    Django's cursor binds on the client, as text. For payloads in bulk that is the bottleneck. The statements of
-    ``pg_together`` bind on the server. Django wraps them all the same, so query logs, execute wrappers and error
-    classes are the usual ones.
+    Django's cursor puts the values into the text of a statement, which is slow for many payloads. The statements of
+    ``pg_together`` send them in binary form. Django wraps these statements all the same, so query logs, execute
+    wrappers and error classes are the usual ones.
     """
 
     name = "postgresql"
@@ -54,7 +54,7 @@ class PostgresDialect:
         return f"%s::{kind}"
 
     def atomic(self) -> AbstractContextManager[None]:
-        """Open a transaction. Rows are locked one by one, so there is no writer lock to take."""
+        """Open a transaction. PostgreSQL has no writer lock, since it locks rows one by one."""
         return transaction.atomic(using=self.alias)
 
     def _statement_pipeline(self) -> StatementPipeline:

@@ -1,4 +1,4 @@
-"""Statements on SQLite, whose one writer lock replaces all row locks."""
+"""Statements on SQLite, which has one writer lock in place of row locks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_THREAD_LOCKS.clear)
 
 
 class SqliteDialect:
-    """The dialect of SQLite. See ``Dialect``.
+    """The dialect of SQLite; ``Dialect`` documents its methods.
 
     Values are stored as Django's backend stores them: hex ids, and naive UTC text for times.
     """
@@ -52,12 +52,12 @@ class SqliteDialect:
     def atomic(self) -> Iterator[None]:
         """Open a transaction that has the writer lock.
 
-        It waits behind the other threads of this process first, then with short waits for other processes.
+        It waits behind the other threads of this process first, then with short pauses for other processes.
 
-        SQLite itself looks only every 100 ms in the end, and a worker leaves 3 ms between two turns. So a process that
-        had waited for a while hardly ever got the lock. Many threads that looked every 5 ms were no better. The one
-        that had the lock hardly ever got the interpreter: of 30 threads that started at once on a busy machine, none
-        was done after 20 s.
+        SQLite itself looks for the lock only every 100 ms after a while, and a worker leaves it free for 3 ms between
+        two turns. So a process that had waited for a while hardly ever got it. Many threads that looked every 5 ms were
+        no better: the thread that had the lock hardly ever got the interpreter. Of 30 threads that started at once on a
+        busy machine, none was done after 20 s.
         """
         connection = connections[self.alias]
         connection.ensure_connection()
@@ -83,9 +83,9 @@ class SqliteDialect:
 
     @contextmanager
     def _thread_lock(self, timeout: float) -> Iterator[None]:
-        """Wait for the first place among the threads of this process, for ``timeout`` seconds at most.
+        """Wait at most ``timeout`` seconds for the turn of this thread among those that want the writer lock.
 
-        After that the block runs without it, and SQLite reports what is wrong.
+        After that the block runs all the same, and SQLite reports if it does not get the lock.
         """
         lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
         is_acquired = lock.acquire(timeout=timeout)
@@ -96,9 +96,9 @@ class SqliteDialect:
                 lock.release()
 
     def _enter_transaction(self, until: float) -> ExitStack:
-        """Open a transaction that has the writer lock.
+        """Open a transaction that has the writer lock, and return the stack that closes it.
 
-        Raises SQLite's error if it does not get the lock in time.
+        Raises SQLite's error if it does not get the lock before ``until`` (``time.monotonic``).
         """
         while True:
             with ExitStack() as stack:
@@ -174,14 +174,14 @@ class SqliteDialect:
         return ""
 
     def set_lock_timeout(self, seconds: float) -> None:
-        """Do nothing: a transaction that writes has the one lock."""
+        """Do nothing: a transaction that writes has the writer lock already."""
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         del seconds
         return nullcontext()
 
     def prefer_indexes(self) -> None:
-        """Do nothing: plans are made for each statement."""
+        """Do nothing: SQLite plans each statement anew."""
 
     def announce_wait(self, number: int) -> None:
         """Do nothing: there is no other writer."""

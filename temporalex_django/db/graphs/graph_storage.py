@@ -1,4 +1,4 @@
-"""Graphs in the tables, as a ``graph.contracts.Storage``.
+"""Graphs in the tables of the database, as a ``graph.contracts.Storage``.
 
 ``get`` and ``query`` read instances out of histories. ``put`` stores an instance as the start of a run. Each call is
 one transaction of its own, or a savepoint of the caller's. Function workflows are not visible here.
@@ -44,7 +44,7 @@ _AS_CANCELLED = ("terminated", "timed_out")
 
 
 class TableStorage:
-    """``contracts.Storage`` on one database alias. It serves any thread, on that thread's connection."""
+    """``graph.contracts.Storage`` on one database alias. Any thread may use it, on a connection of its own."""
 
     def __init__(self, alias: str | None = None) -> None:
         self._alias = alias
@@ -71,9 +71,9 @@ class TableStorage:
         raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
 
     def query(self, **filters: Any) -> list[GraphInstance]:
-        """Return the instances of the newest chain of each identity. Locks nothing.
+        """Return the instances of the newest chain of each id, filtered by ``filters``. Locks nothing.
 
-        One read, and one for each instance found.
+        One read for all, and one for each instance found.
         """
         storage = self._storage
         conditions = checked(filters)
@@ -90,9 +90,9 @@ class TableStorage:
     def _rows(
         self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
-        """Yield current runs of graphs that this process has, newest chain first.
+        """Yield the current runs of graphs that meet ``conditions``, newest chain first.
 
-        With ``of_any_class`` the runs of all classes.
+        Only graphs that this process has, unless ``of_any_class`` is True.
         """
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
@@ -105,7 +105,7 @@ class TableStorage:
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
         """Return the instance of a run, or None if it was deleted since the row was read.
 
-        Raises ``UnknownWorkflow``, and ``PayloadError`` for a step that is gone.
+        Raises ``UnknownWorkflow`` if its class is gone, and ``PayloadError`` if one of its steps is.
         """
         cls = workflows.class_for_run(row.workflow, row.version)
         events = storage.histories({row.pk: 0})[row.pk]
@@ -125,11 +125,11 @@ class TableStorage:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def put(self, instance: GraphInstance) -> None:
-        """Store an instance as the start of a run, in a new chain or in the open chain of its identity.
+        """Store an instance as the start of a run, in a new chain or in the open chain of its id.
 
-        An open run of that identity is closed, and its chain continues with the new run. A closed instance is stored
-        closed, without a history. Steps that were active start again, and timers of waiting steps start anew. Locks the
-        open chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
+        An open run of that id is closed, and its chain continues with the new run. A closed instance is stored closed,
+        without a history. Steps that were active start again, and timers of waiting steps start anew. Locks the open
+        chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
         """
         storage = self._storage
         for attempt in range(1, _TRIES + 1):
@@ -242,12 +242,12 @@ def _identity(row: Instance) -> tuple[str, str, int | None]:
 
 
 def _instance_status(row: Instance) -> str:
-    """Return the status of the instance of a closed run."""
+    """Return the status of a graph's instance for the row of a closed run."""
     return "cancelled" if row.status in _AS_CANCELLED else row.status
 
 
 def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
-    """Return the attributes that the closing event of such a run would have."""
+    """Return the attributes of the closing event that a run in the state of ``instance`` would have."""
     if instance.status == "completed":
         return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
     if instance.status == "cancelled":
@@ -259,9 +259,9 @@ def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _projections(alias: str) -> Projections:
-    """Return the projections that this process keeps.
+    """Return the projections that this process keeps for an alias, from which instances are read.
 
-    A worker that runs the steps of a run one after the other then reads only the new events.
+    They save reading a history again: a worker that runs the steps of a run one after the other reads only new events.
     """
     storage = DjangoStorage(alias)
 
@@ -273,7 +273,7 @@ def _projections(alias: str) -> Projections:
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """``authoring.activity.RunSource`` of an attempt."""
+    """The source from which the attempt of a step reads its run: ``authoring.activity.RunSource``."""
 
     task: TaskState
 
@@ -291,9 +291,9 @@ class TaskSource:
 
 
 def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
-    """Return the instance that results from the history of a run.
+    """Return the instance of a graph as the history of the run gives it.
 
-    Raises ``UnknownWorkflow`` for a class that is no graph here.
+    Raises ``UnknownWorkflow`` for a class that is no graph in this process.
     """
     return _projections(get_settings().DATABASE).get(run_id, _graph_class(name, version)).instance
 

@@ -28,13 +28,13 @@ _UNDEFINED_TABLE = "42P01"
 
 
 class TablesMissing(NotConfigured, DatabaseError):
-    """The tables of workflows do not exist: ``manage.py migrate`` was not run on that database."""
+    """Raised when the tables of this package do not exist: ``manage.py migrate`` was not run on that database."""
 
     next_step = "Run it with the settings of the process that reported this, and try again."
 
 
 def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | None:
-    """Return a ``TablesMissing`` for an error that means it, else None."""
+    """Return a ``TablesMissing`` if the error says that a table of this package does not exist, else None."""
     undefined = getattr(error.__cause__, "sqlstate", None) == _UNDEFINED_TABLE and '"temporalex_' in str(error)
     if not undefined and not _NO_SUCH_TABLE.search(str(error)):
         return None
@@ -45,17 +45,17 @@ def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | No
 
 
 def install() -> None:
-    """Configure the guard as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
+    """Guard all database connections, those that are open included, as ``TEMPORALEX["GUARD"]`` says."""
     guard.configure(get_settings().GUARD)
     for connection in connections.all(initialized_only=True):
         _guard_connection(connection)
 
 
 def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
-    """Refuse queries of workflow code, as an execute wrapper.
+    """Send a query, or refuse it in workflow code; an execute wrapper of Django's.
 
     Raises ``DeterminismViolation`` in workflow code, before anything is sent. Raises ``TablesMissing`` if the database
-    reports that it lacks a table of ours.
+    reports that it lacks a table of this package.
     """
     guard.refuse_in_step(guard.ORM)
     try:
@@ -88,9 +88,9 @@ def _guard_connection(connection: Any) -> None:
 
 
 def _guarded_close(wrapped: weakref.ref[Any]) -> None:
-    """Refuse to close a connection in workflow code.
+    """Close a connection, or refuse it in workflow code.
 
-    It would end the transaction of the turn, and of all runs in it.
+    Closing it would end the transaction of the turn, and of all runs in it.
     """
     guard.refuse_in_step(guard.ORM)
     if (connection := wrapped()) is not None:

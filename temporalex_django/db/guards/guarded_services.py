@@ -27,7 +27,7 @@ _GUARDED: tuple[tuple[type, str, Rule], ...] = (
 
 
 def install() -> None:
-    """Guard these methods, once per process."""
+    """Guard the methods of Django's mail and cache, once per process."""
     for cls, name, rule in _GUARDED:
         original = getattr(cls, name)
         if not hasattr(original, "temporalex_guard"):

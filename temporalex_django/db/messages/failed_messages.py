@@ -21,7 +21,7 @@ from temporalex_django.models import Chain, Instance, Message
 
 @dataclass(frozen=True, slots=True)
 class HandledMessage:
-    """A failed message that somebody has handled. ``digest`` is that of its payload."""
+    """A failed message that somebody has delivered again or discarded; ``digest`` is that of its payload."""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
 def failed_count(run: Instance) -> int:
     """Return the number of failed messages of the chain of ``run``.
 
-    The object caches it, so this is one statement at most for each time that the row was read.
+    The object keeps the number, so a second call with it sends no statement.
     """
     if "failed_count" not in run.__dict__:
         alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
@@ -75,9 +75,9 @@ def failed_count(run: Instance) -> int:
 
 
 def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Put a failed message behind the others of its inbox, as a new one.
+    """Put a failed message at the end of its inbox as a new one, in the open transaction.
 
-    Returns None if there is none with that id. In the open transaction. Locks its row.
+    Returns None if the chain has no failed message with that id. Locks its row.
     """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
@@ -93,9 +93,9 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
 
 
 def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Settle a failed message as discarded. It stays, and cannot be sent again under its id.
+    """Settle a failed message as discarded, in the open transaction. Its id stays taken.
 
-    Returns None if there is none with that id. In the open transaction. Locks its row.
+    Returns None if the chain has no failed message with that id. Locks its row.
     """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:

@@ -36,7 +36,7 @@ _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
 class InboxStatements(ABC):
-    """The implementation of ``RunStorage.inbox``. It locks nothing, since the chains are locked."""
+    """The implementation of ``RunStorage.inbox``. It locks nothing, since the caller has locked the chains."""
 
     sql: Dialect
     inbox_page = _PAGE_SIZE
@@ -44,7 +44,7 @@ class InboxStatements(ABC):
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> dict[UUID, Inbox]:
-        """Return the unsettled messages of locked chains.
+        """Return the unsettled messages of locked chains: see ``RunStorage.inbox``.
 
         It is a statement of its own after the lock, so it sees everything that was committed until then.
         """
@@ -102,10 +102,10 @@ class InboxStatements(ABC):
         return fetch_inboxes
 
     def _read_backlog(self, chain: UUID, page: int, *, condition: str) -> tuple[list[tuple[Any, ...]], bool]:
-        """Read the oldest new messages of a long inbox; return them, and True if there may be more.
+        """Read the ``page`` oldest new messages of a long inbox; return their rows, and True if there may be more.
 
-        Results and messages that wait are read, too, wherever they are in the inbox: they let the run continue. Neither
-        kind hides the other. A turn that finds nothing else to do leaves no more behind.
+        Results and messages that wait are read, too, wherever they are in the inbox, because they let the run continue.
+        Each of the three kinds has a limit of its own, so none hides another.
         """
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
@@ -120,7 +120,7 @@ class InboxStatements(ABC):
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
-        """Decode the messages.
+        """Decode the messages of the rows ``by_chain`` and add them to the inboxes.
 
         Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
         payload of each chain in any case.
@@ -168,10 +168,9 @@ class InboxStatements(ABC):
 
 @contextmanager
 def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
-    """Raise an error that names the run whose payload cannot be read.
+    """Turn an error of the block into a ``PayloadError`` with the run or chain whose payload cannot be read.
 
-    Raise the original error again inside the block. The turn blocks that run alone, by ``run_id`` or ``chain_id`` of
-    the error.
+    ``KeyMissing`` keeps its type. The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
     """
     try:
         yield
@@ -196,7 +195,7 @@ class InboxInserts(ABC):
     def now(self) -> datetime: ...
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Implement ``RunStorage.prepend_messages``. Locks the rows of the chain's unread messages."""
+        """Put messages at the head of an inbox: see ``RunStorage.prepend_messages``. Locks its unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
         unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
         unread_ids = {row.request_id for row in unread_rows} - {None}
@@ -213,13 +212,13 @@ class InboxInserts(ABC):
         Message.objects.using(self.alias).bulk_create([*new, *unread_rows], batch_size=500)
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Implement ``RunStorage.message_statuses``."""
+        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain, request_id__in=[*ids])
         statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Implement ``RunStorage.copy_failed_messages``."""
+        """Copy failed messages to another chain: see ``RunStorage.copy_failed_messages``."""
         if not ids:
             return
         rows = [

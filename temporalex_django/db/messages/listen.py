@@ -1,4 +1,4 @@
-"""Listening on the caller's own connection for news of a chain."""
+"""Waiting for notifications about a chain on the caller's own connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ WaitFunction = Callable[[float], None]
 
 @contextmanager
 def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
-    """Listen on this thread's connection while the block runs, and yield a wait function.
+    """Listen for notifications about a chain while the block runs, and yield a function that waits for one.
 
-    A wait ends early when a turn of ``chain`` was announced. The caller then looks: the end of listening goes with that
-    statement. If the look was in vain, the next wait returns at once, since it has to listen again.
+    The function takes the most seconds to wait. It returns early when a turn of ``chain`` was announced. Look at the
+    rows before the first wait and after each one, since notifications may be lost and have more than one reason. Your
+    statement then also ends the listening. So if you wait again, that wait listens again and returns at once, for
+    another look.
 
-    It is just ``time.sleep`` where notifications do not arrive: on SQLite, behind a pooler, in a transaction, on a
-    standby. Notifications may be lost anywhere, and are sent for more than one reason. So look before the first wait
-    and after each. An error that breaks the connection is not raised here; the next user of the connection finds it.
+    The function is ``time.sleep`` where no notifications arrive: on SQLite, behind a pooler, in a transaction, on a
+    standby. An error that breaks the connection is not raised here; the next user of the connection finds it.
     """
     connection, dialect, name = connections[alias], get_dialect(alias), chain.hex
     raw = connection.connection if _can_listen(connection) else None
@@ -67,7 +68,7 @@ def _can_listen(connection: Any) -> bool:
 
 
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
-    """Send the command and return True if the server has done it.
+    """Send the command for the channel of finished turns, and return True if the server has executed it.
 
     It does not use Django's cursor, because it is no query of the project.
     """

@@ -1,4 +1,4 @@
-"""News after a commit: Django signals about what it stored, and notifications for workers and waiting callers.
+"""Signals and notifications after a commit: Django signals about what it stored, and notifications for processes.
 
 Replays write nothing, so they announce nothing. Notifications may be lost: nothing depends on them (decision 2).
 """
@@ -49,7 +49,7 @@ _BY_KIND = {
 
 
 def send_turn_signals(report: TurnReport) -> None:
-    """Send the signals of a committed turn. Nothing is built for signals without receivers."""
+    """Send the Django signals about what a committed turn did. A signal without receivers costs nothing."""
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:
@@ -80,7 +80,7 @@ def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
 
 
 def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the signals about the events that are in the history now."""
+    """Send the Django signals about the events that the turn added to the history of a run."""
     for event in write.events:
         if event.kind == "WorkflowStarted":
             signals.send("instance_started", sender, **run_fields, version=record.version)
@@ -103,7 +103,7 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 
 
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the signals about the changes of a human task."""
+    """Send the Django signals about the changes of a human task."""
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
     for change in task_write.changes:
@@ -122,7 +122,7 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 
 
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
-    """Send a signal for tasks under the four-eyes rule that nobody may decide any more since this turn."""
+    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn."""
     changed = {
         task_write.id: task_write.task
         for task_write in tasks
@@ -140,7 +140,7 @@ def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: 
 def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the notifications of a committed turn, as pairs of channel and payload.
 
-    They name the queues with new activities or runs, and the chains with something that a caller may wait for.
+    They name the queues with new activities or runs, except ``own_queues``, and the chains for which a caller may wait.
     """
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}

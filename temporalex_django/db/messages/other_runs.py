@@ -44,7 +44,7 @@ _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias
 
 
 class ExternalRunWriter:
-    """The writer of child starts and messages: one statement a table, however many runs there are.
+    """The writer of child starts and messages to other runs: one statement for each table, however many runs there are.
 
     A turn that has nothing for other runs sends no statement.
     """
@@ -54,7 +54,7 @@ class ExternalRunWriter:
         self._clock = clock
 
     def write(self, writes: Sequence[RunWrite]) -> None:
-        """Write all for other runs. Children come first, so that a message of the same turn finds them."""
+        """Store new children, then messages to other runs, so that a message of the same turn finds its child."""
         messages = [m for w in writes for m in w.messages]
         if children := [c for w in writes for c in w.children]:
             messages += self._start_children(children)
@@ -102,7 +102,7 @@ class ExternalRunWriter:
         ]
 
     def _has_open_alias(self, child: NewChild) -> bool:
-        """Return True if an open run, started under a former name of the class, has the id.
+        """Return True if an open run that was started under a former name of the class has the id of the child.
 
         One statement, and none for a class that was never renamed.
         """
@@ -153,9 +153,9 @@ class ExternalRunWriter:
         return moment
 
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
-        """Return the delivery of a message to each id.
+        """Return, for each id, the place to which a message to it goes.
 
-        It goes to the run with that run id, else to the open run with that business id.
+        That is the run with this run id, else the open run with this business id.
         """
         deliveries = self._resolve_run_ids(ids)
         # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
@@ -178,7 +178,7 @@ class ExternalRunWriter:
         return deliveries
 
     def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
-        """Return the delivery to an id that open runs of several workflows have."""
+        """Return the place to which a message to this business id goes, when open runs of several workflows have it."""
         rows = self._sql.select(
             f"select {_RUN_COLUMNS} from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
@@ -193,7 +193,7 @@ class ExternalRunWriter:
         return Delivery(None if run_ref is None else run_ref.chain_id)
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
-        """Return the deliveries to those ids that are ids of runs.
+        """Return the places for those of the ids that are run ids; the others are left out.
 
         No statement if none has the form of one.
         """
@@ -213,7 +213,7 @@ class ExternalRunWriter:
         }
 
     def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
-        """Return the open chains of the children of these runs, by run and number."""
+        """Return the chains of the open children of these runs, by run and command number."""
         run_ids = list(runs)
         if not run_ids:
             return {}
@@ -227,7 +227,7 @@ class ExternalRunWriter:
         return {(run, seq): chain for run, seq, chain in rows}
 
     def _close_children(self, runs: Sequence[UUID]) -> None:
-        """Send the open children of closed runs the message that their ``parent_close`` names."""
+        """Send the open children of closed runs a cancel or terminate message, as their ``parent_close`` says."""
         test, parameter = self._sql.in_array(runs, "uuid")
         now, clock = self._sql.now_expression(self._clock, live=True)
         body: Any = codec().encode(dict(PARENT_CLOSED))

@@ -23,11 +23,11 @@ _EXTRA_HOLDERS = 50
 
 
 def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
-    """Return the open tasks under the four-eyes rule that no stored user may decide.
+    """Return the ids of the open tasks under the four-eyes rule that no stored user may decide.
 
-    Everybody who is asked is excluded then. There is one read for all tasks, and one for each group, each permission
-    and all users that they name. Nothing is read if no task is under the rule. A task counts as decidable if that
-    cannot be known, as with permissions that are not stored.
+    Every user whom such a task asks is excluded. There is one read for all tasks, and one for each group, each
+    permission and all users that they name. Nothing is read if no task is under the rule. A task counts as decidable if
+    that cannot be known, as with permissions that are not stored.
     """
     open_tasks = [task for task in tasks if task.four_eyes and task.is_open]
     if not open_tasks:
@@ -54,7 +54,7 @@ def _has_decider(
 
 
 def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) -> dict[str, Collection[str] | None]:
-    """Return the keys of active users by the principal that includes them.
+    """Return the keys of the active users whom each principal (a user, a group or a permission) includes.
 
     At least ``limit`` + 1 keys of each, if there are that many. None means that they cannot be known.
     """
@@ -85,9 +85,9 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
-    """Return the keys of users with a permission, as the access policy decides.
+    """Return the keys of users to whom the access policy gives a permission; more than ``limit``, if there are.
 
-    None if they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
+    None means that they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
     """
     if not (_has_field(users.model, "groups") and _has_field(users.model, "user_permissions")):
         return None
@@ -103,7 +103,7 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
 
 
 def _has_stored_permissions(permits: Any) -> bool:
-    """Return True if all permissions are rows of Django.
+    """Return True if the tables of Django hold all permissions; ``permits`` is the method of the access policy.
 
     That is so with Django's own backend and the access policy of this package.
     """
@@ -127,12 +127,12 @@ _STANDS_IN = "stands_in_for:"
 
 
 class DatabaseJudge:
-    """``core.messages.sender.Judge`` of one turn.
+    """The judge of one turn, which decides who may send what: ``core.messages.sender.Judge``.
 
-    It reads each user once, with their permissions. A turn does not use what an earlier one read.
+    It reads each user once, with their permissions. The next turn reads them again.
 
-    It asks authentication backends of the project, so it does that inside a savepoint of ``alias``, where the turn's
-    transaction is. The turn continues even if their statements fail.
+    It asks authentication backends of the project inside a savepoint of ``alias``, where the turn's transaction is. So
+    the turn continues even if their statements fail.
     """
 
     def __init__(self, alias: str) -> None:
@@ -141,9 +141,10 @@ class DatabaseJudge:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Return True if the user has the permission.
+        """Return True if the user with this key has the permission.
 
-        False for users who are deleted, inactive or were never stored. Raises what a backend raises.
+        False for users who are deleted, inactive or were never stored. Raises the errors of the authentication
+        backends.
         """
         del message
         if (key, permission) not in self._verdicts:

@@ -37,7 +37,8 @@ _CHANGES = (
 def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     """Store the changes of turns to human tasks, in the open transaction. Locks their rows.
 
-    The open tasks of runs that were closed from outside are closed, and added to ``human_tasks`` of the writes.
+    The open tasks of runs that were closed from outside are closed, too; they are added to ``human_tasks`` of the
+    writes.
     """
     for write in writes:
         if write.is_closed_externally:
@@ -72,9 +73,9 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """End claims and delegations of open tasks whose question has changed.
+    """End claims and delegations of open tasks whose question has changed: they were made for the old question.
 
-    They were made for the old question (decision 47).
+    See decision 47.
     """
     questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:
@@ -93,7 +94,7 @@ def question_of(row: HumanTask) -> dict[str, Any]:
 
 
 def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Delete candidates of existing tasks whom the code does not ask any more.
+    """Delete those candidates of existing tasks that the code does not ask any more.
 
     People to whom a task was delegated stay candidates.
     """
@@ -109,7 +110,7 @@ def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: st
 
 
 def delete_human_tasks(run: UUID, *, alias: str) -> None:
-    """Delete the human tasks of a run, when the run is deleted."""
+    """Delete the human tasks of a run that is being deleted."""
     HumanTask.objects.using(alias).filter(run_id=run).delete()
 
 
@@ -147,7 +148,7 @@ def _task_row(task_write: HumanTaskWrite) -> HumanTask:
 
 
 def _column_name(name: str) -> str:
-    """Return a name that fits its column, since code may give people any name."""
+    """Return the name as its column can store it: shortened, without NUL and invalid characters."""
     return name[:MAX_LENGTH].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -157,7 +158,7 @@ def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
 
 
 def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
-    """Return the open human tasks of a run that is closed now, as closed."""
+    """Return writes that close the open human tasks of a run that was closed from outside."""
     written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
     rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
     at = write.events[-1].at
@@ -175,7 +176,7 @@ def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
 
 
 def _task_state(row: HumanTask) -> HumanTaskState:
-    """Return the state of a task, as far as it is stored."""
+    """Return the state of a human task from its row, which does not hold all of it."""
     form = None if row.form is None else FormSpec(**row.form)
     outcomes = tuple(row.outcomes)
     asking = HumanTaskSpec(title=row.title, label=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)

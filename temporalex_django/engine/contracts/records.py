@@ -27,7 +27,7 @@ logger = logging.getLogger("temporalex_django.engine")
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """A claimed (locked) chain and its current run; all fields are columns of the chain's row."""
+    """The row of a claimed (locked) chain, which also describes the chain's current run."""
 
     chain_id: UUID
     run_id: UUID
@@ -46,7 +46,7 @@ class RunState:
     atomic_due: datetime | None = None  # when the next atomic activity is due; None: there is none
 
     def as_values(self) -> tuple[Any, ...]:
-        """Return all fields as a tuple for ``from_values``: a turn keeps one of each run, and seldom needs it."""
+        """Return all fields as a tuple, from which ``from_values`` makes the object again. It takes less memory."""
         return _state_values(self)
 
     @classmethod
@@ -60,7 +60,7 @@ _state_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The row of a run, which is read only for runs that are not in the cache."""
+    """The row of a run as the engine needs it; it is read only for runs that are not in the cache."""
 
     run_id: UUID
     workflow_id: str
@@ -84,7 +84,7 @@ class RunRecord:
 
     @classmethod
     def from_start(cls, start: RunStart, *, run_id: UUID, started_at: datetime) -> RunRecord:
-        """Return the record of the first run of a chain."""
+        """Return the record of the first run of a chain, from the values of its start."""
         shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
         return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
 
@@ -129,7 +129,7 @@ class InboxMessage:
 
 
 class Inbox(list[InboxMessage]):
-    """The messages that a turn reads of one chain; with ``has_more``, others follow that are left for another turn."""
+    """The messages of one chain that a turn reads; ``has_more`` is True if others are left for another turn."""
 
     __slots__ = ("has_more",)
 
@@ -140,7 +140,7 @@ class Inbox(list[InboxMessage]):
 
 @dataclass(slots=True, kw_only=True)
 class NewEvent:
-    """An event to append."""
+    """An event to append to the history of a run."""
 
     number: int
     activation: int
@@ -152,7 +152,7 @@ class NewEvent:
 
 @dataclass(slots=True, kw_only=True)
 class NewTask:
-    """An activity to run; for ``options`` see ``authoring.activity.ActivityOptions.as_dict`` (durations in seconds)."""
+    """An activity to schedule; ``options`` are those of ``authoring.activity.ActivityOptions.as_dict``, in seconds."""
 
     run_id: UUID
     chain_id: UUID
@@ -174,18 +174,21 @@ class NewTask:
 
     @property
     def is_local(self) -> bool:
-        """True if the worker that advances the run takes it, whatever its queues and its capacity."""
+        """True for a local activity: the worker that advances the run also runs it, whatever its queues are."""
         return bool(self.options.get("local"))
 
     def as_state(self, number: int, **changes: Any) -> TaskState:
-        """Return the scheduled activity with the id ``number``, due at once; ``changes`` set other fields."""
+        """Return the activity as a stored row with the id ``number``, due when it was scheduled.
+
+        ``changes`` set other fields.
+        """
         shared: dict[str, Any] = {name: getattr(self, name) for name in _TASK_FIELDS}
         return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **changes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """An atomic activity that failed and is tried again; ``attempt`` is the one that failed."""
+    """An atomic activity that failed and is tried again; ``attempt`` is the number of the attempt that failed."""
 
     attempt: int
     due_at: datetime
@@ -196,8 +199,8 @@ class Retry:
 class Outcome:
     """The outcome of a message.
 
-    ``status`` of an update is accepted, completed, failed or rejected. ``value`` is the response, or ``{"code",
-    "message", "type"}``.
+    The ``status`` of an update is accepted, completed, failed or rejected. ``value`` is the response of an update, or
+    ``{"code", "message", "type"}`` of an error.
     """
 
     status: str
@@ -206,7 +209,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskWrite:
-    """A human task after a turn; ``changes`` are among opened, reminded, escalated, barred and closed."""
+    """A human task as a turn leaves it; ``changes`` names what the turn did to it.
+
+    They are among ``opened``, ``reminded``, ``escalated``, ``barred`` (a user was excluded) and ``closed``.
+    """
 
     run_id: UUID
     chain_id: UUID
@@ -222,10 +228,10 @@ class HumanTaskWrite:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun:
-    """The next run of a chain, after continue-as-new or a reset.
+    """The next run of a chain, after continue-as-new, a move or a reset.
 
-    ``source_run_id`` is the run that it repeats. Without one it follows the present run, and keeps the mark of its
-    pause and the stored fields of its state. ``search_attributes`` are those that it starts with.
+    ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
+    the mark of its pause and the stored fields of its state. ``search_attributes`` are those that it starts with.
     """
 
     run_id: UUID
@@ -241,8 +247,8 @@ class NewRun:
 class RunWrite:
     """All that a turn stores for one run.
 
-    ``instance`` holds columns of the run's row to change, and absent keys stay as they are. In it, ``published`` is a
-    plain value and ``closing`` holds the attributes of the closing event.
+    ``instance`` holds the columns of the run's row to change; columns without a key stay as they are. In it,
+    ``published`` is a plain value, not encoded, and ``closing`` holds the attributes of the closing event.
     """
 
     run: RunState  # as it is after the turn
@@ -278,7 +284,7 @@ class RunWrite:
 
     @property
     def is_closed_externally(self) -> bool:
-        """True if the run was closed from outside, whatever its code was doing."""
+        """True if the write closes the run from outside, without running its code."""
         if not self.events:
             return False
         last = self.events[-1]
@@ -286,18 +292,18 @@ class RunWrite:
 
     @property
     def drops_open_activities(self) -> bool:
-        """True if it closes the run while activities may be running; inputs that people gave them must be kept."""
+        """True if the write closes the run while activities may be running, whose edited inputs must be kept."""
         return self.drop_tasks and (self.is_closed_externally or self.left_open)
 
     @property
     def cancels_activities(self) -> bool:
-        """True if its code cancels activities and continues."""
+        """True if the code of the run cancels activities and continues."""
         return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
 
     def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to cancelled activities to the events that cancel them.
+        """Add the ``inputs`` that people gave to activities to the events that cancel these activities.
 
-        A result of the activity would carry its input in the same way.
+        ``inputs`` has them by command number. Without a result, no other event would record them.
         """
         for index, event in enumerate(self.events):
             edited_input = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
@@ -305,13 +311,16 @@ class RunWrite:
                 self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
 
     def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to dropped activities to the closing event, as results would."""
+        """Add the ``inputs`` that people gave to activities, by command number, to the event that closes the run.
+
+        Closing the run drops these activities, so no result records the inputs.
+        """
         if inputs:
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 
     def add_unread_results(self, inbox: Iterable[InboxMessage]) -> None:
-        """Add results that came and were never read to the closing event, for a reset or fork of the run."""
+        """Add the results that the run never read to the event that closes it; a reset or a fork uses them."""
         results = [message for message in inbox if message.run_id == self.run.run_id]
         if results:
             unread = [{"kind": result.kind, "name": result.name, "body": result.payload} for result in results]
@@ -319,7 +328,7 @@ class RunWrite:
             self.events[-1] = replace(last, attributes={**last.attributes, "unread": unread})
 
     def warn_unfinished(self, updates: Collection[str]) -> None:
-        """Log that handlers of these updates (names) were still working when the run was closed from outside."""
+        """Log that handlers of these updates (names) had not finished when the run was closed from outside."""
         if updates:
             run_id, names = str(self.run.run_id), ", ".join(updates)
             logger.warning(
@@ -331,7 +340,10 @@ class RunWrite:
 
 @dataclass(slots=True, kw_only=True)
 class TaskState:
-    """A claimed external activity, or an atomic one of a locked run; ``attempt`` counts this attempt."""
+    """The row of a scheduled activity: a claimed external one, or an atomic one of a locked run.
+
+    ``attempt`` is the number of the attempt that starts now.
+    """
 
     id: int
     chain_id: UUID | None  # None: a background task, whose ``run_id`` is its own
@@ -356,14 +368,14 @@ class TaskState:
 
     @property
     def fence(self) -> tuple[int, int, int | None]:
-        """The identity of this attempt in the storage: ``(id, attempt, owner)``.
+        """The values that identify this attempt in the storage: ``(id, attempt, owner)``.
 
-        An atomic activity was read, not claimed, so its row does not count the attempt that ended.
+        An atomic activity was read and not claimed, so ``attempt`` is one less: its row does not count the attempt yet.
         """
         return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
 
     def as_new(self, *, due_at: datetime, failure: AttemptFailure | None) -> NewTask:
-        """Return a new activity for one that never became a row: it was tried and is due again."""
+        """Return a new activity that is due at ``due_at``, for one that was tried before it was stored as a row."""
         shared = {name: getattr(self, name) for name in _TASK_FIELDS}
         return NewTask(**shared, attempt=self.attempt, due_at=due_at, failure=failure)
 
@@ -377,12 +389,12 @@ _TASK_FIELDS = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for
 
 @dataclass(slots=True, kw_only=True)
 class TaskResult:
-    """The end of one attempt.
+    """The end of one attempt of an activity.
 
-    ``outcome`` is ``(history kind, attributes)`` if it was the last one; else the activity is due again at
-    ``retry_at``. ``attempt`` and ``owner`` fence it: a late result changes nothing. ``count`` False gives the attempt
-    back, and ``waits_for`` names what was missing here. ``failure`` is the reason for the retry, and is kept until the
-    activity has ended; None leaves the stored one.
+    ``outcome`` is ``(kind of event, attributes)`` of a final result. With None the activity is due again at
+    ``retry_at``, and ``failure`` says why; ``failure`` None keeps the stored one. A result whose attempt or owner does
+    not match the row any more changes nothing. With ``count`` False the attempt does not count, and ``waits_for`` names
+    the code or key that this process lacked.
     """
 
     task: TaskState

@@ -1,4 +1,4 @@
-"""The contract between a turn and the place where runs live, which memory and Django fulfil.
+"""The contract between a turn and the storage, which memory and the database fulfil.
 
 Nothing here imports Django. A turn is one transaction: ``claim`` locks runs, ``inbox``, ``run_records`` and
 ``histories`` read what it needs, ``write`` stores all that it produced. Values that cross are plain JSON data and aware
@@ -31,22 +31,24 @@ class RunStorage(Protocol):
     """
 
     def transaction(self, site: str = "") -> AbstractContextManager[None]:
-        """Open a transaction named in ``core.crash_points``, or a savepoint in an open one; an error undoes it."""
+        """Open a transaction, or a savepoint if one is open; an error rolls it back.
+
+        ``site`` is its name in ``core.crash_points``.
+        """
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Open a savepoint: an error undoes what it did, and the rest of the transaction stays."""
+        """Open a savepoint; an error rolls it back and leaves the rest of the transaction as it is."""
 
     def checked_savepoint(self) -> AbstractContextManager[None]:
         """Open a savepoint for an atomic activity.
 
-        At its end it raises the errors of deferred constraints. At the commit it would not be known which activity
-        caused them.
+        Its end raises the errors of deferred constraints. The commit could not tell which activity caused them.
         """
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
     ) -> ClaimedRuns:
-        """Lock about ``limit`` runs of these queues that are due or have unread messages.
+        """Lock about ``limit`` runs of these queues that are due or have unread messages, and return them.
 
         The runs of ``first`` need not be due. Locked and deferred runs are skipped. With ``chains`` it locks exactly
         these, whatever their queue, due or not. A run with ``crashes`` is claimed only by a worker that names it alone
@@ -56,10 +58,11 @@ class RunStorage(Protocol):
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> dict[UUID, Inbox]:
-        """Return the unsettled messages of locked runs in order.
+        """Return the unsettled messages of locked chains, oldest first, by chain.
 
-        For runs in ``waiting`` the unread ones are enough, because their messages are only parked. Of a long inbox it
-        returns as much as a turn should read: about ``page`` of the oldest signals and updates, and all other messages.
+        Of chains in ``waiting`` only unread messages are needed, because a turn does nothing but let them wait. Of a
+        long inbox it returns as much as a turn should read: about ``page`` of the oldest signals and updates, and all
+        other messages.
         """
 
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]: ...
@@ -72,28 +75,28 @@ class RunStorage(Protocol):
         page: int | None = None,
         runs: Collection[UUID] = (),
     ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
-        """Return ``inbox`` of these chains and ``run_records`` of these runs, in one round trip."""
+        """Return the result of ``inbox`` for ``chains`` and of ``run_records`` for ``runs``, with one round trip."""
 
     def block_reason(self, run_id: UUID) -> BlockMark | None:
-        """Return why a run is blocked, and since when; None if it is not."""
+        """Return the mark of a blocked run, which says why and since when; None if the run is not blocked."""
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
-        """Return the events of each run with a ``seq`` greater than the given one, in order."""
+        """Return the events of each run in order, those behind the event number that ``after`` gives for it."""
 
     def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
-        """Return the next ``limit`` events of one run."""
+        """Return the next ``limit`` events of one run, behind the event number ``after``."""
 
     def patch_markers(self, run_id: UUID) -> set[str]:
         """Return the ids of the patches that are marked in the history of a run."""
 
     def now(self) -> datetime:
-        """Return the time of the storage's clock (after the locks are held)."""
+        """Return the present time of the storage's clock. Call it after the locks are held."""
 
     def new_token(self) -> int:
         """Return a head token that is never drawn twice."""
 
     def new_run_id(self) -> UUID:
-        """Return an id for the next run of a chain; later ids sort last where the storage sorts by them."""
+        """Return an id for the next run of a chain; ids sort in the order in which they were made."""
 
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
@@ -101,31 +104,34 @@ class RunStorage(Protocol):
         """Store what a turn produced for runs that the open transaction has locked; skip rows that are gone.
 
         Children are started first, so that a message of the same turn finds them. It locks messages and activities of
-        these runs, and no other run's. With ``eager_claim``, new activities within its capacity may be stored as
-        claimed by it, in their first attempt. The function that is returned gives them after the commit, before which
-        they must not start. A storage that does not learn the ids of the rows that it inserts claims none. ``is_last``
-        says that nothing follows in this transaction, so that the commit need not wait for the write.
+        these runs, and no other run's. With ``eager_claim``, it may store new activities within that capacity as
+        claimed, in their first attempt. Call the returned function after the commit: it returns these activities, which
+        must not start before. A storage that does not learn the ids of inserted rows claims none. ``is_last`` says that
+        no statement follows in this transaction, so that the commit need not wait for the write.
         """
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """Put messages at the head of the inbox of a locked chain, in order, before those that are there.
 
-        A message with an id replaces the one that has it; one that is there and unread is newer, and stays instead.
-        ``received`` is the number of signals in the history of the run. Updates that waited behind later signals are
-        new to it.
+        A message replaces the one that has its id; but an unread one with that id is newer and stays instead.
+        ``received`` is the number of signals in the history of the run. An update that waited behind a later signal
+        counts as unread.
         """
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Return the statuses of messages of a chain by id: "unread", or that of the outcome; skip unknown ids."""
+        """Return the statuses of messages of a chain by message id: ``unread``, or the status of the outcome.
+
+        Unknown ids are left out.
+        """
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy the failed messages among ``ids`` from one chain to another.
+        """Copy the failed messages with one of the message ids ``ids`` from one chain to another.
 
-        The target chain must be locked and must never have had them.
+        The target chain must be locked, and must not have messages with these ids.
         """
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Store messages from the history of a run, with their outcomes, in a locked chain that never had them.
+        """Store messages from the history of a run, with their outcomes, in a locked chain that has none of them.
 
         So a message that is sent again does not count twice. No turn reads these rows.
         """
@@ -134,25 +140,25 @@ class RunStorage(Protocol):
         """Call ``callback`` after the outermost commit, never after a rollback; log what it raises."""
 
     def is_transient(self, exc: BaseException) -> bool:
-        """Return True if another try may succeed: after a lock timeout, deadlock, serialization failure and such."""
+        """Return True if another try may succeed, as after a lock timeout, a deadlock or a serialization failure."""
 
     def is_interrupted(self, exc: BaseException) -> bool:
-        """Return True if a statement was cancelled; in an activity that is its own failure."""
+        """Return True if a statement was cancelled. In an activity this counts as a failure of that activity."""
 
     def is_connection_lost(self, exc: BaseException) -> bool:
         """Return True if the connection is gone, so that nothing was committed."""
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
-        """Lock one chain in any state, waiting at most ``wait`` seconds; return None if that failed, or it is gone."""
+        """Lock one chain in any state and return it, or None if it is gone or not free within ``wait`` seconds."""
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
-        """Leave these runs alone for ``seconds``, while other workers may take them; nothing is written.
+        """Do not claim these runs for ``seconds``; other workers may claim them. Nothing is written.
 
-        The latest call counts; 0 ends it.
+        A later call for a run replaces the earlier one, and 0 ends the pause.
         """
 
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds each for a locked chain and for the rows that its activities lock."""
+        """Wait for a locked chain, then for rows that its atomic activities lock, up to ``timeout`` seconds each."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
-        """Return True if a live worker has registered that version of the class."""
+        """Return True if a live worker has registered that version of the workflow class."""

@@ -1,4 +1,4 @@
-"""The contracts of a storage with activities, and with workers."""
+"""The contracts of a storage that has activities, and of one that several workers share."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ class TaskStorage(Protocol):
     ) -> list[TaskState]:
         """Claim external activities that are due and have no owner, the longest due first.
 
-        The claim counts the attempt, although nothing has started yet. With ``atomic`` it also claims atomic
-        activities, which test environments run like any other.
+        ``owner`` is the epoch of the worker. The claim counts the attempt, although nothing has started yet. With
+        ``atomic`` it also claims atomic activities, which test environments run like any other.
         """
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the ends of attempts, final ones as messages of their chains; return the ids that were still valid."""
+        """Store the ends of attempts and return the ids of the activities whose attempt was still valid.
+
+        A final result becomes a message of the chain.
+        """
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
         """Store the ends of attempts as ``finish_tasks`` does, but send nothing to the chains.
 
-        Call it inside a transaction. Returns the ids that were still valid, and the messages for the chains, which
-        ``deliver`` sends.
+        Call it inside a transaction. Returns the ids of the activities whose attempt was still valid, and the final
+        results of these, which ``deliver`` sends.
         """
 
     def deliver(self, activities: Sequence[FinishedActivity]) -> None:
-        """Send the messages that ``finish_undelivered`` returned to their chains."""
+        """Send the results that ``finish_undelivered`` returned to their chains, as messages."""
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
-        """Return activities that have exceeded one of their timeouts (``expires_at``)."""
+        """Return at most ``limit`` activities that have exceeded one of their timeouts."""
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
         """Return the atomic activities of a locked chain, due or waiting for another try, in order of ``seq``.
 
-        ``attempt`` counts the one to come; nothing is written.
+        ``attempt`` is the number of the next attempt; nothing is written.
         """
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
-        """Return the activities of a run that have no result yet, as they are, in order of ``seq``. A plain read."""
+        """Return at most ``limit`` activities of a run that have no result yet, in order of ``seq``. Locks nothing."""
 
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """Return the activity that command ``seq`` of the run scheduled, or None if it has ended.
@@ -58,20 +61,24 @@ class TaskStorage(Protocol):
         """
 
     def tasks_of_run(self, run_id: UUID) -> list[TaskState]:
-        """Return all activities of a run that are not over, in order of ``seq``, each as ``find_task`` does."""
+        """Return all activities of a run that have not ended, in order of ``seq``, each as ``find_task`` returns it."""
 
     def edit_task(self, task: TaskState) -> None:
-        """Store the arguments and options of an activity that nobody owns; fenced as in ``finish_tasks``."""
+        """Store the arguments and options of an activity that has no owner.
+
+        Nothing changes if the attempt of ``task`` is not the present one.
+        """
 
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store heartbeats by ``(task id, attempt, owner)``, and return the keys that are still valid.
 
-        The values are details, which may be encoded already. The attempts of the other keys were cancelled.
+        The values are the details of the heartbeats, plain or encoded. An attempt whose key is not returned was
+        cancelled.
         """
 
 
 class WorkerStorage(RunStorage, TaskStorage, Protocol):
-    """Operations of a storage that several workers share, where each claims its work piece by piece."""
+    """A storage that several workers share."""
 
     @property
     def turn_size(self) -> int:
@@ -80,16 +87,25 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> list[TaskState]:
-        """Claim as ``TaskStorage.claim_tasks`` does; with ``suspects``, only activities of which a worker died."""
+        """Claim due activities as ``TaskStorage.claim_tasks`` does.
+
+        With ``suspects`` claim only activities that may have ended a worker.
+        """
 
     def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
-        """Record that these attempts run since ``started_at``: their timeouts count from then. Fenced."""
+        """Store that these attempts run since their ``started_at``, from which their timeouts count.
+
+        An attempt that its owner has lost changes nothing.
+        """
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Release attempts (task id, attempt, owner) that were claimed and never started, uncounted. Fenced."""
+        """Give up attempts that were claimed and never started; they do not count.
+
+        ``keys`` are triples of task id, attempt and owner. A key that is not valid any more changes nothing.
+        """
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return the attempts of an owner. Locks nothing."""
+        """Return the attempts of an owner as triples of task id, attempt and owner. Locks nothing."""
 
     def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
         """Return the seconds until a run or an activity of these queues is due. Locks nothing.
@@ -99,11 +115,12 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         """
 
     def is_deferred(self, chain: UUID) -> bool:
-        """Return True if this worker leaves the run alone for now."""
+        """Return True if this worker has deferred the run and does not claim it at present."""
 
     def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
-        """Lock a chain in the open transaction, waiting at most ``wait`` seconds; return False if that failed.
+        """Lock a chain in the open transaction; return False if it is not free within ``wait`` seconds.
 
-        A failed wait leaves the transaction whole. ``yields`` says that the transaction may hold rows for which the
-        holder of the chain waits (``wait_for_locks``); it stops waiting then, so that the holder can proceed.
+        The transaction stays usable then. ``yields`` says that the transaction may hold rows for which the holder of
+        the chain waits (``wait_for_locks``). If the holder does, this function returns False at once, so that the
+        holder can proceed.
         """

@@ -10,11 +10,11 @@ from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 
 class BlockMark(TypedDict):
-    """The reason why a run is blocked.
+    """The mark of a blocked run: why it is blocked, and since when.
 
-    ``attempt`` is the number of failed tries in a row and ``since`` the time of the first. ``waits_for`` names what no
-    worker has. ``place`` is the file and line of the code. Where the code differs from the history, ``event`` is the
-    number of the event, ``recorded`` what it says and ``produced`` what the code does.
+    ``attempt`` is the number of failed tries in a row and ``since`` the time of the first. ``waits_for`` names the code
+    or key that no worker has. ``place`` is the file and line of the code. If the code differs from the history,
+    ``event`` is the number of the event, ``recorded`` what it says and ``produced`` what the code does.
     """
 
     code: str
@@ -29,7 +29,7 @@ class BlockMark(TypedDict):
 
 
 class PauseMark(TypedDict):
-    """The pause of a run: since when, why, and by whom (None: by code)."""
+    """The mark of a paused run: since when, why, and by whom (None: by code)."""
 
     since: str
     reason: str
@@ -37,7 +37,7 @@ class PauseMark(TypedDict):
 
 
 class RowChanges(TypedDict, total=False):
-    """Changes to the row of a run, which people read."""
+    """Changes to the row of a run; columns without a key stay as they are."""
 
     status: str
     waiting_for: list[str]
@@ -55,7 +55,7 @@ class RowChanges(TypedDict, total=False):
 
 
 class CurrentRow(TypedDict):
-    """The present row of a run, as far as a turn compares it."""
+    """The columns of a run's row that a turn compares, with their present values."""
 
     status: str
     waiting_for: list[str]

@@ -1,4 +1,4 @@
-"""Scheduled activities in memory: ``TaskStorage``, fenced by attempt and owner like that of the database."""
+"""Scheduled activities in memory, as ``TaskStorage`` demands; a late report changes nothing, as in the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Due = tuple[datetime, int]
 
 
 class MemoryTasks(MemoryTables):
-    """``TaskStorage`` in memory; see there for the contract of each method."""
+    """``TaskStorage`` in memory; the protocol documents each method."""
 
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
@@ -59,14 +59,14 @@ class MemoryTasks(MemoryTables):
             self._make_available(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
 
     def _record_failure(self, number: int, failure: AttemptFailure | None) -> None:
-        """Store why the activity is tried again, with the time of its first failure."""
+        """Store the failure for which an activity is tried again, with the time of its first failure."""
         if failure is not None:
             previous_failure = self._failures.get(number)
             since = failure.at if previous_failure is None else previous_failure.since
             self._failures[number] = replace(failure, since=since)
 
     def _drop_tasks(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
-        """Delete these activities of a run, or all of them."""
+        """Delete the activities of a run with these command numbers, or all of them (None)."""
         of_run = self._task_ids_by_run[run_id]
         for seq in list(of_run) if seqs is None else seqs:
             if (number := of_run.discard(seq)) is not None:
@@ -74,7 +74,7 @@ class MemoryTasks(MemoryTables):
                 self._failures.discard(number)
 
     def _make_available(self, task: TaskState) -> None:
-        """Offer the activity to claims once it is due."""
+        """Let claims find the activity once it is due."""
         self.open_tasks[task.id] = task
         heapq.heappush(self._due_tasks[task.queue, task.atomic], (task.due_at, task.id))
 
@@ -105,7 +105,7 @@ class MemoryTasks(MemoryTables):
         return claimed_tasks
 
     def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
-        """Return the activity if this is still its attempt and its owner."""
+        """Return the activity if ``attempt`` and ``owner`` are still its present ones, else None."""
         task = self.open_tasks.get(number)
         return task if task is not None and (task.attempt, task.owner) == (attempt, owner) else None
 
@@ -157,7 +157,10 @@ class MemoryTasks(MemoryTables):
         return [_copy_task(self.open_tasks[number]) for _, number in sorted(expired)[:limit]]
 
     def next_timeout(self, task: TaskState) -> datetime | None:
-        """Return when the next timeout passes. Atomic activities have none: they run inside a turn of their run."""
+        """Return when the next timeout of the activity passes, or None.
+
+        Atomic activities have no timeouts, since they run inside a turn of their run.
+        """
         if task.atomic:
             return None
         timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
@@ -216,5 +219,5 @@ class MemoryTasks(MemoryTables):
 
 
 def _copy_task(task: TaskState) -> TaskState:
-    """Return a copy for callers, who may change it."""
+    """Return a copy of the activity, which the caller may change."""
     return replace(task, args=deep_copy(task.args), kwargs=deep_copy(task.kwargs))

@@ -1,4 +1,4 @@
-"""The writes of clients, in memory: starts and messages."""
+"""The inserts of callers, in memory: starts and messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class MemoryInserts(MemoryTables):
         return chain_id
 
     def _is_key_in_use(self, key: str, start: RunStart) -> bool:
-        """Return True if an open run prevents a start: one with the same key, or one that a wider scope covers."""
+        """Return True if an open run prevents a start with this open key.
+
+        It has the same key, or the same id in a narrower scope that the scope of the start includes.
+        """
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (existing_key := self._open_keys.get(chain_id)) is None:
                 continue
@@ -98,7 +101,7 @@ class MemoryInserts(MemoryTables):
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Implement ``RunStorage.prepend_messages``."""
+        """Put messages at the head of an inbox: see ``RunStorage.prepend_messages``."""
         inbox, ids = self._inboxes[chain], self._message_numbers[chain]
         unread_messages = [self.messages[number].message for number in sorted(inbox)]
         unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
@@ -136,7 +139,7 @@ class MemoryInserts(MemoryTables):
                 self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Implement ``RunStorage.message_statuses``."""
+        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
         numbers, inbox, statuses = self._message_numbers[chain], self._inboxes[chain], {}
         for message_id in ids:
             if (number := numbers.get(message_id)) is not None:
@@ -145,7 +148,7 @@ class MemoryInserts(MemoryTables):
         return statuses
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Implement ``RunStorage.copy_failed_messages``."""
+        """Copy failed messages to another chain: see ``RunStorage.copy_failed_messages``."""
         numbers = sorted(
             number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
         )
@@ -156,7 +159,7 @@ class MemoryInserts(MemoryTables):
             self._message_numbers[target_chain][str(message.message_id)] = number
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Implement ``RunStorage.store_settled_messages``."""
+        """Store messages with their outcomes: see ``RunStorage.store_settled_messages``."""
         for message, outcome in messages:
             number = next(self._ids)
             inbox_message = InboxMessage(
@@ -189,9 +192,10 @@ class MemoryInserts(MemoryTables):
         message_id: str | None = None,
         sender: Sender | None = None,
     ) -> int:
-        """Put a message into the inbox of a chain and return its number; one that is sent again gets that of the first.
+        """Put a message into the inbox of a chain and return its number; a message sent before keeps its number.
 
-        A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken``.
+        A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken`` if
+        a different message has the message id.
         """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             message_row = self.messages[existing_number]

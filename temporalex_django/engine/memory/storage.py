@@ -1,6 +1,6 @@
-"""The storage of ``WorkflowEnvironment``: runs in memory.
+"""The storage of ``WorkflowEnvironment``: runs in memory, with a virtual clock.
 
-It fulfils the same contract as the database, with a virtual clock.
+It fulfils the same contract as the database.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):
-    """``RunStorage`` and ``TaskStorage`` in memory; see there for the contract of each method.
+    """``RunStorage`` and ``TaskStorage`` in memory; these protocols document each method.
 
-    There is one caller: no other one ever locks anything, and there are no other workers.
+    It has a single caller and no workers, so nothing is ever locked by others.
     """
 
     #: New messages that a turn reads of all its runs together.
@@ -114,9 +114,10 @@ class MemoryRunStorage(MemoryWrites):
         return {chain_id: self._read_inbox(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
 
     def _read_inbox(self, chain_id: UUID, limit: int, *, fresh_only: bool) -> Inbox:
-        """Read the oldest new messages of an inbox and, wherever they are, waiting updates and results.
+        """Read at most ``limit`` new messages of an inbox, oldest first, and all results and updates that wait in it.
 
-        Only the latter move the run on when the inbox is long.
+        Results and waiting updates are read wherever they are, because they let the run continue. With ``fresh_only``
+        only unread messages are read.
         """
         messages, new = Inbox(), 0
         for number in sorted(self._inboxes[chain_id]):

@@ -1,4 +1,4 @@
-"""The in-memory tables of runs, and the operations that change several of them together."""
+"""The tables of runs in memory, and the operations that change several of them together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FREE = frozenset({"rejected", "undelivered", FAULT})
 
 @dataclass(slots=True, kw_only=True)
 class MemoryRun:
-    """The row of a run as the database has it, and its history."""
+    """The row of a run, with the columns of the database, and the history of the run."""
 
     facts: RunRecord
     created_at: datetime
@@ -55,7 +55,7 @@ class MemoryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMessage:
-    """A message and the columns that the database has beside it."""
+    """A message, and the columns of its row that only the storage uses."""
 
     message: InboxMessage
     chain_id: UUID
@@ -64,7 +64,7 @@ class MemoryMessage:
 
     @property
     def is_id_free(self) -> bool:
-        """True if another message may use the id of this one, because this one was never accepted."""
+        """True if another message may use the message id of this one, because this one was never accepted."""
         return self.outcome is not None and self.outcome.status in _FREE
 
     @property
@@ -104,7 +104,7 @@ class MemoryTables:
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def current_run(self, chain_id: UUID) -> MemoryRun:
-        """Return the present run of a chain."""
+        """Return the current run of a chain, which is its newest one."""
         return self.runs[self.chains[chain_id].run_id]
 
     def _add_run(self, chain_id: UUID, record: RunRecord, *, tags: Iterable[str] | None) -> None:
@@ -113,9 +113,9 @@ class MemoryTables:
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
 
     def _append_events(self, run: MemoryRun, events: Iterable[NewEvent]) -> None:
-        """Append events to a history.
+        """Append events to the history of a run.
 
-        Raises ``ValueError`` for an event that it has already: the turn knew another history.
+        Raises ``ValueError`` if the history has an event with such a number: the turn has read another history.
         """
         history = run.events
         # A history is the one value that is changed in place: copying it for each turn would cost too much.
@@ -144,7 +144,10 @@ class MemoryTables:
     # -- which run an id means ----------------------------------------------------------------------------------------
 
     def find_chain(self, ref: str, *, workflow: str | None = None) -> UUID | None:
-        """Return the chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+        """Return the chain that a run id or a business id means, or None; of one workflow if it is named.
+
+        Raises ``AmbiguousId`` if several chains could be meant.
+        """
         chain_id = self._chain_by_run_id(ref)
         names = None if workflow is None else all_names(workflow)
         if chain_id is not None and (names is None or self.current_run(chain_id).facts.workflow in names):
@@ -159,7 +162,7 @@ class MemoryTables:
         return None if run_id is None else self._chain_of_run.get(run_id)
 
     def _run_refs(self, workflow_id: str) -> list[RunRef]:
-        """Return the chains of a business id, newest first."""
+        """Return the current runs of the chains with a business id, newest first."""
         chains = [
             (self.current_run(chain_id), self.chains[chain_id]) for chain_id in self._chains_of.get(workflow_id, ())
         ]
@@ -204,7 +207,7 @@ class MemoryTables:
         return number
 
     def has_message(self, chain_id: UUID, message_id: str) -> bool:
-        """Return True if a message with that id ever came."""
+        """Return True if the chain has ever received a message with that message id."""
         return message_id in self._message_numbers[chain_id]
 
     def _mark_fresh(self, chain_id: UUID, number: int) -> None:
@@ -212,6 +215,6 @@ class MemoryTables:
             self._fresh[chain_id] = number
 
     def _update_message(self, number: int, **changes: Any) -> None:
-        """Change columns of a message; one that was deleted stays so."""
+        """Change columns of a message; does nothing if the message was deleted."""
         if (row := self.messages.get(number)) is not None:
             self.messages[number] = replace(row, **changes)

@@ -1,4 +1,4 @@
-"""The writes of a turn, in memory; messages to other runs come first."""
+"""The writes of a turn, in memory. Messages to other runs are stored first."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from temporalex_django.errors import AmbiguousId, InvalidId
 
 
 class MemoryWrites(MemoryInserts, MemoryTasks):
-    """The in-memory version of ``RunStorage.write``."""
+    """``RunStorage.write`` in memory."""
 
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Store the writes of a turn. There are no workers, so nobody claims activities and nobody waits."""
+        """Store the writes of a turn: see ``RunStorage.write``.
+
+        There are no workers, so ``eager_claim`` claims nothing.
+        """
         del eager_claim, is_last
         for write in writes:
             # Children come first, so that a message of the same turn finds them.
@@ -96,14 +99,14 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return self._open_delivery(run_ref.chain_id) if run_ref is not None else Delivery(None, exists=bool(run_refs))
 
     def _open_delivery(self, chain_id: UUID | None) -> Delivery:
-        """Return the chain as a target, unless it is closed or deleted."""
+        """Return the delivery to a chain; it has no chain if that one is closed or deleted."""
         if chain_id is None or chain_id not in self.chains or self.chains[chain_id].closed:
             return Delivery(None)
         record = self.current_run(chain_id).facts
         return Delivery(chain_id, workflow=record.workflow, version=record.version)
 
     def _close_children(self, parent: RunState) -> None:
-        """Apply ``parent_close`` to the open children of a run that closes."""
+        """Cancel, terminate or leave the open children of a run that closes, as their ``parent_close`` says."""
         for chain_id in self._children[parent.run_id].values():
             if chain_id not in self.chains:
                 continue  # somebody has deleted it
@@ -236,7 +239,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return number if number is not None and self.messages[number].is_failed else None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
-        """Answer the updates in progress of a chain that closed, and leave the rest of its inbox to the next turn."""
+        """Give ``answer`` to the accepted updates of a chain that closed; the next turn answers its inbox."""
         chain_id, update_names = write.run.chain_id, []
         for number in self._message_numbers[chain_id].values():
             row = self.messages[number]
@@ -250,7 +253,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
 
 
 def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
-    """Return the record of the next run of a chain: that of its predecessor, with the fields of ``new``."""
+    """Return the record of the next run of a chain: that of the present run, with the fields of ``new``."""
     changes = {
         "args": deep_copy(new.args),
         "seed": new.seed,
@@ -262,7 +265,7 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
 
 
 def _state_after(write: RunWrite) -> RunState:
-    """Return the row of the chain after a turn."""
+    """Return the row of the chain as the turn leaves it."""
     run = write.run
     # The next run has no history yet. ``activated_at`` stays, since time does not go back.
     if write.next_run is not None:

@@ -16,7 +16,7 @@ _ABSENT: Any = object()
 
 
 class UndoLog:
-    """The ways to undo the changes of open blocks, and the callbacks for the end of the outermost one."""
+    """The functions that undo the changes of open blocks, and the callbacks for the end of the outermost block."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -24,7 +24,7 @@ class UndoLog:
         self._depth = 0
 
     def add_undo(self, undo: Callable[[], object]) -> None:
-        """Record how to undo a change. Outside of every block nothing is ever undone."""
+        """Record a function that undoes a change of an open block. Outside of every block it records nothing."""
         if self._depth:
             self._undo.append(undo)
 
@@ -81,7 +81,7 @@ class Table(dict[K, V]):
         super().__delitem__(key)
 
     def discard(self, key: K) -> V | None:
-        """Delete a row that may exist, and return it."""
+        """Delete the row of this key and return it, or None if there is none."""
         row = self.get(key)
         if key in self:
             del self[key]

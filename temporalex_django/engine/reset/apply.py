@@ -41,9 +41,10 @@ CHILD_LEFT = "ChildLeft"
 
 
 def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
-    """Continue the chain of a locked run with a new one; the present one is closed as terminated, if it is open.
+    """Close a locked run as terminated, if it is open, and continue its chain with a new run; return the writes.
 
-    A closed chain is open again, and the caller has to claim its open key. Returns what was written.
+    The new run starts from the point of ``plan``. If the chain was closed, it is open again, and the caller has to
+    claim its open key.
     """
     record, now = plan.record, storage.now()
     current_record = storage.run_records([run.run_id])[run.run_id]
@@ -82,10 +83,10 @@ def fork(
     id: str,
     snapshot: Mapping[str, Any] | None,
 ) -> list[RunWrite]:
-    """Let ``run``, which was started a moment ago in this transaction, continue from a point of another run.
+    """Let ``run``, which the open transaction has just started, continue from a point of another run.
 
-    ``id`` and ``snapshot`` are those of ``run``. The other run (``plan.record``, of the chain ``source_chain``) stays
-    as it is. Returns what was written.
+    Returns the writes. ``id`` and ``snapshot`` are those of ``run``. The other run (``plan.record``, of the chain
+    ``source_chain``) stays as it is.
     """
     pending_results, writes = _pending_results(storage.inbox([source_chain])[source_chain], plan), []
     failed_signals, carried_ids = _failed_to_copy(storage, source_chain, plan), plan.prefix.carried
@@ -110,11 +111,10 @@ def fork(
 def _failed_to_copy(
     storage: RunStorage, chain: UUID, plan: ResetPlan, *, excluded_statuses: Sequence[str] = ()
 ) -> list[FailedSignal]:
-    """Return the failed messages at the point that the new run does not have yet.
+    """Return the messages that had failed at the point and that the new run does not have yet.
 
-    Messages with a status in ``chain`` that is one of ``excluded_statuses`` are left out, and so are those that
-    somebody discarded there. Nobody delivers a discarded message again, so the plan loses those behind the point, too
-    (see decision 46).
+    A message that was discarded in ``chain``, or has one of ``excluded_statuses`` there, is left out. Discarded
+    messages from behind the point are removed from the plan, so that they are not delivered again (see decision 46).
     """
     prefix = plan.prefix
     ids = {
@@ -150,9 +150,9 @@ _RESULT_KINDS = ("activity", "timer", "child", "external")
 
 
 def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
-    """Return the results that the source would read next for what is open at the point, by command number.
+    """Return the results that the source received and did not read, of what is open at the point, by command number.
 
-    An activity whose input is edited now has none.
+    An activity whose input the plan edits has none.
     """
     prefix = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
@@ -162,7 +162,7 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
 
 
 def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
-    """Return the data of the new run; one that copies no history starts with a seed of its own."""
+    """Return the new run of a reset. If it copies no history, it gets the seed of the plan."""
     record = plan.record
     return NewRun(
         run_id=run_id,
@@ -190,7 +190,10 @@ def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord
 
 
 def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
-    """Return the failures of updates that the present run accepted and did not finish, and the new one will not see."""
+    """Return failures, by update id, for accepted updates of the present run that the new run does not have.
+
+    Their handlers had not finished.
+    """
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ids = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
     open_ids -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
@@ -217,7 +220,7 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """Write the history up to the point, the mark, and everything that is open there."""
+    """Return the write that stores the history up to the point, the mark, and everything that is open there."""
     prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copy_mark = build_copy_mark(
         mode=mode,
@@ -291,9 +294,10 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
 def _result_messages(
     run: RunState, prefix: HistoryPrefix, pending_results: Mapping[int, InboxMessage]
 ) -> list[NewMessage]:
-    """Return messages with all results that exist, and with ones for children and messages to other runs.
+    """Return messages with the results of what is open at the point.
 
-    None of these happens again.
+    A child without a result counts as failed, and a message to another run without an answer as delivered: a run that
+    starts from a point sends or starts neither of them again.
     """
     results = [(m.kind, m.name, m.payload) for m in pending_results.values()]
     for number, child in prefix.children.items():

@@ -41,7 +41,10 @@ REDELIVER, DROP = "again", "drop"
 
 
 def should_redeliver(messages: object) -> bool:
-    """Return True if messages behind the point are delivered again. Raises ``PayloadError`` for an unknown choice."""
+    """Return True if ``messages`` asks to deliver the messages behind the point again, False if to drop them.
+
+    Raises ``PayloadError`` for any other value.
+    """
     if messages not in (REDELIVER, DROP):
         raise PayloadError(
             f"messages={messages!r} is not a valid choice: use {REDELIVER!r} (deliver them again) or {DROP!r}"
@@ -50,11 +53,11 @@ def should_redeliver(messages: object) -> bool:
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
-    """Return the runs as which a run has continued, whose messages are later ones.
+    """Return the runs by which a run was continued as new; messages behind the point are in their histories, too.
 
     ``runs`` are the run and those after it in its chain, with their statuses. Raises ``ActionNotPossible`` where one of
-    them was reset: its messages cannot be distinguished from those that were delivered again. A fork (``forked``) is of
-    the run as it continued before that. Raises it for too many runs, too. See decision 43.
+    them was reset, because its messages cannot be told from those that were delivered again. For a fork (``forked``)
+    the runs end there instead. Raises it for too many runs, too. See decision 43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
@@ -71,7 +74,7 @@ def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
 
 
 def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
-    """Return the id of a fork: the given one or, without one or with an empty one, one made of that of the run.
+    """Return the business id of a fork: ``id`` or, if that is None or empty, one made of the id of its source.
 
     Raises ``InvalidId``.
     """
@@ -89,14 +92,14 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """A plan to start from a run (``record``) at a point (``prefix``).
+    """A plan to start from the run ``record`` at the point ``prefix`` of its history.
 
-    - ``redeliver``: messages behind the point are delivered again, else dropped.
+    - ``redeliver``: True delivers messages behind the point again, False drops them.
     - ``edited_inputs``: args and kwargs of open activities by command number; these activities get a new key.
     - ``seed``: that of the run from there on.
-    - ``atomic``: turns run atomic activities, else the process that claims activities does.
+    - ``atomic``: True if turns run atomic activities, False if the process that claims activities does.
     - ``search_attributes``: those that the run started with.
-    - ``unread``: results that had come and that the run had not read when it was closed.
+    - ``unread``: results that the run had received and not read when it was closed.
     """
 
     record: RunRecord
@@ -112,12 +115,12 @@ class ResetPlan:
 
     @property
     def edited_activities(self) -> list[str]:
-        """The names of the activities that get another input."""
+        """The names of the open activities that get another input."""
         return [self.prefix.activities[number].attributes["activity"] for number in sorted(self.edited_inputs)]
 
     @property
     def edited_digests(self) -> dict[str, dict[str, str]]:
-        """The digests of their old and new inputs, by command number."""
+        """The digests of the old and the new input of each edited activity, by command number."""
         old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited_inputs)}
         return {
             str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited_inputs[number])
@@ -129,9 +132,9 @@ class ResetPlan:
 class ReplayCheck:
     """The result of a replay that checks how far the code follows the history.
 
-    ``activation_count`` is the number of activations that the code goes through as they are recorded, and ``error`` is
-    why it goes no further. Both are about the run, the class and the number of activations in ``key``. They stay true,
-    because histories only grow (see decision 42).
+    ``activation_count`` is the number of activations that the code repeats as recorded, and ``error`` is what stopped
+    it then. ``key`` names the run, the class and the last activation of the check. The result stays true, because
+    histories only grow (see decision 42).
     """
 
     key: tuple[UUID, type[Workflow], int]
@@ -148,10 +151,10 @@ def check_replay(
     limit: float | None,
     max_seconds: float | None,
 ) -> ReplayCheck:
-    """Replay the history up to the point and return the findings.
+    """Replay the history up to activation ``to`` and return how far the code follows it.
 
     ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them. Raises
-    ``ActionNotPossible``.
+    ``ActionNotPossible`` if there is no such activation, or if the replay takes too long.
     """
     last = _last_activation(events, to)
     reset_point = read_prefix(events, last if to is None else to)
@@ -161,7 +164,7 @@ def check_replay(
 
 
 def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
-    """Return the last activation to which one can go back. Raises ``ActionNotPossible`` where ``to`` is behind it."""
+    """Return the last activation from which a run can start. Raises ``ActionNotPossible`` if ``to`` comes after it."""
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
@@ -190,15 +193,15 @@ def make_plan(
     replay_check: ReplayCheck | None = None,
     max_seconds: float | None = None,
 ) -> ResetPlan:
-    """Plan a reset or fork with the code of this process, behind the activation ``to``.
+    """Plan a reset or fork from the state after activation ``to``, with the code of this process.
 
-    None is the last one that the code goes through as it is recorded and that did not close the run; it takes a run
-    that is ``in_trouble``. ``edited_inputs`` is as people give it: see ``_parse_edits``, of a class whose activities
-    are ``editable``. ``limit`` and ``max_seconds`` are those of ``check_replay``, whose findings (``replay_check``) are
-    used if they are of this point. ``successor_histories`` are those of the runs as which it has continued, and
-    ``tasks`` are its activities in their present state.
+    ``to`` None means the last activation that the code repeats as recorded and that did not close the run. If the code
+    repeats all of them, the run must be ``in_trouble``. ``edited_inputs`` has the form that ``_parse_edits`` takes;
+    ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are those of ``check_replay``. Its result
+    ``replay_check`` saves the replay if it is about this point. ``successor_histories`` are those of the runs by which
+    the run was continued, and ``tasks`` are its activities in their present state.
 
-    Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
+    Raises ``ActionNotPossible`` with the reason, and ``PayloadError`` for an edited input that does not fit.
     """
     last = _last_activation(events, to)
     if replay_check is None or replay_check.key != (record.run_id, code, last if to is None else to):
@@ -236,15 +239,15 @@ def make_plan(
 
 
 class _ReplayTimeout(Exception):
-    """Raised when there are more activations than there is time for."""
+    """Raised when the replay of the activations takes longer than ``max_seconds``."""
 
 
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return the number of activations of a prefix that the code can replay, and the last error.
+    """Return the number of activations that the code repeats as recorded, and the last error of a replay or None.
 
-    Events behind the prefix are left out, since they may include marks of patches.
+    Only events up to the point are replayed, since later ones may include marks of patches.
     """
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
@@ -271,7 +274,7 @@ def _count_replayable(
 
 
 def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
-    """Give open activities the input, and the key, that somebody has given them since."""
+    """Give open activities the input, and the idempotency key, that somebody has given them since the point."""
     for task in tasks:
         open_activity = reset_point.activities.get(task.seq)
         if open_activity is not None and isinstance(task.options.get("edited"), Mapping):
@@ -281,7 +284,11 @@ def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState])
 
 
 def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
-    """Parse edits of open activities: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
+    """Return the edited inputs by command number: ``{number: {"args": […], "kwargs": {…}}}``.
+
+    People may give a list of arguments instead of the inner dict. Raises ``ActionNotPossible`` if an input may not be
+    edited, and ``PayloadError`` if it does not have this form or does not fit its activity.
+    """
     if edited_inputs is None:
         return {}
     if not isinstance(edited_inputs, Mapping):
@@ -319,7 +326,7 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
 
 
 def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
-    """Raise ``PayloadError`` for an input that does not fit, ``ActionNotPossible`` where the code is missing."""
+    """Raise ``PayloadError`` if the input does not fit the activity, ``ActionNotPossible`` if its code is missing."""
     try:
         code = activity.find(name)
     except ActivityNotFound as exc:

@@ -1,4 +1,4 @@
-"""The number of activities that a worker may claim: those that can start now, and quick ones shortly ahead."""
+"""The number of activities that a worker may claim: some that can start now, and some that can start soon."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ UNMEASURED: Final = ""
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """Remaining capacity of a worker in this poll; ``acquire`` consumes it.
+    """The remaining capacity of a worker in one poll; ``acquire`` consumes it.
 
     ``threads`` is the number of plain functions that can start at once. ``tasks`` is that of ``async def`` activities,
-    whose names are ``async_names``. ``prefetch`` says how many more may be claimed of each name, because at their
-    measured rate they start in a moment. ``prefetch_limit`` bounds these together. ``eager_limit`` is the number of
-    activities that may be added to them from those that the turn itself schedules.
+    whose names are ``async_names``. ``prefetch`` has the number of further activities of each name that may be claimed
+    ahead, because at their measured rate they start in a moment. ``prefetch_limit`` is the most of them together, and
+    ``eager_limit`` the most new activities that the turn may claim beside these.
 
     Slow activities are claimed only when they can start, since another worker may be idle. The same holds for names
-    that are not in ``measured_names``, unless many of these were quick lately, as the steps of a large process are.
-    Then ``UNMEASURED`` is in ``prefetch``. ``busy_runs`` is the number of runs of which the worker holds an unstarted
+    that are not in ``measured_names``. If many of such names were quick lately, ``prefetch`` has the name
+    ``UNMEASURED``, which stands for them. ``busy_runs`` is the number of runs of which the worker holds an unstarted
     activity or a result. See decision 35.
     """
 
@@ -48,19 +48,19 @@ class Capacity:
         return self.threads > 0 or self.tasks > 0 or bool(self.prefetch_limit)
 
     def reserve(self) -> int:
-        """Take a share off ``prefetch_limit`` and return it; the caller adds it back later."""
+        """Subtract a share from ``prefetch_limit`` and return it; the caller adds it again later."""
         reserved = (self.prefetch_limit or 0) // _RESERVE_SHARE
         self.prefetch_limit = (self.prefetch_limit or 0) - reserved
         return reserved
 
     @property
     def total(self) -> int:
-        """The most activities that can be claimed."""
+        """The largest number of activities that can be claimed."""
         return self.threads + self.tasks + (self.prefetch_limit or 0)
 
     @property
     def prefetch_excluded(self) -> Collection[str] | None:
-        """Names of which none may be claimed ahead. None if only names in ``prefetch`` may."""
+        """The names of which no activity may be claimed ahead; None means all names that are not in ``prefetch``."""
         if UNMEASURED not in self.prefetch:
             return None
         return [name for name in {*self.measured_names, *self.async_names} if name not in self.prefetch]

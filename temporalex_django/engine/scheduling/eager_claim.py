@@ -15,8 +15,8 @@ class EagerClaim:
     """A worker that claims new activities in the write of the turn that scheduled them, which saves a claim.
 
     It claims activities of ``queues`` as long as there is ``capacity``. Local activities come first, of all queues and
-    whatever the capacity, up to ``max_local``. Further ones wait in the queue of their run like any other.
-    ``is_refused`` is True for activities that wait until limits and switches are judged; None refuses none.
+    whatever the capacity, up to ``max_local``. Further local ones wait in the queue of their run. ``is_refused``
+    returns True for an activity that has to wait for admission; None refuses none.
     """
 
     owner: int
@@ -26,7 +26,7 @@ class EagerClaim:
     is_refused: Callable[[NewTask], bool] | None = None
 
     def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """Return the activities to claim, and consume their capacity. Atomic ones are left to the turn."""
+        """Return those of the new activities to claim, and consume their capacity. Atomic ones are never among them."""
         candidates = [task for task in tasks if not task.atomic and task.activity in activity.registry]
         if self.is_refused is not None:
             candidates = [task for task in candidates if not self.is_refused(task)]

@@ -1,4 +1,4 @@
-"""Limit usage: the activities of a queue that may start now, by all the limits that they are under. Pure."""
+"""Limit usage: which activities of a queue may start now, under all limits that apply to them. No I/O."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def queue_limit_name(queue: str) -> str:
 
 
 def activity_limit_name(activity: str) -> str:
-    """Return the name of the limit of an activity, whichever of its names it is scheduled by."""
+    """Return the name of the limit of an activity; it is the same for all names of a renamed activity."""
     return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
 
 
 class LimitUsage:
-    """Free capacity of one queue under its limits.
+    """The free capacity of one queue under its limits.
 
-    ``limits`` are those of the queue, ``activity_limits`` those of activities that have some. ``live_counts`` says what
-    is running and ``recent_starts`` what started lately, by the names of limits.
+    ``limits`` are those of the queue, and ``activity_limits`` those of activities, by name. ``live_counts`` has the
+    numbers of running activities, and ``recent_starts`` the latest starts by the name of the limit.
     """
 
     def __init__(
@@ -64,7 +64,10 @@ class LimitUsage:
         ]
 
     def wait_seconds(self, activity: str, key: str | None) -> float | None:
-        """Return the seconds until it is worth checking again whether such an activity may start; None if it may."""
+        """Return None if such an activity may start now, else the seconds after which it is worth asking again.
+
+        ``key`` is its concurrency key, if it has one.
+        """
         waits = [
             wait
             for name, limit in self._limits_of(activity)
@@ -73,7 +76,7 @@ class LimitUsage:
         return max(waits, default=None)
 
     def is_rate_limited(self, activity: str) -> bool:
-        """Return True if a rate lets no such activity start now."""
+        """Return True if no such activity may start now because of a rate."""
         return any(self._remaining.get(name, 1) <= 0 for name, _ in self._limits_of(activity))
 
     def acquire(self, activity: str, key: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The order in which queues and waiting rows are served."""
+"""The order in which a worker serves queues, and rows of a queue that wait."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NEWEST_SHARE: Final = 4
 
 
 class QueueRotation:
-    """A rotation in which each queue comes first as often as its weight says, evenly spread."""
+    """A rotation of queues, in which each comes first as often as its weight says, evenly spread."""
 
     def __init__(self) -> None:
         self._credit: dict[str, int] = {}
 
     def order(self, queues: Sequence[str], weight: Callable[[str], int]) -> Sequence[str]:
-        """Return the queues in their order for the next round; later ones get the capacity that the first leaves."""
+        """Return the queues in their order for the next round; the first one gets the capacity first."""
         if len(queues) < 2:
             return queues
         weights = {queue: weight(queue) for queue in queues}
@@ -31,8 +31,8 @@ class QueueRotation:
 class NewestAndOldest:
     """A mix of the oldest and the newest rows for claims, while more rows wait than a claim takes.
 
-    A quarter of the claimed rows are the newest then. So a run that comes behind fifty thousand others proceeds at
-    once, step by step, and the others get the rest.
+    A quarter of the claimed rows are the newest then. So a run that starts behind fifty thousand others proceeds at
+    once, and the others still get most of the claims.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class NewestAndOldest:
     def newest_count(self, limit: int, lane: str = "") -> int:
         """Return how many of the next ``limit`` rows to claim should be the newest ones.
 
-        Claims with different ``lane`` are counted separately.
+        Claims with a different ``lane`` (any name) are counted separately.
         """
         if not self._has_backlog:
             return 0
@@ -51,7 +51,7 @@ class NewestAndOldest:
         return share
 
     def starts_with_newest(self) -> bool:
-        """Return True if a claim that cannot be divided starts with the newest rows, as every other one does."""
+        """Return True if the next claim, which cannot be divided, should take the newest rows; every other one does."""
         self._started_newest = self._has_backlog and not self._started_newest
         return self._started_newest
 

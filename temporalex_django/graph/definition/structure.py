@@ -15,7 +15,10 @@ from temporalex_django.graph.steps import Done, StepRef, key_of
 
 
 class Edge(NamedTuple):
-    """A transition: the ``targets`` follow ``event`` of ``source``; if ``dynamic``, code chooses among them."""
+    """A transition: the ``targets`` follow ``event`` of ``source``.
+
+    If ``dynamic`` is True, code chooses among the targets when the event comes.
+    """
 
     source: StepRef
     event: str
@@ -58,7 +61,7 @@ class Graph:
         return mask
 
     def refs(self, mask: int) -> Iterator[StepRef]:
-        """Return the steps of a mask, in the order of their numbers."""
+        """Return the steps whose numbers are in ``mask``, in the order of their numbers."""
         return (self.steps[i] for i in bits(mask))
 
     def predecessors(self, step: StepRef) -> frozenset[StepRef]:
@@ -71,9 +74,9 @@ class Graph:
         )
 
     def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
-        """Return True if a path from one of ``branches`` to ``Done`` passes no step that all of them lead to.
+        """Return True if the paths from ``branches`` share no step before ``Done``.
 
-        A join that everything passes is a common post-dominator of all branches.
+        A step that all the paths pass is a common post-dominator of the branches.
         """
         common = -1
         for branch in branches:
@@ -97,7 +100,7 @@ class Graph:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Yield the numbers in a mask, in ascending order."""
+    """Yield the numbers of the steps in a mask, in ascending order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -105,7 +108,10 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
-    """Return the direct successors by step: ``first_steps`` first, the others in order of appearance."""
+    """Return the direct successors of each step, by step.
+
+    The ``first_steps`` come first, then the other steps in the order in which the clauses name them.
+    """
     successors: dict[StepRef, list[StepRef]] = {step: [] for step in first_steps}
     for clause in clauses:
         following = successors.setdefault(clause.step, [])
@@ -117,9 +123,10 @@ def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> 
 
 
 def topological_order(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
-    """Return the steps, each after its predecessors; of several that are possible, the first one to appear comes first.
+    """Return the steps in an order in which each comes after its predecessors.
 
-    Raises ``CycleError``.
+    ``successors`` has the direct successors of each step. Steps without an order between them keep that of
+    ``successors``. Raises ``CycleError`` (of ``graphlib``).
     """
     sorter: TopologicalSorter[StepRef] = TopologicalSorter()
     # Add all steps first, so that steps without an order between them keep the order of appearance.

@@ -23,7 +23,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The targets that follow on an event of a step. ``route`` (dynamic) chooses among them when the event comes."""
+    """The targets that follow on ``event`` of ``step``.
+
+    A dynamic clause has a function ``route(context)``, which chooses among the targets when the event comes.
+    """
 
     step: StepRef
     event: str
@@ -32,7 +35,7 @@ class Clause:
 
 
 class Transit:
-    """A dynamic clause in the body of a workflow class."""
+    """A dynamic clause as ``@transit`` declares it in the body of a workflow class."""
 
     def __init__(self, step: StepRef, event: str, targets: tuple[StepRef, ...], fn: Callable[[Any], Any]) -> None:
         self.step = step
@@ -121,7 +124,7 @@ def _as_target(value: Any) -> Target:
 
 
 def require_hashable(step: StepRef) -> StepRef:
-    """Return the step. Raises ``ValueError`` for an instance that is not hashable and so cannot be looked up."""
+    """Return the step. Raises ``ValueError`` if it is not hashable, because it then cannot be looked up."""
     try:
         hash(step)
     except TypeError:
@@ -132,7 +135,7 @@ def require_hashable(step: StepRef) -> StepRef:
 
 
 def dynamic_transits(cls: type) -> Iterator[Transit]:
-    """Yield the ``@transit`` functions of a class and its bases, in order of definition.
+    """Yield the clauses that ``@transit`` declares in a class and its bases, in order of definition.
 
     A function replaces an earlier one of the same name.
     """

@@ -36,9 +36,9 @@ from temporalex_django.graph.steps import (
 
 
 def duplicate_clauses(cls: type) -> Iterator[str]:
-    """Yield the keys that are written twice, as source text.
+    """Yield the keys that the dictionary ``transitions`` of a class has twice, as source text.
 
-    Without source (in a shell or an archive) there are none.
+    Python would drop the first entry without an error. Yields nothing if the source cannot be read, as in a shell.
     """
     for statement in _class_body(cls):
         match statement:
@@ -98,7 +98,10 @@ def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
-    """Return the graph of a class, or None, and a sentence for each violation that names the rule and the step."""
+    """Return the graph of a class, and a sentence for each violation that names the rule and the step.
+
+    The graph is None if there is a violation.
+    """
     problems: list[str] = []
     initial = _initial_target(cls, problems)
     clauses = [*_static_clauses(cls, problems), *_dynamic_clauses(cls)]
@@ -174,7 +177,10 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
 
 
 def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
-    """Return the target with its config as plain data, which is the form that the step gets from the history."""
+    """Return the target with its config as plain data, which is the form that the step gets from the history.
+
+    A config that is no payload adds a sentence to ``problems``, and is dropped.
+    """
     try:
         return Target(target.step, codec.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
@@ -269,7 +275,7 @@ def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iter
 
 
 def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
-    """Yield one cycle for each set of steps that lead to each other."""
+    """Yield one sentence with a cycle for each group of steps that lead to each other."""
     remaining = dict(successors)
     while True:
         try:
@@ -292,7 +298,7 @@ def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator
 
 
 def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
-    """Return the steps that a path of at least one edge leads to."""
+    """Return the steps that can follow ``start``, directly or not. It is among them only in a cycle."""
     steps: set[StepRef] = set()
     pending = [start]
     while pending:

@@ -39,9 +39,10 @@ class StepActivity(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return ``execute`` of the step, and its arguments.
+        """Return ``execute`` of the step with its arguments ``(instance, config, context)``, from a recorded call.
 
-        Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
+        ``args`` are the step key, the config and the version. The instance is read from ``source`` when ``execute``
+        reads it. Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
         """
         key, config, version = args
         step = self._find_step(key, source.workflow(version))
@@ -56,7 +57,7 @@ class StepActivity(Activity[Any, Any]):
         return step_instance.execute, (instance, typed_config, Context.of(instance)), {}
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """Return the result of the step in its form for the history.
+        """Return the form in which the history records ``value``, which ``execute`` has returned.
 
         A value that the step may not return is encoded as the reason why it may not.
         """
@@ -78,7 +79,10 @@ class StepActivity(Activity[Any, Any]):
         return result
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """Encode ``{"event": name, "data": …}`` with an event that the step declares. Raises ``PayloadError``."""
+        """Return the form in which the history records a result that a person entered for the step.
+
+        ``result`` is ``{"event": name, "data": …}`` with an event that the step declares. Raises ``PayloadError``.
+        """
         if (
             not isinstance(result, dict)
             or not isinstance(result.get("event"), str)
@@ -91,13 +95,16 @@ class StepActivity(Activity[Any, Any]):
         return encoded_result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of the step with an edited config. Raises ``PayloadError``."""
+        """Return the arguments of the step with the config that a person entered. Raises ``PayloadError``."""
         key, _, version = args
         codec.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
         return [key, edited_input, version], {}
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
-        """Return the key and the config of the step; the version is that of the run. Raises ``PayloadError``."""
+        """Return the key and the config of the step from a recorded call.
+
+        The version is left out, because it is that of the run. Raises ``PayloadError``.
+        """
         key, config, _ = attributes["args"]
         config_type = _config_type(self.step_class)
         typed_config = codec.convert(deep_copy(config), config_type, label=f"the config of step {key}")
@@ -112,7 +119,7 @@ class StepActivity(Activity[Any, Any]):
 
 
 def _config_type(cls: type[Step]) -> Any:
-    """Return the annotation of the config.
+    """Return the annotation of the parameter ``config`` of ``execute``, or Any.
 
     It is cached, because reading a signature takes longer than most steps.
     """

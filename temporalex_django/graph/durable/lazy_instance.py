@@ -17,7 +17,7 @@ class LazyInstance(Instance):
 
     @property
     def real(self) -> Instance:
-        """The instance itself. Raises the errors of ``load``."""
+        """The instance that ``load`` returns. Raises the errors of ``load``."""
         # Not a ``cached_property``: in Python 3.11 it has one lock for all instances.
         attributes = self.__dict__
         if "real" not in attributes:
@@ -26,7 +26,7 @@ class LazyInstance(Instance):
 
     @property  # type: ignore[misc] # read-only
     def __class__(self) -> type[Instance]:  # type: ignore[override] # the base
-        """The class that ``dataclasses.replace`` and ``pickle`` create."""
+        """The class ``Instance``, so that ``dataclasses.replace`` and ``pickle`` create an ordinary instance."""
         return Instance
 
     def changed(self, **changes: Any) -> Instance:

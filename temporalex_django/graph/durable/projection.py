@@ -24,7 +24,7 @@ _MAX_BYTES = 8_000_000
 
 
 class Projection:
-    """A projection of one run, which follows its events.
+    """The instance of one run of a graph, computed from the events that ``feed`` gets.
 
     ``activity_instances[number]`` is the instance at the time when that activity, which is still open, was scheduled.
     """
@@ -47,9 +47,9 @@ class Projection:
         return self.progress.instance
 
     def due_times(self, new_keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the due times of the timers of waiting steps, by key.
+        """Return the due times (ISO texts) of the timers of waiting steps, by step key.
 
-        ``new_keys`` maps old keys to new ones.
+        ``new_keys`` maps keys to the ones that take their place in the result.
         """
         instance = self.instance
         keys = instance.graph.keys
@@ -58,7 +58,7 @@ class Projection:
         }
 
     def feed(self, events: Sequence[HistoryEvent]) -> None:
-        """Follow more events, which end at the end of an activation."""
+        """Apply more events to the instance. The last one must be the last event of an activation."""
         start = 0
         for index in range(1, len(events) + 1):
             if index == len(events) or events[index].activation != events[start].activation:
@@ -177,7 +177,7 @@ def initial_instance(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
 
 
 def project(workflow: Any, history: Sequence[HistoryEvent]) -> Instance:
-    """Return the instance at the end of a whole history."""
+    """Return the instance at the end of ``history``, the whole history of a run of that workflow."""
     projection = Projection(workflow)
     projection.feed(history)
     return projection.instance

@@ -1,6 +1,6 @@
 """The run of a graph on the durable runtime.
 
-The steps that its progress starts become commands. Their results and the resumes are folded into the progress.
+The steps that its progress starts become commands. The results of the steps, and the resumes, go into the progress.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StepCalls(Protocol):
 
 
 class _WaitingSteps(IVar):
-    """A variable that is set when the first of the waiting steps ends; it shows all of them as waits."""
+    """An IVar that is set when the first of the waiting steps ends. It shows a wait for each of them."""
 
     __slots__ = ("run",)
 
@@ -119,7 +119,10 @@ class GraphRun:
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """Send reports of the progress out with the activation; while a history is replayed, drop them."""
+        """Let the progress report to the host from now on, but not while a history is replayed.
+
+        The host passes the reports on after the commit.
+        """
         run_context = self.runtime.run_context
         self.progress.listener = None if run_context.replaying else self._note
         if not self._initialized and not run_context.replaying:
@@ -155,7 +158,10 @@ class GraphRun:
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
-        """Open the human task of a step. If the step had one before, this is another task with a key of its own."""
+        """Open the human task of a step. A step that had one before gets another task with a key of its own.
+
+        ``number`` is the number of the step.
+        """
         instance, key = self.progress.instance, key_of(step)
         earlier_count = sum(key_of(entry.step) == key for entry in instance.execution_history)
         self._human_task_keys[number] = name = f"{key}#{earlier_count + 1}" if earlier_count else key
@@ -177,7 +183,10 @@ class GraphRun:
         self._add_result(number, result)
 
     def _describe_wait(self, step: StepRef, timer: tuple[float, str] | None) -> WaitInfo:
-        """Return the description of a wait that starts now."""
+        """Return the description, for programs, of a wait of the step that starts now.
+
+        ``timer`` has the seconds after which an event comes by itself, and that event.
+        """
         now = self.runtime.run_context.now
         timer_event = None if timer is None else timer[1]
         events = [event for event in events_of(step) if event != timer_event]
@@ -238,10 +247,7 @@ class GraphRun:
     # -- resume -------------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """Return the form of a resume for the history.
-
-        Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
-        ``HumanTasks.judge``.
+        """Judge a resume and return the payload that the history records.
 
         ``request`` has these keys:
 
@@ -250,9 +256,13 @@ class GraphRun:
         - ``data``
         - ``by``: the name of the sender
         - ``by_key``: the key of the user
-        - ``permitted``: false if this person may not resume steps that ask nobody in particular
+        - ``permitted``: False if this person may not resume steps that ask nobody in particular
 
         The decision of a human task also has ``task`` (its key), and the keys that ``HumanTasks.judge`` reads.
+        ``permits`` is asked for the permissions of the sender.
+
+        Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
+        ``HumanTasks.judge``.
         """
         tasks, task_key = self.runtime.human_tasks, request.get("task")
         # A decision was made for the question of one run. The chain may have continued with another run since.
@@ -294,7 +304,7 @@ class GraphRun:
     def _require_permission(
         self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
     ) -> None:
-        """Check the permission that an event declares; code may send it. Raises ``ActionNotPermitted``."""
+        """Raise ``ActionNotPermitted`` if the event declares a permission and the sender lacks it. Code needs none."""
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
         # A message that a reset or fork delivers again was permitted when it was sent first.
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
@@ -332,9 +342,10 @@ def describe_waits(instance: Instance, *, limit: int | None = None) -> list[str]
 
 
 def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
-    """Return the keys of the steps that this person may decide with that event.
+    """Return the keys of the steps that a user may decide with that event.
 
-    Raises ``ActionNotPermitted``; see ``matches_candidate``.
+    ``code`` is the class of the run; one that is not a graph has no such steps. Raises ``ActionNotPermitted`` if the
+    groups of the user cannot be known.
     """
     graph = code.graph() if hasattr(code, "graph") else ()
     return [
@@ -345,7 +356,7 @@ def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
 
 
 def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
-    """Return the candidates who may send an event to a step.
+    """Return the candidates who may send an event to a step, in the form of ``matches_candidate``.
 
     If the event declares a permission, the candidates are the people who have it.
     """
@@ -356,7 +367,7 @@ def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
 
 
 def deciders(instance: Instance) -> list[str]:
-    """Return the keys of the people who decided the steps of an instance, also of one that was moved here."""
+    """Return the keys of the users who decided steps of an instance, those before a move included."""
     return [
         str(updates["by_key"])
         for entry in instance.execution_history
@@ -375,7 +386,7 @@ def resume_request(
     key: str = "",
     permitted: bool = True,
 ) -> dict[str, Any]:
-    """Return the payload of a resume message; see ``GraphRun.judge``.
+    """Return the payload of a resume message: the ``request`` of ``GraphRun.judge``, with ``key`` as ``by_key``.
 
     Raises ``ResumeRefused`` for values that can be no event or no step.
     """
@@ -388,9 +399,9 @@ def resume_request(
 
 
 def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
-    """Return the step number and the event of a resume in the history.
+    """Return the step number and the event of a resume, from the payload that the history records.
 
-    Raises ``ResumeRefused`` when the class no longer has the step.
+    The data of the event names the sender (``by``). Raises ``ResumeRefused`` if the class no longer has the step.
     """
     step = instance.graph.by_key.get(payload["step"])
     if step is None:
@@ -409,7 +420,7 @@ def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Even
 
 
 def step_result(job: Job) -> Result:
-    """Return the result of a step's activity as a step result."""
+    """Return the result of a step from the job that ends its activity: an event, a wait or a failure."""
     attributes = job.attributes
     if job.kind == "ActivityCompleted":
         return decode_step_result(attributes.get("result"))

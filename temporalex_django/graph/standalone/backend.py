@@ -1,6 +1,6 @@
 """The backend and the handles of graph classes on an engine without Django.
 
-They implement ``OrderFlow.start("42", …)``, ``resume``, ``get``, ``list`` and ``cancel``.
+They implement ``start``, ``resume``, ``get``, ``list`` and ``cancel`` of a class, as in ``OrderFlow.start("42", …)``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class EngineHandle:
     def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """Resume a waiting step; see ``WorkflowHandle.resume``.
 
-        ``by`` is recorded with the data; an engine has no permission to resume runs, but a step may require a role.
+        ``by`` is recorded with the data. An engine has no permission to resume runs, but a step may require a role.
         """
         self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._identity)
 
@@ -115,15 +115,15 @@ class EngineHandle:
         return {key: thaw(data) for key, data in instance.context.steps.items()}
 
     async def aresume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
-        """Call ``resume`` from async code."""
+        """Resume a waiting step from async code; see ``resume``."""
         await asyncio.to_thread(self.resume, event, step=step, data=data, by=by)
 
     async def acancel(self, reason: str = "", *, by: Any = None) -> None:
-        """Call ``cancel`` from async code."""
+        """Close the instance as cancelled, from async code; see ``cancel``."""
         await asyncio.to_thread(self.cancel, reason, by=by)
 
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
-        """Call ``result`` from async code."""
+        """Wait for the end of the instance and return the data of its steps, from async code; see ``result``."""
         return await asyncio.to_thread(self.result, timeout)
 
 
@@ -135,7 +135,7 @@ def _refuse_durable_options(operation: str, **options: Any) -> None:
 
 
 class EngineBackend:
-    """The implementation of ``backend.Backend`` on an engine."""
+    """The implementation of ``authoring.backend.Backend`` on an engine without Django."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -153,9 +153,10 @@ class EngineBackend:
         tags: Sequence[str] | None = None,
         by: Any = None,
     ) -> EngineHandle:
-        """Start an instance for ``OrderFlow.start(value, args)``.
+        """Start an instance of a graph class and return its handle.
 
-        Raises ``InvalidId``, ``NotConfigured``, and the errors of ``Engine.start_instance``.
+        The class calls this for ``start(value, args)``. Raises ``InvalidId``, ``NotConfigured`` for arguments that only
+        Django's tables can store, and the errors of ``Engine.start_instance``.
         """
         _refuse_durable_options(
             f"start of {workflow.name}", subject=subject, search_attributes=search_attributes, tags=tags, by=by
@@ -171,7 +172,7 @@ class EngineBackend:
         return EngineHandle(self.engine, self.engine.storage.get(key, workflow=workflow.name, version=workflow.version))
 
     async def astart(self, workflow: type[Any], args: Any = None, **options: Any) -> EngineHandle:
-        """Call ``start`` from async code."""
+        """Start an instance and return its handle, from async code; see ``start``."""
         return await asyncio.to_thread(lambda: self.start(workflow, args, **options))
 
     def signal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
@@ -189,9 +190,9 @@ class EngineBackend:
         )
 
     def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
-        """Return the handle for ``OrderFlow.get(value)``.
+        """Return the handle of the newest instance of a graph class with that id.
 
-        Raises ``WorkflowNotFound``, and ``UnknownVersion`` when several versions are open.
+        Raises ``WorkflowNotFound``, and ``UnknownVersion`` when several versions are open and ``version`` selects none.
         """
         if version is None:
             open_versions = {
@@ -207,13 +208,13 @@ class EngineBackend:
         return EngineHandle(self.engine, self.engine.storage.get(id, workflow=workflow.name, version=version))
 
     async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
-        """Call ``get`` from async code."""
+        """Return the handle of the newest instance of a class with that id, from async code; see ``get``."""
         return await asyncio.to_thread(self.get, workflow, id, version=version)
 
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[EngineHandle]:
-        """Return the handles for ``OrderFlow.list(...)``, newest start first.
+        """Return handles of the instances of a graph class that match the filters, newest start first.
 
         Raises ``TypeError`` for a user, for another order and for an unknown filter.
         """
@@ -228,5 +229,5 @@ class EngineBackend:
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Sequence[EngineHandle]:
-        """Call ``list`` from async code."""
+        """Return a list of handles of the instances that match, from async code; see ``list``."""
         return await asyncio.to_thread(lambda: [*self.list(workflow, filters, by=by)])

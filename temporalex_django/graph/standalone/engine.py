@@ -38,14 +38,14 @@ def lookup(name: str | None = None) -> Engine:
 class Engine:
     """A storage and a runner under one name.
 
-    ``storage`` and ``runner`` are each an instance, a class, or ``(class, options)``. The class of a runner gets the
+    ``storage`` and ``runner`` are each an object, a class, or ``(class, options)``. The class of a runner gets the
     storage as its first argument.
 
-    The engine runs from ``start`` to ``stop``, or inside ``with``. While it runs, ``lookup`` and the classes of
-    graphs find it.
+    The engine runs from ``start`` to ``stop``, or inside ``with``. While it runs, ``lookup`` and the classes of graphs
+    find it.
 
-    In the scope of its ``unique``, one instance of an id is open. To ensure this, one engine checks and stores starts
-    one at a time. Starts that do not go through this engine are not checked together with them.
+    In the scope of its ``unique``, one instance of an id is open at most. The engine ensures this by checking and
+    storing one start after the other. Starts that bypass this engine are not checked against its own.
     """
 
     def __init__(self, name: str, storage: Any = None, runner: Any = None) -> None:
@@ -92,7 +92,7 @@ class Engine:
     # -- instances by id -----------------------------------------------------------------------------------------------
 
     def check(self, workflow: type[Startable], id: str, *, version: int | None = None) -> str:
-        """Return ``"ok"``, or ``"already_running"`` if the id is open in the scope of the class.
+        """Return ``"already_running"`` if an instance with that id is open in the scope of the class, else ``"ok"``.
 
         ``version`` is the version that would run.
         """
@@ -163,7 +163,10 @@ class Engine:
 
 
 def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
-    """Return the adapter from one of its three forms. Raises ``NotConfigured``."""
+    """Return the storage or the runner (``role``) that ``adapter`` gives: an object, a class or ``(class, options)``.
+
+    If it is None, ``default`` is the class. A class is called with ``args``. Raises ``NotConfigured``.
+    """
     if adapter is None:
         adapter = default
     cls, options = (adapter, {}) if isinstance(adapter, type) else adapter if isinstance(adapter, tuple) else (None, {})

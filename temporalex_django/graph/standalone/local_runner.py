@@ -61,7 +61,7 @@ RunListener = Callable[[Instance, str, dict[str, Any]], None]
 
 
 class _LocalRun:
-    """One instance in a runner. Its attributes are read and written under ``lock``."""
+    """The state of one open instance in a runner. Its attributes are read and written under ``lock``."""
 
     def __init__(self, instance: Instance) -> None:
         self.key = identity(instance)
@@ -99,7 +99,10 @@ class _StepCycle:
         self._lock = threading.Lock()
 
     def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
-        """Record a result. Return all results if this was the last one, else an empty list."""
+        """Record the result of a step.
+
+        Return the results of all steps of the cycle if this was the last one, else an empty list.
+        """
         with self._lock:
             self._results[number] = result
             self._remaining.discard(number)
@@ -110,8 +113,8 @@ class LocalRunner:
     """The implementation of ``contracts.Runner`` over a thread pool.
 
     ``threads`` is the number of steps that run at a time. ``clock`` returns aware datetimes. ``timers`` times waiting
-    steps, retries and restarts. ``tell(instance, name, facts)`` is called for the same things as the Django signals
-    of a durable run, after they are stored.
+    steps, retries and restarts. ``tell(instance, name, facts)`` is called, after the instance is stored, for everything
+    that a durable run reports by a Django signal.
     """
 
     def __init__(
@@ -242,7 +245,7 @@ class LocalRunner:
     ) -> Instance:
         """Wait until the instance is closed and return it.
 
-        Raises ``ResultTimeout`` when it is not closed in time, or when no thread runs it.
+        Raises ``ResultTimeout`` if it is not closed in time, or if this runner has stopped or does not run it.
         """
         instance = self.storage.get(id, workflow=workflow, version=version)
         with self._lock:
@@ -277,9 +280,9 @@ class LocalRunner:
             run.finish()
 
     def stop(self) -> None:
-        """Let the running steps end, and store their results where they complete a cycle.
+        """Let the running steps end, then stop the threads and timers.
 
-        The rest waits for ``recover``.
+        Results are stored if no other step of their cycle is missing. All other work waits for ``recover``.
         """
         with self._lock:
             self._stopped = True
@@ -294,7 +297,10 @@ class LocalRunner:
     # -- instances and their turns -------------------------------------------------------------------------------------
 
     def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
-        """Return the run of an instance; ``replace`` drops an earlier run, with results and timers still to come."""
+        """Return the run of an instance, and create it if there is none or if it is finished.
+
+        With ``replace`` an open run is replaced as well. Its results and timers that are still to come are ignored.
+        """
         key = identity(instance)
         with self._lock:
             old_run = self._runs.get(key)
@@ -317,7 +323,10 @@ class LocalRunner:
         self._submit(lambda: self._drive(run))
 
     def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
-        """Apply a change from outside, in the caller's thread. If it raises, nothing has changed."""
+        """Apply a change that a caller asks for, in the thread of the caller. If it raises, nothing has changed.
+
+        ``operation`` names the change in the error for a closed instance.
+        """
         while True:
             run = self._get_run(self._require_open(operation, id, workflow, version))
             with run.lock:
@@ -326,7 +335,10 @@ class LocalRunner:
                     return
 
     def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
-        """Apply a change from inside. A turn that crashes (mostly in the storage) is repeated from stored data."""
+        """Apply a change that comes from a step or a timer, or start the instance if ``change`` is None.
+
+        A turn that crashes, mostly in the storage, is repeated a few times from stored data.
+        """
         with run.lock:
             if run.is_finished:
                 return
@@ -349,7 +361,10 @@ class LocalRunner:
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
-        """Load the instance, change and store it, then start steps and timers. Return False if it is closed already."""
+        """Load the instance, change it and store it, then start its steps and timers.
+
+        Return False if the instance was closed before, so that nothing has changed.
+        """
         name, workflow, version = run.key
         # The lock is reentrant, so a transition that calls the engine would get here in the middle of its own turn.
         if run.busy:
@@ -481,9 +496,9 @@ def _refuse_options(cls: Any) -> None:
 
 
 def _approval_options(ref: StepRef) -> list[str]:
-    """Return the options of an approval that need stored human tasks, which this runner has not.
+    """Return the options of a step that need stored human tasks, which this runner does not have.
 
-    The candidates are not among them: they are checked here as well.
+    Candidates are not among them, because this runner checks them as well.
     """
     if not isinstance(ref, Approval):
         return []

@@ -57,7 +57,7 @@ class ThreadTimers:
                 logger.error("a timer failed: %s", error_line(exc))
 
     def _wait_for_next(self) -> Callable[[], None] | None:
-        """Wait for the next call that is due and return it. Return None when no timer is left; the thread then ends."""
+        """Wait until the next call is due and return it. Return None if no timer is left; the thread then ends."""
         with self._condition:
             while self._heap:
                 due, _, entry = self._heap[0]

@@ -1,7 +1,7 @@
-"""The option ``--as-user``: a command acts for a user.
+"""The option ``--as-user``, with which a command acts as a user.
 
-It does only what that user may do, to the runs that exist for them, and the audit names them. Without the option a
-command may do everything, and the audit names the account of the operating system.
+The command then does only what that user may do, to runs that exist for them, and the audit names them. Without the
+option it may do everything, and the audit names the account of the operating system.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def add_user_argument(parser: CommandParser) -> None:
 
 
 def resolve_actor(as_user: str | None) -> Actor:
-    """Return the actor of the command. Raises ``CommandError`` for a name that no user has."""
+    """Return the actor of a command: the user with the name ``as_user``, or code if it is None.
+
+    Raises ``CommandError`` if no user has the name.
+    """
     if as_user is None:
         return Actor(source="command", account=os_account())
     user_model: Any = get_user_model()
@@ -47,9 +50,9 @@ def resolve_actor(as_user: str | None) -> Actor:
 
 
 def os_account() -> str:
-    """Return the account of the operating system that owns this process.
+    """Return the name of the operating system's account that owns this process.
 
-    The environment is not used, because everybody can set it.
+    It does not come from the environment, which everybody can set.
     """
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -58,7 +61,10 @@ def os_account() -> str:
 
 
 def visible_runs(actor: Actor) -> QuerySet[Instance]:
-    """Return the runs that the actor may look at. Raises ``CommandError`` if the user may look at none."""
+    """Return the runs that the actor may look at; all runs for code.
+
+    Raises ``CommandError`` if the user may look at no runs.
+    """
     alias = storage().alias
     try:
         require_access(actor.user, VIEW, alias=alias)

@@ -1,4 +1,4 @@
-"""Arguments that several commands share: the run that is meant, and JSON."""
+"""Arguments that several commands share: the run, JSON values, and the confirmation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalex_django.operations.run_lookup import RunTarget, find_run
 
 
 def add_run_arguments(parser: CommandParser) -> None:
-    """Add the arguments that name a run, with ``--as-user`` and ``--json``."""
+    """Add the arguments that name a run (RUN and ``--workflow``), ``--as-user`` and ``--json``."""
     parser.add_argument("run", metavar="RUN", help="Business id (selects its newest run) or run id.")
     parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
     people.add_user_argument(parser)
@@ -26,9 +26,9 @@ def add_run_arguments(parser: CommandParser) -> None:
 
 
 def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Find the run to act on, among those that exist for the actor.
+    """Return the target of an operation: ``run`` is a run id or a business id, among the runs that exist for the actor.
 
-    The action itself checks the permission of the actor.
+    Raises ``WorkflowNotFound`` and ``AmbiguousId``. Whether the actor may perform it is checked by the operation.
     """
     run_storage = storage()
     return find_run(
@@ -37,7 +37,10 @@ def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
 
 
 def find_visible_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Find the run to read. Raises ``CommandError`` if the user may not look at runs."""
+    """Return the target of a read: ``run`` is a run id or a business id, among the runs that the actor may look at.
+
+    Raises ``WorkflowNotFound``, ``AmbiguousId``, and ``CommandError`` if they may look at no runs.
+    """
     return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.visible_runs(actor))
 
 
@@ -71,16 +74,16 @@ _YES_ANSWERS = {"y", "yes"}
 
 
 def add_yes_argument(parser: CommandParser) -> None:
-    """Add the option ``--yes``, which answers the question in advance."""
+    """Add the option ``--yes``, with which a command does not ask for confirmation."""
     parser.add_argument(
         "--yes", action="store_true", help="Skip the confirmation prompt. Without a terminal, there is no prompt."
     )
 
 
 def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
-    """Ask for confirmation if the standard input is a terminal and ``--yes`` is not given.
+    """Ask the question on the standard error, and raise ``CommandError`` unless the answer is yes.
 
-    Raises ``CommandError`` unless the answer is yes.
+    Nothing is asked with ``--yes``, or if the standard input is no terminal.
     """
     # A script without a terminal could only hang at a question.
     if yes or sys.stdin is None or not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""The ends of commands: exit statuses for scripts, and expected errors as a sentence with the next step."""
+"""The exit statuses of commands, and the errors with which they end: a sentence with the next step."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
 
 
 def as_command_error(exc: errors.TemporalexError) -> CommandError:
-    """Return the ``CommandError`` with which a command ends on this error."""
+    """Return the ``CommandError`` for an error of this package: its message, the next step and the exit status."""
     status = next((status for cls, status in _CODES_OF_ERRORS if isinstance(exc, cls)), REFUSED)
     # A message is one line in a terminal, whatever payload it quotes.
     text = escape(" ".join(str(exc).split()))
@@ -84,20 +84,21 @@ def as_command_error(exc: errors.TemporalexError) -> CommandError:
 
 
 def with_next_step(problem: str, next_step: str) -> str:
-    """Join the problem and the next step to one text."""
+    """Return one text with the problem as a sentence, followed by the next step."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {next_step}"
 
 
 def usage_error(problem: str, next_step: str) -> CommandError:
-    """Return the error for a wrong command line."""
+    """Return the ``CommandError`` for a wrong command line, with the exit status ``USAGE_ERROR``."""
     return CommandError(with_next_step(problem, next_step), returncode=USAGE_ERROR)
 
 
 @contextmanager
 def exit_on_errors(command: BaseCommand) -> Iterator[None]:
-    """End the command with the right status on expected errors, without a traceback.
+    """Turn expected errors of the block into a ``CommandError`` or ``SystemExit`` with the exit status of the error.
 
-    ``--traceback`` shows the traceback, as for every command of Django.
+    These are errors of this package and of the database, Ctrl-C, and a closed pipe. Django prints no traceback for them
+    without ``--traceback``.
     """
     try:
         yield

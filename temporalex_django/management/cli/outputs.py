@@ -1,6 +1,6 @@
-"""The output of commands with ``--json``.
+"""The objects that commands print as JSON with ``--json``.
 
-The JSON Schema of each class is stored beside the golden files of the tests.
+A test compares the JSON Schema of each class with a file in ``tests/golden/commands``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Where:
 
 
 def summary_output(summary: Summary, *, short: bool = False) -> Where:
-    """Return the output for the summary of a run."""
+    """Return the JSON output for the summary of a run; with ``short``, its text has at most 140 characters."""
     text = summary.short_text if short else summary.text
     return Where(state=summary.state, text=text, trouble=summary.trouble, since=summary.since, until=summary.until)
 
@@ -53,7 +53,7 @@ class RunListed:
 
 
 def run_output(run: Instance, summary: Summary) -> RunListed:
-    """Return the output for the row of a run."""
+    """Return the line that ``list`` prints for a run."""
     return RunListed(
         id=run.workflow_id,
         run_id=str(run.pk),
@@ -106,7 +106,7 @@ class RunNamed:
 
 
 def run_fields(target: RunTarget) -> dict[str, Any]:
-    """Return the fields of ``RunNamed`` for a run."""
+    """Return the fields of ``RunNamed``, by name, for the target of an operation."""
     return {
         "id": target.workflow_id,
         "run_id": str(target.selected_run_id),

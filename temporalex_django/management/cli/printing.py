@@ -1,6 +1,6 @@
-"""Output of commands: JSON for programs, tables for people, progress on the standard error.
+"""The output of commands: JSON for programs, tables for people, and progress on the standard error.
 
-A table takes the width of the terminal. Without a terminal each row is one line of any length.
+A table is as wide as the terminal. Without a terminal, each row is one line of any length.
 """
 
 from __future__ import annotations
@@ -29,27 +29,24 @@ def add_json_argument(parser: CommandParser) -> None:
 
 
 def escape(text: object) -> str:
-    """Return the text as one line that a terminal only displays.
-
-    Line ends and escape sequences are written out.
-    """
+    """Return the text as one line that is safe to print on a terminal: line ends and control characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def write_line(command: BaseCommand, text: str) -> None:
-    """Write a line; characters that the encoding of the output lacks are escaped."""
+    """Write a line to the output of the command; characters that its encoding lacks are escaped."""
     # A UnicodeEncodeError in the middle of a list would lose the rest of it.
     encoding = getattr(command.stdout, "encoding", None) or "utf-8"
     command.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def print_json(command: BaseCommand, value: Any) -> None:
-    """Print one value as indented JSON."""
+    """Print one value as JSON with indentation."""
     write_line(command, json.dumps(_to_builtins(value), indent=2))
 
 
 def print_json_line(command: BaseCommand, value: Any) -> None:
-    """Print one of many values as a line of JSON."""
+    """Print one value as JSON on a single line, for commands that print many values."""
     write_line(command, json.dumps(_to_builtins(value), separators=(",", ":")))
 
 
@@ -58,7 +55,7 @@ def _to_builtins(value: Any) -> Any:
 
 
 def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. If all headings are empty, it has no heading line."""
+    """Print rows as a table; without a heading line if all headings are empty."""
     from rich.console import Console  # noqa: PLC0415 - a worker draws no tables
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -81,14 +78,15 @@ def _table_width(command: BaseCommand) -> int:
 
 
 def format_local_time(at: datetime | None) -> str:
-    """Format a time in the time zone of the project; empty for None."""
+    """Return a time in the time zone of the project as text, such as ``2026-01-31 14:02:00``; empty for None."""
     return "" if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def is_watched(command: BaseCommand, *, lines: bool = False) -> bool:
-    """Return True if progress should be displayed.
+    """Return True if a progress bar should be shown: the standard error is a terminal.
 
-    With ``lines``, output lines are printed meanwhile; on a terminal they show the progress themselves.
+    ``lines`` is True if the command prints lines meanwhile. If these go to a terminal, they show the progress, and the
+    bar is left out.
     """
     return command.stderr.isatty() and not (lines and command.stdout.isatty())
 
@@ -99,9 +97,9 @@ def _ignore_progress(*_: object) -> None:
 
 @contextmanager
 def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportProgress]:
-    """Show a progress bar on the standard error, if ``is_watched``.
+    """Show a progress bar on the standard error during the block, if ``is_watched`` says so.
 
-    Yields a function that takes the number that is done, the total, and a note.
+    The value is a function that moves the bar; it takes the number that is done, the total, and a note.
     """
     if not is_watched(command, lines=lines):
         yield _ignore_progress

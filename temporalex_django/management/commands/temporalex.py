@@ -1,4 +1,4 @@
-"""The command ``manage.py temporalex <subcommand>``; each subcommand is a module beside this package."""
+"""The command ``manage.py temporalex SUBCOMMAND``; each subcommand is a module or object of ``management``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from temporalex_django.workers import hash_seed
 
 
 class Subcommand(Protocol):
-    """A module with a docstring, which is its help text, and with these functions.
+    """A module of a subcommand: its docstring is the help text, and it has these functions.
 
-    ``output`` is the type of what ``--json`` prints.
+    ``output`` is the type of the object that ``--json`` prints.
     """
 
     __doc__: str | None
@@ -44,9 +44,9 @@ class Subcommand(Protocol):
 
 
 class _Subparser(CommandParser):
-    """Parser of one subcommand, which adds its arguments only when it parses.
+    """The parser of one subcommand, which gets its arguments only when this subcommand is used.
 
-    The arguments of the other subcommands would import modules that this command does not need.
+    So a command does not import the modules that other subcommands need for their arguments.
     """
 
     module: Subcommand | None = None
@@ -70,7 +70,7 @@ class _Subparser(CommandParser):
 
 
 class _Nested(_Subparser):
-    """Parser of an action within a subcommand, such as ``switches off``."""
+    """The parser of a word after a subcommand, such as ``off`` in ``switches off``."""
 
     general = False
 
@@ -124,15 +124,15 @@ class Command(BaseCommand):
                 subparser.fill_arguments()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command. A worker first restarts its process with the hash seed of the project, if it can."""
+        """Run the command line; ``worker`` first restarts its process with the hash seed of the project, if it can."""
         if argv[2:3] == ["worker"]:
             hash_seed.restart(argv[1:])
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """Execute the command, without system checks for two subcommands.
+        """Execute the command, for ``doctor`` and ``health`` without Django's system checks.
 
-        ``doctor`` reports what the checks find itself. ``health`` must be quick, and uses no database.
+        ``doctor`` runs the checks itself. ``health`` must be fast, and uses no database.
         """
         if options.get("subcommand") in ("doctor", "health"):
             options["skip_checks"] = True
@@ -146,9 +146,9 @@ class Command(BaseCommand):
 
 
 def _add_general(parser: CommandParser) -> None:
-    """Let the options of every Django command follow the subcommand, too.
+    """Add the options that every Django command has, so that they may also follow the subcommand.
 
-    An option that is not given leaves the value that came before the subcommand.
+    If an option is left out there, the value from before the subcommand stays.
     """
     general = parser.add_argument_group("general options")
     general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # manage.py has read it already

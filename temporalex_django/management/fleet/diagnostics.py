@@ -1,4 +1,4 @@
-"""The state that ``doctor`` reads: settings, checks, tables, workers, and numbers of runs that are stuck."""
+"""Read the state of a project that ``doctor`` judges: settings, checks, tables, workers and stuck runs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ Runs = QuerySet[Instance] | None
 
 
 def load_project(runs: Runs = None) -> ProjectView:
-    """Load the state of the project; ``runs`` restricts the runs in it.
+    """Read the state of the project; ``runs`` restricts the runs in it, and None means all.
 
-    About ten reads. Of closed runs they see only the newest that failed. It takes no lock.
+    About ten reads, and no lock. Of closed runs, only the newest failed ones are read. What cannot be read is left
+    empty.
     """
     alias = conf.read()[0].DATABASE
     failed_checks = [*_failed_checks()]
@@ -108,15 +109,15 @@ def _failed_checks() -> Iterator[FailedCheck]:
 
 
 def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
-    """Return the current runs of open chains, restricted to ``runs``."""
+    """Return the current runs of all open chains, restricted to ``runs`` (None means all)."""
     visible_runs = Instance.objects.using(alias) if runs is None else runs
     return visible_runs.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
 
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
-    """Yield groups of runs that have been due for a while, or have had an unread message for a while.
+    """Yield groups of runs that have been due, or have had an unread message, since before ``late_before``.
 
-    Blocked and paused runs are left out, because they wait by design.
+    Blocked and paused runs are left out, because others wait for them to be corrected or unpaused.
     """
     unread_chains = (
         Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
@@ -158,7 +159,10 @@ def _unclaimed_activities(
 
 
 def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
-    """Yield failed messages, and updates whose validator failed, of chains whose current run is among ``runs``."""
+    """Yield groups of failed messages, and of updates whose validator raised an error.
+
+    ``runs`` restricts the current runs of their chains; None means all.
+    """
     visible_runs = Instance.objects.using(alias) if runs is None else runs
     for kind, status in (("signal", "failed"), ("update", FAULT)):
         failed_runs: Any = visible_runs.order_by().filter(
@@ -173,7 +177,10 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
 
 def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Yield human tasks under four eyes that nobody may decide, among the oldest open ones."""
+    """Yield groups of human tasks that nobody may decide, because four eyes exclude every candidate.
+
+    Only the oldest open tasks are examined.
+    """
     open_tasks = HumanTask.objects.using(alias).open().exclude(four_eyes="")
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
@@ -195,5 +202,5 @@ def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
 
 
 def newest_stuck_runs(alias: str, runs: Runs, *, limit: int) -> list[Instance]:
-    """Return the newest runs that need the attention of a person, as the filter ``stuck`` defines it."""
+    """Return the newest open runs that a person should look at, as the filter ``stuck`` selects them."""
     return [*run_filters.stuck_runs(open_runs(alias, runs)).select_related("chain").order_by("-id")[:limit]]

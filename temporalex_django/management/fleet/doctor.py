@@ -50,10 +50,11 @@ _PAYLOAD_COLUMNS = ("args", "published")
 def compare_with_runs(
     runs: Runs, *, sample: int, report: Callable[[int, int], None], strict: bool = False
 ) -> list[Diagnosis]:
-    """Return a diagnosis for everything that does not fit. Reads only.
+    """Return a diagnosis for everything that open runs need and that the code of this process lacks.
 
-    Of each class and version the newest ``sample`` runs are read and replayed in this process. ``report`` is called
-    with the number of replayed runs and their total. Inputs that differ are listed; ``strict`` makes them errors.
+    For each class and version, the newest ``sample`` runs are read and replayed in this process. ``report`` is called
+    with the number of replayed runs and their total. Inputs that differ are warnings, or errors with ``strict``.
+    Nothing is written.
     """
     alias = get_settings().DATABASE
     candidate_runs = open_runs(alias, runs)
@@ -97,7 +98,10 @@ def compare_with_runs(
 
 
 def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
-    """Yield one mismatch for all differences at one place of one class."""
+    """Yield one mismatch for all differences that belong to one place in the code of one class.
+
+    The keys of a difference are the fields of ``HistoryDifference``.
+    """
     by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for difference in differences:
         command = (
@@ -115,7 +119,7 @@ def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMis
 
 
 def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMismatch]:
-    """Yield the steps in which runs wait and which the graph does not have."""
+    """Yield a mismatch for each step in which a run of the sample waits and which the graph class ``code`` lacks."""
     if not issubclass(code, GraphWorkflow):
         return
     graph_keys = {key_of(step) for step in code.graph()}
@@ -135,7 +139,7 @@ def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMisma
 
 
 def _find_unreadable(run: Instance) -> CodeMismatch | None:
-    """Return the mismatch if the payloads of the run cannot be read here."""
+    """Return a mismatch if the codec of this process cannot read the payloads of the run, else None."""
     try:
         for payload in (getattr(run, name) for name in _PAYLOAD_COLUMNS):
             if payload is not None:
@@ -189,7 +193,7 @@ output = DoctorSaid
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex doctor`` to its parser."""
     parser.add_argument("run", nargs="?", metavar="RUN", help="Diagnose only this run: business id or run id.")
     parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
     parser.add_argument(
@@ -225,7 +229,10 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Print the diagnoses. Reads only. Exit status 1 if an error was found."""
+    """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
+
+    Raises ``CommandError`` (exit status 1) if one of them is an error.
+    """
     if workflow is not None and run is None:
         raise exit_codes.usage_error("--workflow requires RUN", "Name the run as well: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
@@ -248,9 +255,9 @@ def handle(
 
 
 def _diagnose_project(as_user: str | None) -> DoctorSaid:
-    """Diagnose the project and its stuck runs.
+    """Return the diagnoses of the project, and of the newest runs that a person should look at.
 
-    Users are looked up only for ``--as-user``, because the tables may not exist yet.
+    The user is looked up only with ``as_user``, because the tables may not exist yet.
     """
     actor = None if as_user is None else people.resolve_actor(as_user)
     runs = None if actor is None else people.visible_runs(actor)

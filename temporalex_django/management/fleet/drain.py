@@ -28,7 +28,7 @@ class WorkerDrained:
 
 
 class DrainCommand:
-    """The subcommands ``drain WORKER`` and ``undrain WORKER``."""
+    """The commands ``temporalex drain WORKER`` and ``temporalex undrain WORKER``."""
 
     output: ClassVar[Any] = WorkerDrained
 
@@ -39,7 +39,7 @@ class DrainCommand:
         self.done_text = done_text
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the worker, the reason, ``--as-user`` and ``--json``."""
+        """Add the arguments WORKER, ``--reason``, ``--as-user`` and ``--json`` to the parser."""
         parser.add_argument(
             "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
         )
@@ -50,7 +50,7 @@ class DrainCommand:
     def handle(
         self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
     ) -> None:
-        """Drain or undrain the worker: one UPDATE, and the audit."""
+        """Drain or undrain the worker and print its row. One UPDATE, and one audit row."""
         row = self.action(worker, reason=reason, by=people.resolve_actor(as_user)).execute()
         if json:
             worker_output = WorkerDrained(

@@ -62,7 +62,7 @@ output = HealthSaid
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex health`` to its parser."""
     parser.add_argument(
         "--check",
         choices=get_args(Check),
@@ -77,7 +77,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, **_: Any) -> None:
-    """Check the workers. Reads files only."""
+    """Print the health of the workers of this machine, from the files that they write; no database is used.
+
+    Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none.
+    """
     limit = get_settings().HEALTH_SECONDS
     # All processes of a machine share this clock, and nobody can set it.
     now = time.monotonic()

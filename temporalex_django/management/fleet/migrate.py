@@ -40,7 +40,7 @@ output = RunsMoved
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex migrate`` to its parser."""
     parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
     parser.add_argument(
         "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
@@ -68,9 +68,9 @@ def handle(
     as_user: str | None,
     **_: Any,
 ) -> None:
-    """Move the runs, each in a transaction of its own.
+    """Move the runs, each in a transaction of its own, and print the outcome of each.
 
-    Raises ``CommandError`` if a version is not in the code, and if runs were not moved.
+    Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
     """
     if batch < 1:
         raise exit_codes.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
@@ -124,7 +124,10 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
 
 
 def _step_key(name: str, cls: type[Workflow]) -> str:
-    """Return the key of a step that is named by its class or by its key."""
+    """Return the key of the step in the graph class; ``name`` is the name of the step's class, or the key itself.
+
+    Raises ``CommandError`` if the graph has no such step.
+    """
     steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
     for step in steps:
         if name in (key_of(step), name_of(step)):

@@ -38,7 +38,7 @@ output = Switch | Sequence[Switch]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex switches`` to its parser."""
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, text in (
         ("show", "List what is switched off, since when, and by whom."),
@@ -69,7 +69,10 @@ def handle(
     reason: str = "",
     **options: object,
 ) -> None:
-    """Print the switches that are off, or change one. A change is one row."""
+    """Print the switches that are off, or turn one off or on and print it.
+
+    A change writes one row, and one for the audit.
+    """
     del options
     actor = people.resolve_actor(as_user)
     if what == "show":

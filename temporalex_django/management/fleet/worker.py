@@ -58,14 +58,14 @@ output = WorkerSaid
 
 
 class JsonLogHandler(logging.Handler):
-    """Logging handler that prints records as lines of JSON between the other lines."""
+    """Logging handler that prints each record as a line of JSON, of the type ``WorkerSaid``."""
 
     def __init__(self, command: BaseCommand) -> None:
         super().__init__()
         self.command = command
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record. It contains no payloads, because the log has none."""
+        """Print a record as a line of JSON. It contains no payloads, because log messages contain none."""
         try:
             log_event = WorkerSaid(
                 event="log",
@@ -83,7 +83,7 @@ class JsonLogHandler(logging.Handler):
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex worker`` to its parser."""
     parser.add_argument(
         "--queues", help="Names of queues, comma-separated (default: all that workflows and activities name)."
     )
@@ -104,11 +104,11 @@ def handle(
 ) -> None:
     """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
 
-    After the first signal the worker finishes its present turn, waits for activities, releases the other claims, and
-    ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
+    After the first of these signals the worker finishes its turn, waits for its activities, releases its other claims,
+    and ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
 
-    From the command line a child of this process does the work, and this process ends the child when nothing inside it
-    can. With ``--json`` the log goes to the standard output as well, unless the project has configured logging.
+    On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log goes
+    to the standard output as well, unless the project has configured logging.
     """
     _log_to_console(command, verbosity, json=json)
     queue_names = _parse_queues(command, queues)
@@ -173,9 +173,9 @@ def handle(
 
 
 def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
-    """Return the names of the queues to poll.
+    """Return the names of the queues to poll, from the option ``--queues``; None means all queues of the project.
 
-    Warns about names that nothing in the project uses: with a misspelt name the worker would wait in vain.
+    A warning is printed for a name that nothing in the project uses, because it may be misspelt.
     """
     known_queues = all_queues()
     if queues is None:
@@ -209,7 +209,7 @@ def _do_nothing() -> None:
 
 
 def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
-    """Add a handler if logging is not configured, so that a worker reports at least its errors."""
+    """Let the log of this package go to the console, unless the project has configured logging."""
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
         handler = JsonLogHandler(command) if json else logging.StreamHandler()

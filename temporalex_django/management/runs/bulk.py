@@ -80,7 +80,7 @@ output = JobPrinted | Sequence[JobPrinted]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex bulk`` to its parser."""
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, action in _ACTIONS.items():
         _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
@@ -129,9 +129,10 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """Start a job, or read, stop or resume one, and print it.
+    """Start a bulk job, or show, stop or resume one, and print it.
 
-    Starting stores the runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, exit status 1 if runs failed.
+    Starting a job stores its runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, raises ``CommandError``
+    (exit status 1) if the operation failed for a run.
     """
     actor = people.resolve_actor(as_user)
     if what == "show" and options["job"] is None:
@@ -182,7 +183,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
 
 
 def _count_text(runs: Any) -> str:
-    """Return the number of the runs in words; a queryset is counted up to the limit of a job."""
+    """Return the number of runs in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
     return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
@@ -209,9 +210,9 @@ def _visible_jobs(actor: Actor) -> QuerySet[BulkJob]:
 
 
 def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
-    """Wait until workers have processed the job or it is stopped, and return it.
+    """Wait until workers have processed the job, or somebody has stopped it, and return its current row.
 
-    Raises ``CommandError`` if no worker is alive to process it.
+    Raises ``CommandError`` if no worker is alive.
     """
     with printing.progress(command) as report:
         while True:

@@ -23,14 +23,14 @@ output = RunDescribed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex describe`` to its parser."""
     command_arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
-    """Print the state of a run.
+    """Print the description of a run.
 
-    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    It writes nothing but, for a user who sees payloads, an audit row about the read.
     """
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
@@ -56,7 +56,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
-    """Return the id of the run that started this one, if that run exists for the user."""
+    """Return the run id of the parent of the run, or None if it has none or the parent is not in ``visible_runs``."""
     parent = row.parent_run_id
     if parent is None or not (is_unfiltered(visible_runs) or visible_runs.filter(pk=parent).exists()):
         return None
@@ -64,7 +64,7 @@ def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str |
 
 
 def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
-    """Return the rows of the text output in their order; the caller leaves out empty ones."""
+    """Return pairs of a label and a value for the text output; the caller leaves out those without a value."""
     run = run_output.run
     return [
         ("Run", run.id),

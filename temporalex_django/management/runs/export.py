@@ -43,7 +43,7 @@ output = HistoryWritten
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex export`` to its parser."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
     parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
     parser.add_argument("--open", action="store_true", help="Only open runs.")
@@ -65,9 +65,10 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Write the files, and replace those that exist. Runs are read one at a time.
+    """Write the history of each run to a file, and print a line for each; a file that exists is replaced.
 
-    Raises ``CommandError`` if no run matches, and for a user who may not see payloads.
+    One history is in memory at a time. Raises ``CommandError`` if no run matches, and for a user who may not see
+    payloads.
     """
     if not ids and workflow is None:
         raise exit_codes.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
@@ -126,9 +127,9 @@ def _redactor(user: Person, row: Instance) -> Redactor:
 
 
 def _id_condition(ids: Sequence[str]) -> Q:
-    """Return the condition for runs with these ids.
+    """Return the condition for the runs that ``ids`` names: run ids, or business ids of any workflow.
 
-    A text that is the run id of no run is taken as a business id. It selects all runs with that id, of any workflow.
+    A text is a run id only if a run has it. A business id selects all its runs.
     """
     # A business id may look like a UUID as well, so it counts as a run id only if such a run exists.
     texts_by_id = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}

@@ -76,7 +76,7 @@ output = GraphDrawn
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex graph`` to its parser."""
     parser.add_argument("name", metavar="NAME", help="Name of the workflow.")
     parser.add_argument(
         "--format",
@@ -103,7 +103,7 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Draw the graph.
+    """Print the drawing of a graph, or write it to a file.
 
     Raises ``CommandError`` for a workflow that is no graph, for a run that does not exist, and if the program that
     draws SVG is missing.
@@ -166,7 +166,7 @@ def _write_file(text: str, path: Path) -> None:
 
 
 def _find_id(cls: Any, id: str) -> str:
-    """Return the business id for a business value; an id is returned as it is."""
+    """Return the business id of a run, which is derived from ``id`` if that is a value of the class's ``unique``."""
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
     try:
@@ -176,7 +176,7 @@ def _find_id(cls: Any, id: str) -> str:
 
 
 def render_svg(text: str) -> str:
-    """Draw a text in the language of ``d2`` as SVG, with the program of the extra ``draw``.
+    """Return the SVG for a drawing in the language of the program ``d2``, which the extra ``draw`` installs.
 
     Raises ``CommandError`` if the program is missing or fails.
     """

@@ -26,14 +26,14 @@ output = EventPrinted
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex history`` to its parser."""
     command_arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
-    """Print the history. JSON is read in pages of 500 events.
+    """Print the history of a run: its timeline or, with ``--json``, its events, which are read in pages of 500.
 
-    It writes nothing, except that the audit records that a user who sees payloads has read them.
+    It writes nothing but, for a user who sees payloads, an audit row about the read.
     """
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
@@ -63,7 +63,10 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
-    """Return the output for an event; attributes that the codec cannot read are an error text."""
+    """Return the JSON output for an event, redacted by ``redactor``.
+
+    Attributes that the codec cannot read are replaced by an error text.
+    """
     attributes = event.data
     redacted = (
         redactor.redact_payload(repr(attributes))

@@ -31,7 +31,7 @@ output = RunListed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex list`` to its parser."""
     add_filters(parser)
     parser.add_argument(
         "--order",
@@ -50,7 +50,7 @@ def add_arguments(parser: CommandParser) -> None:
 def handle(
     command: BaseCommand, *, order: str, limit: int | None, as_user: str | None, json: bool, **options: Any
 ) -> None:
-    """Print the runs. Reads pages of 500 by key, with at most four statements each."""
+    """Print the runs that match the filters, in pages of 500, each with at most four statements."""
     if limit is not None and limit < 1:
         raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     if order not in ORDERS:

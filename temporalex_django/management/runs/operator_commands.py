@@ -1,4 +1,4 @@
-"""Commands that operate on a run, one for each action of ``operations.registry.STEERING``."""
+"""The commands that operate on a run, one for each operation in ``operations.registry.STEERING``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Steered:
 
 
 class OperatorCommand:
-    """The subcommand of one action, such as ``cancel RUN`` or ``retry RUN SEQ``."""
+    """The command of one operation on a run, such as ``temporalex cancel RUN`` or ``temporalex retry RUN SEQ``."""
 
     output: ClassVar[Any] = Steered
 
@@ -47,7 +47,7 @@ class OperatorCommand:
         self.__doc__ = str(action.effect)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the run, the number of its activity or timer, and the inputs of the action."""
+        """Add RUN, SEQ for an activity or timer, and an option for each input of the operation to the parser."""
         command_arguments.add_run_arguments(parser)
         if self.action.target_kind != "run":
             parser.add_argument(
@@ -73,9 +73,10 @@ class OperatorCommand:
         yes: bool = False,
         **options: Any,
     ) -> None:
-        """Execute the action and print the result.
+        """Execute the operation and print the result.
 
-        The action defines what is locked and what is refused.
+        It locks and raises as the class of the operation says. An operation that cannot be undone asks for
+        confirmation.
         """
         actor = people.resolve_actor(as_user)
         # Found without the permission to look at runs: the action needs only its own permission.
@@ -107,7 +108,7 @@ class OperatorCommand:
 
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
-    """Add ``--reason``, and an option for each input of an action."""
+    """Add ``--reason``, and an option for each input of an operation, to the parser."""
     parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
     _add_options(parser, action.inputs)
 
@@ -115,9 +116,9 @@ def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[An
 def add_selector_arguments(
     parser: CommandParser, action: type[OperatorRunAction[Any]], *, excluded: Collection[str]
 ) -> None:
-    """Add an option for each selector, which chooses among the activities or timers of many runs.
+    """Add an option for each selector of an operation, which chooses among the activities or timers of many runs.
 
-    ``excluded`` are the filters of the command, which select them as well.
+    ``excluded`` are the names of selectors for which the command has a filter of runs already.
     """
     _add_options(parser, [action_input for action_input in action.selectors if action_input.name not in excluded])
 
@@ -147,7 +148,10 @@ def _add_options(parser: CommandParser, inputs: Iterable[Input]) -> None:
 
 
 def input_values(options: dict[str, Any], action: type[OperatorRunAction[Any]]) -> dict[str, Any]:
-    """Return the inputs that are given, by name. Raises ``CommandError`` for malformed JSON."""
+    """Return the inputs and selectors that were given on the command line, by name.
+
+    Raises ``CommandError`` for malformed JSON.
+    """
     inputs = (*action.inputs, *action.selectors)
     parsed = {
         action_input.name: _parse_value(action_input, options.get(f"{_DEST_PREFIX}{action_input.name}"))
@@ -165,7 +169,10 @@ def _parse_value(action_input: Input, value: Any) -> Any:
 
 
 def _command_name(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the name of the command: ``retry_activity`` becomes ``retry``, since its SEQ names an activity."""
+    """Return the name of the command for an operation, without the kind of its target.
+
+    ``retry_activity`` becomes ``retry``, because the argument SEQ names an activity.
+    """
     return re.sub(f"_{action.target_kind}$", "", action.name).replace("_", "-")
 
 

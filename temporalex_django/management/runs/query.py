@@ -15,7 +15,7 @@ output = QueryAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex query`` to its parser."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="Name of the query. Every class has __describe and __accepts.")
     parser.add_argument(
@@ -37,7 +37,7 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Send the query and print its result. Unread messages are delivered first, in this process."""
+    """Ask the query and print its answer. Unread messages of the run are processed before, in this process."""
     actor, query_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
     # The action checks the permission itself: a user may query runs without the right to list them.
     target = command_arguments.find_target(run, workflow, actor=actor)

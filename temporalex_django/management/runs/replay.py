@@ -42,8 +42,8 @@ Finding = dict[str, Any]
 class ReplayBatch(NamedTuple):
     """The result of replaying some histories.
 
-    ``histories`` is their number. ``findings`` are those that do not fit, ``differences`` the differences in those that
-    fit.
+    ``histories`` is their number. ``findings`` has an entry for each history that does not match the code or cannot be
+    used. ``differences`` has the inputs and durations that differ in the others.
     """
 
     histories: int
@@ -114,7 +114,7 @@ _CHUNK_SIZE = 20
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex replay`` to its parser."""
     parser.add_argument(
         "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
     )
@@ -147,10 +147,10 @@ def handle(
     json: bool,
     **filters: Any,
 ) -> None:
-    """Replay the histories and print the findings.
+    """Replay the histories and print what was found.
 
-    On the command line, other processes replay the histories, with a hash seed that differs from the one of this
-    process. Raises ``CommandError`` (exit status 1) if the code does not fit a history, or a history is unusable.
+    On the command line, other processes replay the histories, with another hash seed than this process has. Raises
+    ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used.
     """
     if sample is not None and sample < 1:
         raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
@@ -198,7 +198,7 @@ def handle(
 
 
 def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
-    """Replay these runs of the database."""
+    """Replay the histories of these runs, which are read from the database one by one."""
     storage = DjangoStorage()
     records = storage.run_records(runs)
     findings: list[Finding] = []
@@ -215,9 +215,9 @@ def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
 
 
 def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> ReplayBatch:
-    """Replay these files.
+    """Replay the histories in these files.
 
-    Files of workflows that are not in ``only`` are findings.
+    A file that cannot be read is a finding, and so is one of a workflow that is not in ``only``.
     """
     findings: list[Finding] = []
     differences: list[Finding] = []
@@ -240,7 +240,10 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
 def _replay_history(
     labels: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]
 ) -> None:
-    """Replay one history, and add the result to ``findings`` or ``differences``."""
+    """Replay one history, and append what was found to ``findings`` or ``differences``.
+
+    ``labels`` are the fields that name the history: ``run``, ``id``, ``workflow`` and, for a file, ``source``.
+    """
     try:
         definition = workflow.class_for_run(
             labels["workflow"], events[0].attributes.get("version", 1) if events else 1
@@ -255,7 +258,7 @@ def _replay_history(
 
 
 def _difference_finding(difference: ReplayDifference) -> Finding:
-    """Return the fields of a difference, without the values, which are payloads."""
+    """Return the fields of ``HistoryDifference`` for a difference, without its values, which are payloads."""
     fields = {
         "kind": difference.kind,
         "event": difference.event,
@@ -308,10 +311,10 @@ def _history_files(names: Sequence[str]) -> list[Path]:
 def _run_chunks(
     replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
 ) -> Iterator[ReplayBatch]:
-    """Yield the results of ``replay_chunk`` in order.
+    """Yield the result of ``replay_chunk`` for each chunk, in order.
 
-    The chunks are replayed in new processes that set Django up, or in this process if one process is enough. With
-    ``always_spawn`` new processes are used in any case. They have another hash seed than this one.
+    They are replayed in new processes, at most ``processes``, whose hash seed differs from the one of this process. If
+    one process is enough, this process replays them, except with ``always_spawn``.
     """
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
@@ -328,7 +331,10 @@ def _run_chunks(
 
 @contextmanager
 def _different_hash_seed() -> Iterator[None]:
-    """Give processes that are started in the block another hash seed, so that their sets have another order."""
+    """Let processes that are started during the block have another hash seed than this one.
+
+    The order of their sets differs then, so that code which depends on it is found.
+    """
     previous_seed = os.environ.get(hash_seed.VARIABLE)
     os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
     try:

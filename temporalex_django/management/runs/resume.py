@@ -15,7 +15,7 @@ output = GraphResumed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex resume`` to its parser."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("event", metavar="EVENT", help="What happened, such as approved.")
     parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
@@ -36,7 +36,10 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Send the event. A step with a role takes it only from a user who has that role (``--as-user``)."""
+    """Give the event to the waiting step of the graph.
+
+    A step with a role accepts it only from a user who has that role, so it needs ``--as-user``.
+    """
     actor, event_data = people.resolve_actor(as_user), command_arguments.parse_json(data, option="--data")
     target = command_arguments.find_target(run, workflow, actor=actor)
     # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.

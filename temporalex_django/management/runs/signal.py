@@ -15,7 +15,7 @@ output = SignalSent
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex signal`` to its parser."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="Name of the signal.")
     parser.add_argument(
@@ -40,7 +40,7 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Send the signal. This is one INSERT; the run reads it in its next turn."""
+    """Send the signal: one INSERT. The run reads it in its next turn."""
     actor, signal_payload = people.resolve_actor(as_user), command_arguments.parse_json(payload, option="--payload")
     target = command_arguments.find_target(run, workflow, actor=actor)
     # ``exact``: a message id that came with another payload before is an error, and no repetition.

@@ -23,7 +23,7 @@ output = RunNamed
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex start`` to its parser."""
     parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
     parser.add_argument(
         "--args",
@@ -70,7 +70,7 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Start the run and print its ids. Two rows are inserted in one transaction; a worker runs its first turn."""
+    """Start the run and print its ids. One transaction inserts two rows; a worker then runs the first turn."""
     # Everything is parsed before the start, so a wrong option has no effect.
     cls = workflows.find(flow).choose(number, {})
     subject_object = None if subject is None else _find_subject(subject)
@@ -94,7 +94,11 @@ def handle(
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the search attributes by name; for a list of texts the option is given once for each."""
+    """Return the search attributes by name, from texts like ``NAME=VALUE``.
+
+    ``declared`` has the types that the class declares. An attribute that is a list of texts is given once for each
+    text. Raises ``CommandError`` for a text that is no pair.
+    """
     parsed: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -16,7 +16,7 @@ output = UpdateAnswered
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex update`` to its parser."""
     command_arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="Name of the update.")
     parser.add_argument(
@@ -52,9 +52,9 @@ def handle(
     json: bool,
     **_: Any,
 ) -> None:
-    """Send the update and print its response.
+    """Send the update and print its answer.
 
-    The update runs in this process if it has the class and the run is free; otherwise a worker runs it (see decision
+    It runs in this process if the process has the class and the run is not locked; else a worker runs it (see decision
     33).
     """
     actor, update_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")

@@ -38,14 +38,14 @@ output = Sequence[VersionOpen]
 
 
 def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the subcommand."""
+    """Add the arguments of the command ``temporalex versions`` to its parser."""
     parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
     people.add_user_argument(parser)
     add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
-    """Print the numbers of open runs: one query, and one for the workers."""
+    """Print the numbers of open runs by class, version and queue: one query, and one for the workers."""
     alias = get_settings().DATABASE
     # Without the default order, which would be added to GROUP BY.
     runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()

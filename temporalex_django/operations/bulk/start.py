@@ -30,20 +30,20 @@ _TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}
 
 
 class StartBulk(Action[BulkJob]):
-    """Operation that creates and returns a bulk job, which workers process.
+    """Operation that creates a bulk job and returns it; workers process its runs.
 
-    ``action`` is the name of any operator action, or ``signal``. It is performed on each of the ``runs``. An action on
-    activities or timers is performed on each one that the runs have now and for which it is possible. The ``selectors``
-    of the action, among the ``inputs``, choose among them.
+    ``action`` is the name of an operator action (see ``registry.STEERING``), or ``signal``. It is performed on each of
+    the ``runs``; for an action on activities or timers, on each of those that the runs have now and for which it is
+    possible. ``inputs`` are the inputs of the action, and its ``selectors``, which choose among the activities or
+    timers. For ``signal`` they are ``signal`` and ``payload``.
 
-    ``runs`` are run ids, or a queryset of runs (a filter), at most ``BULK_LIMIT``. Only runs that exist for the user
-    count. ``visible_runs`` and ``is_admitted`` are restrictions of an interface: the first is a queryset, and the
-    second is asked about each run. Excluded runs of a queryset are skipped, and an excluded run id is refused.
-    ``inputs`` are those of the action; for ``signal`` they are ``signal`` and ``payload``.
+    ``runs`` are run ids, or a queryset of runs, at most ``BULK_LIMIT``. ``visible_runs`` and ``is_admitted`` are
+    further restrictions of an interface: a queryset, and a function that is called with each run. Runs of a queryset
+    that are excluded are skipped. A run id that is excluded is refused.
 
     The permission of the action is checked now, and again for each run when it is processed. A queryset also requires
-    the permission to view runs. With a ``token``, a repeated request of the same person returns the job that the first
-    one started, while that job is kept (see ``forgetting``). Times in a queryset are not compared.
+    the permission to view runs. With a ``token``, a repeated request of the same person returns the job of the first
+    one, while that job exists. Times in a queryset are not compared.
 
     One transaction, which is the caller's if one is open. Audited. Raises:
 
@@ -51,7 +51,7 @@ class StartBulk(Action[BulkJob]):
     - ``ActionNotPossible`` for an unknown action, no runs, too many runs, or an input that only one run can have;
     - ``WorkflowNotFound`` for an id that does not exist for the user;
     - ``PayloadError``;
-    - ``TypeError`` for inputs that the action does not take, and for invalid ``runs``;
+    - ``TypeError`` for inputs that the action does not have, and for invalid ``runs``;
     - ``InvalidId`` for an invalid token;
     - ``IdempotencyKeyReused`` for a token that was used for another request.
     """
@@ -82,10 +82,10 @@ class StartBulk(Action[BulkJob]):
         self.action_permission, self.input_values, self.selection = _validate_inputs(action, inputs)
 
     def check(self) -> None:
-        """Check also the permission of the action itself.
+        """Check the permission to start bulk jobs and, besides, that of the action itself.
 
         A user who selects runs by a queryset must be allowed to view runs, because the selection reveals their
-        properties.
+        properties. An action that edits or reads payloads requires the permissions for that, too.
         """
         super().check()
         if isinstance(self.runs, QuerySet):
@@ -158,16 +158,17 @@ class StartBulk(Action[BulkJob]):
 
     @property
     def _token_digest(self) -> str | None:
-        """The digest of the user and the token.
+        """The digest of the user and their token, or None if there is no token.
 
-        It cannot collide with the digest of another person, whatever characters the two parts contain.
+        The same token of another person has another digest.
         """
         return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
-        """Return the job that has the token, or None if ``job`` was stored with it now.
+        """Return the earlier job that has the same token, or None after inserting ``job``.
 
-        A concurrent request with the same token waits for this transaction. Raises ``IdempotencyKeyReused``.
+        A concurrent request with the same token waits for this transaction. Raises ``IdempotencyKeyReused`` if the
+        earlier job was started by another request.
         """
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
@@ -177,7 +178,10 @@ class StartBulk(Action[BulkJob]):
         return None if stored_job.pk == job.pk else stored_job
 
     def _request_digest(self) -> str:
-        """Return a digest of the request, without the times in it."""
+        """Return a digest of the action, its inputs, the reason and the selected runs.
+
+        Times in a queryset are left out, because a repeated request computes them anew.
+        """
         runs: Sequence[str]
         if isinstance(self.runs, QuerySet):
             try:
@@ -193,9 +197,10 @@ class StartBulk(Action[BulkJob]):
         return _digest([self.action, self.input_values, self.reason, runs, self.selection])
 
     def _select_runs(self) -> list[UUID]:
-        """Return the ids of the selected runs, newest first.
+        """Return the ids of the selected runs that the user may operate, newest first.
 
-        Raises ``ActionNotPossible`` and ``WorkflowNotFound``.
+        Raises ``ActionNotPossible`` for no runs, too many, or an input that only one run can have, and
+        ``WorkflowNotFound`` for a run id that does not exist for the user.
         """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)
@@ -230,9 +235,9 @@ class StartBulk(Action[BulkJob]):
         return "run" if action is None else action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return the items of the job.
+        """Return the items of the job: pairs of a run id and the number of an activity or timer, or None.
 
-        Raises ``ActionNotPossible`` if there are none, or too many.
+        Raises ``ActionNotPossible`` if there are none, or more than ``BULK_LIMIT``.
         """
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:
@@ -250,9 +255,9 @@ class StartBulk(Action[BulkJob]):
         return parts
 
     def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
-        """Return a queryset of the ids of the runs.
+        """Return a queryset of the ids of ``runs``, for a subquery.
 
-        A slice keeps its order, because the order determines which runs are in it.
+        The order is removed, except from a slice, where it determines which runs are in it.
         """
         queryset = runs.using(self.storage.alias)
         return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
@@ -272,7 +277,7 @@ class StartBulk(Action[BulkJob]):
         return [run_id for run_id in run_ids if run_id not in refused_runs]
 
     def _single_run_input(self) -> str | None:
-        """Return the name of a passed input, such as an id, that only one run can have, or None."""
+        """Return the name of a passed input whose value only one run can have, such as an id; None if there is none."""
         action = operator_action(self.action)
         inputs = () if action is None else action.inputs
         return next(
@@ -296,9 +301,9 @@ def _digest(content: object) -> str:
 
 
 def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
-    """Return the queryset, or a list of run ids.
+    """Return ``runs`` if it is a queryset of runs, or a list of the run ids in it.
 
-    Raises ``TypeError`` for anything else.
+    Raises ``TypeError`` for anything else. The ids themselves are not checked.
     """
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
@@ -310,9 +315,10 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
 
 
 def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the permission of the action, its inputs, and the selection of parts, as they will be stored.
+    """Return the permission of the action, its inputs, and the values of its selectors, as they will be stored.
 
-    Raises ``ActionNotPossible``, ``PayloadError`` and ``TypeError``.
+    ``inputs`` has both kinds, by name. Raises ``ActionNotPossible`` for an unknown action, ``PayloadError`` for a wrong
+    value, and ``TypeError`` for an unknown or missing input.
     """
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
@@ -334,12 +340,13 @@ def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str
 
 
 class StopBulk(Action[BulkJob]):
-    """Operation that stops a bulk job and returns it.
+    """Operation that stops a running bulk job and returns it.
 
-    Runs that were processed stay as they are. The other runs are left alone until the job is resumed.
+    Runs that were processed stay as they are. Workers leave the other runs alone until the job is resumed.
 
-    ``jobs_for`` says to whom a job belongs. Raises ``WorkflowNotFound`` for everybody else and for an unknown job, and
-    ``ActionNotPossible`` if the job is not running. Locks the job, in the caller's transaction. Audited.
+    Raises ``WorkflowNotFound`` for an unknown job and for one that does not belong to the user (see ``jobs_for``).
+    Raises ``ActionNotPossible`` if the job is not running. Locks the row of the job, in the caller's transaction.
+    Audited.
     """
 
     name: ClassVar[str] = "stop_bulk"
@@ -372,7 +379,11 @@ class StopBulk(Action[BulkJob]):
 
 
 class ResumeBulk(StopBulk):
-    """Operation that resumes a stopped bulk job: workers continue with the runs that are left."""
+    """Operation that resumes a stopped bulk job and returns it: workers process the runs that are left.
+
+    It raises the errors of ``StopBulk``, with ``ActionNotPossible`` for a job that is not stopped. Locks the row of the
+    job. Audited.
+    """
 
     name: ClassVar[str] = "resume_bulk"
     from_state: ClassVar[str] = BulkJob.State.STOPPED

@@ -1,4 +1,4 @@
-"""The workers' side of bulk jobs: each run of a job is a transaction, which also stores the outcome for that run."""
+"""The processing of bulk jobs by workers: each run is a transaction, which also stores the outcome for that run."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _last_job: dict[str, UUID] = {}
 
 
 def has_running_jobs(alias: str) -> bool:
-    """Return True if there is a bulk job to work on."""
+    """Return True if a bulk job of the database is running, so that a worker should call ``run_jobs``. One read."""
     return BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).exists()
 
 
 def run_jobs(alias: str) -> bool:
-    """Work on bulk jobs for a short time, one run of each in turn. Return True if anything was done.
+    """Process runs of bulk jobs for a short time, one run of each job in turn; return True if any was processed.
 
-    Each run is a transaction of its own. The next call starts after the job that was served last. A job whose runs are
-    slow gets time for one run, and the other jobs are served after it.
+    Each run is a transaction of its own. The next call starts after the job that was served last, so a job whose runs
+    are slow does not keep the other jobs waiting.
     """
     deadline, did_run = time.monotonic() + _BUDGET_SECONDS, False
     jobs = deque(_rotated_jobs(alias))
@@ -72,7 +72,7 @@ def run_jobs(alias: str) -> bool:
 
 
 def _rotated_jobs(alias: str) -> list[UUID]:
-    """Return the running jobs, oldest first, starting after the job that was served last."""
+    """Return ids of running jobs, oldest first, starting after the job that this process served last."""
     running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
     jobs, last_job = running.values_list("pk", flat=True), _last_job.get(alias)
     if last_job is None:
@@ -100,12 +100,15 @@ def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
 
 
 def count_text(action: str, count: int) -> str:
-    """Return the number of items of a job of that action as text, such as ``5 activities``."""
+    """Return a number with the kind of the job's items in words, such as ``5 activities`` for ``retry_activity``."""
     return (operator_action(action) or OperatorRunAction).count_text(count)
 
 
 def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
-    """Build the action on one run, or on one activity or timer of it."""
+    """Return the operation of the job on ``target``, or on the activity or timer that the item names.
+
+    Raises ``ActionNotPossible`` if this process does not have the operation.
+    """
     inputs = codec().decode(bytes(job.given))
     if job.action == SendSignal.name:
         return SendSignal(target, **inputs, id=f"bulk-{job.pk}-{item.pk}", by=by)
@@ -116,9 +119,10 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
 
 
 def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
-    """Process one run of a job.
+    """Process the next run of the job with the id ``pk``, in a transaction of its own.
 
-    Returns False when no run is left, when another worker has the job, or when the job was stopped.
+    Returns False if nothing was processed: no run is left (the job is then done), another worker has the job, or it was
+    stopped.
     """
     alias, is_replay = storage.alias, False
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
@@ -151,16 +155,16 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
 
 
 def _is_replay_job(job: BulkJob) -> bool:
-    """Return True if the action of the job replays the code of the runs."""
+    """Return True for a job that resets or forks runs, because this replays their code."""
     action = operator_action(job.action)
     return action is not None and issubclass(action, ReplayFromAction)
 
 
 def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """Replay the code of the run without a lock, then perform the action.
+    """Replay the code of the run while nothing is locked, then perform the reset or fork in a transaction.
 
-    The replay may take a while, and it may end this process. Another worker that finds the hold of the job expired
-    continues with it. In that case the outcome of this call does not count.
+    The replay may take a while, and may end this process. The job is held for this worker meanwhile. If the hold
+    expires, another worker processes the run, and the outcome of this call is dropped.
     """
     run_action: Callable[[], object]
     try:
@@ -182,7 +186,10 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
 
 
 def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """Perform the action after the replay, unless the job was stopped or another worker has continued with it."""
+    """Perform ``run_action`` after the replay and store its outcome, in one transaction.
+
+    Nothing is done if another worker has taken the run over. If the job was stopped, only the hold on it ends.
+    """
     with storage.transaction("bulk end"):
         current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
         # ``crashes`` works as a fence: it differs if another worker has started the replay of this item meanwhile.
@@ -198,9 +205,9 @@ def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object],
 
 
 def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """Release the item, so that any worker may process it again.
+    """End this worker's hold on the item, so that any worker may process it again.
 
-    The attempt is not counted as a crash, because no process ended.
+    The attempt is not counted as a crash, because no process ended. Does nothing if another worker has taken it over.
     """
     with storage.transaction("bulk let go"):
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
@@ -228,9 +235,10 @@ def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[
 
 
 def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """Perform the action in a savepoint, and store on the item that it is done, or why it failed.
+    """Perform ``run_action`` in a savepoint, and set the outcome on ``item`` without saving it.
 
-    Raises the error of the database when a connection is lost or an error is transient. The item is tried again then.
+    The outcome is done, or failed with a code and a message. It stays open if the run was busy, up to a number of
+    tries. Raises the database error of a lost connection or a transient failure; the item is tried again then.
     """
     try:
         with audit.defer_denials(), storage.savepoint():
@@ -255,7 +263,7 @@ def _mark_failed(item: BulkItem, code: str, message: str) -> None:
 
 
 def _actor_of(job: BulkJob) -> Actor:
-    """Return the actor who started the job, with the user as they are now.
+    """Return the actor who started the job, with the user read anew.
 
     Raises ``ActionNotPermitted`` for a user who no longer exists.
     """
@@ -299,14 +307,13 @@ def redact_items(
     visible_runs: QuerySet[Instance] | None = None,
     is_admitted: Callable[[Instance], bool] | None = None,
 ) -> list[BulkItem]:
-    """Return the items, without the messages that this user may not see.
+    """Return the items without the messages that ``user`` may not see; their ``code`` stays.
 
-    The messages about runs that the user may not look at are removed; ``code`` still says what happened to those runs.
-    If the user does not see the payloads of a run, messages that may quote payloads are hidden, as the text of an
-    exception is. ``visible_runs`` and ``is_admitted`` are those of ``StartBulk``: they restrict the user further than
-    the policy does.
+    The message about a run that the user may not look at is emptied. If they may not see its payloads, a message that
+    may quote payloads is redacted. ``visible_runs`` and ``is_admitted`` are the restrictions of the interface, as for
+    ``StartBulk``. Code (``user`` None) sees all messages.
 
-    This is one read if an item has a message, and none for code (``user`` None). Do not save the items.
+    The messages of the passed rows are replaced: do not save them. One read if an item has a message.
     """
     bulk_items = [*items]
     run_ids = [item.run_id for item in bulk_items if item.message]

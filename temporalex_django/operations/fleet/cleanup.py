@@ -1,6 +1,6 @@
-"""Rows that workers delete after a while: answers to requests, finished bulk jobs and results of Django tasks.
+"""The deletion of rows that were kept long enough: answers to requests, bulk jobs and results of background tasks.
 
-The audit is kept.
+Workers delete them in small batches as a part of their maintenance. The audit is never deleted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BATCH_SIZE = 500
 
 
 class CleanupJob:
-    """The cleanup of one kind of rows.
+    """The deletion of one kind of rows.
 
-    ``expired_rows(alias)`` returns the rows that were kept long enough, oldest first.
+    ``expired_rows`` takes a database alias and returns the rows that may be deleted, oldest first.
     """
 
     def __init__(self, expired_rows: Callable[[str], QuerySet[Any]]) -> None:
@@ -34,14 +34,14 @@ class CleanupJob:
         self._checked_at: dict[str, float] = {}
 
     def has_rows(self, alias: str) -> bool:
-        """Return True if there are expired rows. Reads at most once a minute."""
+        """Return True if there are rows to delete. One read at most per minute; in between, return False."""
         if time.monotonic() - self._checked_at.get(alias, -_CHECK_INTERVAL) < _CHECK_INTERVAL:
             return False
         self._checked_at[alias] = time.monotonic()
         return self._expired_rows(alias).exists()
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete some expired rows. Return True if there may be more."""
+        """Delete at most ``_BATCH_SIZE`` expired rows; return True if there may be more."""
         rows = self._expired_rows(alias)
         row_ids = [*rows.values_list("pk", flat=True)[:_BATCH_SIZE]]
         # Delete by key, without the order: a DELETE has none, and a small batch holds its locks only for a moment.
@@ -51,12 +51,12 @@ class CleanupJob:
 
 
 class BulkJobCleanup(CleanupJob):
-    """The cleanup of bulk jobs; a job has up to a million items, which are deleted first."""
+    """The deletion of finished bulk jobs. A job has up to a million items, which are deleted before it."""
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete items of the oldest expired bulk job, or the job itself once it has no items left.
+        """Delete a batch of items of the oldest expired bulk job, or the job itself if it has no items left.
 
-        Returns True if there may be more to delete.
+        Returns False if there is no expired job.
         """
         job = self._expired_rows(alias).first()
         if job is None:

@@ -1,4 +1,4 @@
-"""Make a worker take no new work, from any process."""
+"""Drain a worker, so that it takes no new work, from any process; and undrain it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
 
 
 class DrainWorker(Action[Worker]):
-    """Operation that drains a worker and returns it.
+    """Operation that drains a worker and returns its row.
 
-    The worker finishes the work that it has and stays idle until it is ended or takes work again. It notices the change
-    at its next heartbeat, within a third of ``LEASE_SECONDS``.
+    The worker finishes the work that it has. Then it idles until it is stopped or undrained. It notices the change at
+    its next heartbeat, within a third of ``LEASE_SECONDS``.
 
     Raises ``WorkerNotFound``, and ``ActionNotPossible`` if the worker is drained already. Locks the row of the worker,
     in the caller's transaction. Audited.
@@ -49,9 +49,9 @@ class DrainWorker(Action[Worker]):
 
 
 def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
-    """Return the row of a live worker, locked.
+    """Lock and return the row of a worker that nobody has declared dead.
 
-    Raises ``WorkerNotFound``.
+    Raises ``WorkerNotFound`` for another id, and for text that is no id.
     """
     try:
         pk = UUID(str(worker_ref))
@@ -64,9 +64,10 @@ def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
 
 
 class UndrainWorker(DrainWorker):
-    """Operation that lets a drained worker take work again, and returns it.
+    """Operation that lets a drained worker take work again, and returns its row.
 
-    Locks and raises as ``DrainWorker`` does.
+    Raises ``WorkerNotFound``, and ``ActionNotPossible`` if the worker is not drained. Locks the row of the worker, in
+    the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "undrain_worker"

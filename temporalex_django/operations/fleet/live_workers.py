@@ -1,4 +1,4 @@
-"""Live workers and the work that they can claim."""
+"""The live workers, and the runs and activities that they can claim."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveWorkers:
-    """The work that live workers can claim.
+    """The queues and the code of all live workers, to answer whether one of them can claim given work.
 
     ``workflow_versions`` has a pair for each worker: its queues, and the versions that it has of each class.
-    ``activities`` pairs its queues with its activities. One read serves a whole list of runs.
+    ``activities`` has a pair for each worker: its queues, and the names of its activities. The methods read nothing.
     """
 
     workflow_versions: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
@@ -30,7 +30,7 @@ class LiveWorkers:
     def from_rows(
         cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]
     ) -> LiveWorkers:
-        """Collect the queues, the versions by class and the activities of each worker."""
+        """Build it from one tuple for each worker: its queues, its versions by class, and its activities."""
         rows = list(workers)
         return cls(
             workflow_versions=[
@@ -41,7 +41,7 @@ class LiveWorkers:
         )
 
     def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
-        """Return in words why no live worker can claim a run, or None if one can."""
+        """Return, as a noun phrase such as "a worker: …", why no live worker can claim a run; None if one can."""
         pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
         if not pollers:
             return f"a worker: {no_poller_text(queue)}"
@@ -50,16 +50,17 @@ class LiveWorkers:
         return None
 
     def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
-        """Return in words why no live worker can claim a run that is due since ``since``, or None.
+        """Return the text of ``missing_worker`` for a run that has been due since ``since``, or None.
 
-        It is None if a worker can, or if it is too early to say. A live worker claims due work within seconds.
+        It is None if a worker can claim the run, if nothing is due (``since`` None), and in the first seconds after
+        ``since``: a live worker may need them.
         """
         if since is None or now - since < DUE_GRACE_PERIOD:
             return None
         return self.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def unpolled_tasks(self) -> Q:
-        """Return a condition for the activities that no live worker claims from their queue."""
+        """Return a condition for the activity tasks that no live worker can claim, by their queue and name."""
         polled = Q(pk__in=[])
         for queues, names in {*self.activities}:
             polled |= Q(queue__in=sorted(queues), activity__in=sorted(names))
@@ -70,16 +71,16 @@ class LiveWorkers:
         return sum(queue in queues for queues, _ in self.workflow_versions)
 
     def can_run_activity(self, activity: str, *, queue: str) -> bool:
-        """Return True if a live worker claims that activity from that queue."""
+        """Return True if a live worker polls the queue and has the code of the activity."""
         # A worker imports the module of a Django task when it gets one, so its row need not name the task.
         is_django_task = activity.startswith(f"{django_tasks.KIND}:")
         return any(queue in queues and (is_django_task or activity in names) for queues, names in self.activities)
 
 
 def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
-    """Build the overview from rows that were read already.
+    """Return the ``LiveWorkers`` among rows that were read already.
 
-    It contains workers with a valid lease that nobody has declared dead and that are not drained.
+    These are the workers whose lease is valid at ``now``, that nobody has declared dead and that are not drained.
     """
     active_workers = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
     leased_workers = [worker for worker in active_workers if worker.expires_at > now]
@@ -87,9 +88,6 @@ def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorker
 
 
 def live_workers(*, alias: str) -> LiveWorkers:
-    """Read the workers that have a valid lease, that nobody has declared dead and that are not drained.
-
-    Takes one query.
-    """
+    """Read the workers whose lease is valid, that nobody has declared dead and that are not drained. One read."""
     leased_workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     return LiveWorkers.from_rows(leased_workers.values_list("queues", "workflows", "activity_names"))

@@ -26,13 +26,15 @@ _TASKS = "from temporalex_activity_task where queue = %s and owner is null and n
 class QueueFigures:
     """The current figures of a queue.
 
-    ``due_runs`` and ``due_activities`` wait for a worker; each is counted up to ``MAX_COUNT``. ``held_activities`` are
-    those of the due activities that wait in partitions of the queue. ``oldest_due`` is the time since which the oldest
-    run or activity is due, and ``lag`` the seconds since then (0.0 if nothing is due).
-
-    ``running`` is the number of activities that workers have claimed. ``workers`` are the live workers that poll the
-    queue and are not drained. ``off`` is True if the queue is switched off. ``concurrency`` and ``rate`` are its
-    limits.
+    - ``due_runs`` and ``due_activities``: the numbers of those that wait for a worker, each counted up to
+      ``MAX_COUNT``.
+    - ``held_activities``: the number of the due activities that wait in a partition of the queue.
+    - ``running``: the number of activities that workers have claimed.
+    - ``workers``: the live workers that poll the queue and are not drained.
+    - ``oldest_due``: the time since which the oldest run or activity is due.
+    - ``lag``: the seconds since ``oldest_due``; 0.0 if nothing is due.
+    - ``off``: True if the queue is switched off.
+    - ``concurrency`` and ``rate``: the limits of the queue, or None.
     """
 
     queue: str

@@ -27,14 +27,14 @@ _WAITING_SOURCES = (
 
 
 class SwitchOff(Action[SwitchedOff]):
-    """Operation that switches something off and returns the row of the switch.
+    """Operation that switches a queue, an activity or a workflow class off, and returns the row of the switch.
 
     Workers notice it within a second. Work that is under way continues to its end. If a queue is off, no runs and no
-    activities are taken from it. If an activity is off, it waits, while other activities of its queue continue. Runs of
-    a workflow class that is off stop where they are, and refuse updates. Anything that arrives meanwhile waits.
+    activities are claimed from it. If an activity is off, it is not started, while other activities of its queue are.
+    Runs of a workflow class that is off stop where they are, and refuse updates. Whatever arrives meanwhile waits.
 
-    Raises ``ActionNotPossible`` for something that is off already, for names that neither this process nor a worker
-    knows, and for an atomic activity. Writes one row, in the caller's transaction. Audited.
+    Raises ``ActionNotPossible`` if it is off already, for a name that neither this process nor a worker knows, and for
+    an atomic activity. Writes one row, in the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "switch_off"
@@ -84,22 +84,22 @@ class SwitchOff(Action[SwitchedOff]):
         return row
 
     def _is_enqueued(self) -> bool:
-        """Return True if the name is that of a waiting Django task.
+        """Return True if a background task of that name waits.
 
-        A process knows such a name only after it has run or enqueued the task, so the row counts as well.
+        A process knows the name of such a task only after it has run or enqueued it, so a waiting row counts as well.
         """
         waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
         return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 
     def record_switch(self, reason: str) -> None:
-        """Write the audit row of the switch."""
+        """Write the audit row of this operation, with the kind and the name of what was switched."""
         workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
         subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
         self.record(subject, reason=reason, kind=self.kind, name=self.switch_name)
 
 
 def waiting_queues(*, alias: str) -> list[str]:
-    """Return the queues in which runs or activities wait.
+    """Return the names of the queues in which runs or activities wait for a worker.
 
     One read, which looks at an index once for each queue.
     """
@@ -124,9 +124,9 @@ def _distinct_queues_sql(name: str, table: str, where: str) -> str:
 
 
 def switchable_names(kind: str, *, alias: str) -> set[str]:
-    """Return the names that this process and live workers know.
+    """Return the names of queues, activities or workflow classes that can be switched off; ``kind`` says which.
 
-    For queues, this includes those in which something waits.
+    This process or a live worker knows them. For queues, those in which something waits are included.
     """
     rows = [*Worker.objects.using(alias).filter(buried_at=None)]
     names: Iterable[str]
@@ -150,10 +150,10 @@ def switchable_names(kind: str, *, alias: str) -> set[str]:
 
 
 class SwitchOn(SwitchOff):
-    """Operation that switches a queue, an activity or a workflow class on again and returns the row that was deleted.
+    """Operation that switches a queue, an activity or a workflow class on again, and returns the row that was deleted.
 
-    Work that waited continues within a second. Raises ``ActionNotPossible`` for something that is not off. Runs in the
-    caller's transaction. Audited.
+    Work that has waited continues within a second. Raises ``ActionNotPossible`` if it is not off. Runs in the caller's
+    transaction. Audited.
     """
 
     name: ClassVar[str] = "switch_on"

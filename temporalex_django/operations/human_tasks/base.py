@@ -42,13 +42,14 @@ T = TypeVar("T")
 
 
 class HumanTaskAction(Action[T]):
-    """Base class of operations on a human task.
+    """Base class of the operations on a human task.
 
     People who may decide the task may perform them, and need no further permission. ``label`` is the text of the
     button. ``effect`` says in a sentence what will happen, and ``done`` what has happened.
 
-    Runs in the caller's transaction and locks the row of the task. Raises ``HumanTaskNotFound``, ``HumanTaskClosed``,
-    ``HumanTaskClaimed``, ``ActionNotPermitted`` and ``UpdateTimeout`` (code ``busy``); nothing is done then.
+    An operation runs in the caller's transaction and locks the row of the task. It raises ``HumanTaskNotFound``,
+    ``HumanTaskClosed``, ``HumanTaskClaimed``, ``ActionNotPermitted`` and ``UpdateTimeout`` (code ``busy``); nothing is
+    done then.
     """
 
     permission: ClassVar[str] = "view_humantask"
@@ -63,7 +64,7 @@ class HumanTaskAction(Action[T]):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation without a permission.
+        """The operation, with None as its permission: candidates of the task need none.
 
         The access policy may still refuse it.
         """
@@ -98,22 +99,22 @@ class HumanTaskAction(Action[T]):
             return super().execute()
 
     def lock_task(self) -> HumanTask:
-        """Lock the task in the open transaction and return its current row.
+        """Lock the row of the task in the open transaction, and set ``task`` to what it contains now.
 
-        Raises ``HumanTaskClosed``.
+        Raises ``HumanTaskNotFound`` if it was deleted, and ``HumanTaskClosed``.
         """
         self.task = lock_task(self.task, storage=self.storage)
         return self.task
 
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
-        """Return the candidate that lets the user decide the task, and the person it applies to.
+        """Return the candidate of the task that matches the acting user, and the person whom it matches.
 
-        Raises ``ActionNotPermitted`` and ``FourEyes``.
+        Raises ``ActionNotPermitted`` and ``FourEyes``; see the function ``require_candidate``.
         """
         return require_candidate(self.user, task)
 
     def require_unclaimed(self, task: HumanTask) -> None:
-        """Raise ``HumanTaskClaimed`` if somebody else has claimed the task."""
+        """Raise ``HumanTaskClaimed`` if somebody other than the acting user has claimed the task."""
         require_unclaimed(self.user, task, storage=self.storage)
 
 
@@ -131,7 +132,10 @@ def lock_task(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
 
 
 def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
-    """Raise ``HumanTaskClaimed`` if somebody else has claimed the task, by the clock of the database."""
+    """Raise ``HumanTaskClaimed`` if somebody other than ``user`` has claimed the task now.
+
+    A claim ends by the clock of the database.
+    """
     until = task.claimed_until
     if until is None or task.claimed_by_key == authorization.sender_key(user) or until <= storage.now():
         return
@@ -141,9 +145,9 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
 def require_claims_respected(
     user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage
 ) -> None:
-    """Raise ``HumanTaskClaimed`` if the event would decide a task that somebody else has claimed.
+    """Raise ``HumanTaskClaimed`` if the event would decide a human task of the chain that somebody else has claimed.
 
-    ``step`` is the key of the step or task that the event is for, or None if the sender named none.
+    ``step`` is the key of the step or task that the event is for, or None if the sender named none. One read.
     """
     for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
         if event in task.outcomes and step in (None, task.key, base_key(task.key)):
@@ -151,7 +155,11 @@ def require_claims_respected(
 
 
 def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
-    """Return the part of a decision that says who decides it, if they may; see ``HumanTasks.judge``.
+    """Check that the user may decide the task now, and return the fields of the decision that say who decides.
+
+    - ``by`` and ``by_key``: the name and the key of the user.
+    - ``word``: the candidate, if the task was delegated to the user.
+    - ``for``: the key and the name of the person on whose behalf the user decides, if that is another one.
 
     Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed`` and ``HumanTaskClaimed``.
     """
@@ -168,9 +176,11 @@ def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> d
 
 
 def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
-    """Return the candidate that lets the user decide the task, and the person it applies to.
+    """Return the candidate of the task that matches the user, and the person whom it matches.
 
-    The person is the user, or somebody on whose behalf they decide. Raises ``ActionNotPermitted`` and ``FourEyes``.
+    The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide.
+    Raises ``ActionNotPermitted`` if no candidate matches, and ``FourEyes`` if one of the two persons is an excluded
+    user.
     """
     candidacy = matching_candidate(user, task)
     if candidacy is None:
@@ -193,15 +203,15 @@ def require_open(task: HumanTask) -> None:
 
 
 def task_label(task: HumanTask) -> str:
-    """Return the name of a task for error messages.
+    """Return the words by which error messages name a task: its key, its workflow and the business id.
 
-    It contains the key and not the title, because people who may not see the title read these messages.
+    The title is left out, because people who may not see it read these messages.
     """
     return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"
 
 
 def why_not(task: HumanTask, user: Person) -> str | None:
-    """Return the reason why this user may not decide the task now, as a sentence, or None if they may.
+    """Return the sentence that says why this user may not decide the task now, or None if they may.
 
     Locks nothing, so somebody else may decide before them.
     """
@@ -213,14 +223,14 @@ def why_not(task: HumanTask, user: Person) -> str | None:
 
 
 def is_claimed(task: HumanTask) -> bool:
-    """Return True if somebody has claimed the task, by the clock of the database."""
+    """Return True if a claim of the task is valid now, by the clock of the database."""
     return task.claimed_until is not None and task.claimed_until > storage().now()
 
 
 def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
-    """Return the human tasks of the runs that the user may look at, open and closed, regardless of who decides them.
+    """Return the human tasks, open and closed, of all runs that the user may look at.
 
-    Raises ``ActionNotPermitted``.
+    It does not matter who may decide them. Raises ``ActionNotPermitted`` for a user who may look at no runs.
     """
     alias = storage().alias
     access.require_access(user, access.VIEW, alias=alias)
@@ -230,10 +240,9 @@ def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
 
 
 def subject_text(run: Instance) -> str:
-    """Return the text of the object that a run is about.
+    """Return the text of the run's subject, the object that it was started for; empty if it has none.
 
-    If the object was deleted, this is its kind and key. It is empty for a run without a subject. One query, unless
-    Django has loaded the subject before.
+    For an object that was deleted, the text is its kind and key. One query, unless Django has loaded the object before.
     """
     if run.subject_type is None:
         return ""
@@ -241,9 +250,10 @@ def subject_text(run: Instance) -> str:
 
 
 def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
-    """Set ``nobody_left`` on each task: True if nobody is left who may decide it.
+    """Set ``nobody_left`` on each task, and return the tasks.
 
-    See ``db.people.deciders`` for what this reads.
+    It is True if four eyes exclude everybody who could decide the task. Users and groups are read once for all tasks;
+    see ``db.people.deciders``.
     """
     undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)
     for task in tasks:
@@ -252,9 +262,9 @@ def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
 
 
 def task_sentence(task: HumanTask, *, subject: str = "") -> str:
-    """Return the question of a task in a sentence or two.
+    """Return a sentence or two about a task: its question, who asked, since when, and its claim or its end.
 
-    ``subject`` is the result of ``subject_text``. No query.
+    ``subject`` is the text of the object that it is about; see ``subject_text``. No query.
     """
     task_view = TaskView(
         title=task.title,
@@ -275,10 +285,7 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
 
 
 def value_as_json(task: HumanTask) -> str:
-    """Return the value that people decide about as JSON for a page.
-
-    The text is empty if there is no value.
-    """
+    """Return the value about which people decide as indented JSON; empty if there is none."""
     value = task.shown_value
     return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
@@ -290,9 +297,9 @@ def count_inbox(user: Person, *, limit: int) -> int:
 
 
 def find_user(name: str) -> Person | str:
-    """Return the user with that login name, or the name itself if there is none.
+    """Return the user with that login name, or the name itself if no user has it.
 
-    ``Delegate`` refuses a name in the same words as a user who may not decide.
+    Pass the result to ``Delegate``: it refuses an unknown name in the same words as a user who may not decide.
     """
     users: Any = get_user_model()
     user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it

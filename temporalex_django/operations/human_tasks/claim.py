@@ -20,9 +20,10 @@ from temporalex_django.operations.human_tasks.base import HumanTaskAction, task_
 
 
 class Claim(HumanTaskAction[datetime]):
-    """Operation that claims a human task; its result is the time at which the claim ends.
+    """Operation that claims a human task for the user, and returns the time at which the claim ends.
 
-    A claim lasts ``CLAIM_SECONDS`` by the clock of the database. Claiming again extends the person's own claim.
+    A claim lasts ``CLAIM_SECONDS`` by the clock of the database. A user who claims a task again extends their claim. It
+    locks and raises as ``HumanTaskAction`` says, and raises ``FourEyes`` for an excluded user.
     """
 
     name: ClassVar[str] = "claim"
@@ -62,8 +63,9 @@ def _send_claimed_signal(task: HumanTask, actor: object) -> None:
 class Release(HumanTaskAction[None]):
     """Operation that ends the claim of a human task, so that others may decide it again.
 
-    Ending a claim of somebody else requires the permission ``release_humantask``. Raises ``ActionNotPossible`` if there
-    is no claim, ``HumanTaskClaimed`` and ``ActionNotPermitted``. The audit says whose claim it was.
+    To end the claim of another person, the user needs the permission ``release_humantask``. Raises
+    ``ActionNotPossible`` if nobody has claimed the task, ``HumanTaskClaimed`` and ``ActionNotPermitted``. The audit
+    records whose claim it was.
     """
 
     name: ClassVar[str] = "release"
@@ -92,6 +94,6 @@ class Release(HumanTaskAction[None]):
             )
 
     def _may_release(self, task: HumanTask) -> bool:
-        """Return True if the access policy lets this user end claims of others."""
+        """Return True if the user may end claims of other people on this task."""
         operation = access.Operation(action=self.name, permission=f"{APP}.release_humantask")
         return access.policy().allows(self.user, operation.of(task.run))

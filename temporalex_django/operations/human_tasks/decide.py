@@ -31,11 +31,10 @@ class Decide(RequestAction):
     """Operation with which a person decides a human task.
 
     ``outcome`` is one of the outcomes of the task, and ``data`` is what its form asks for. ``form`` is the digest of
-    the form that was filled in, where it is known.
+    the form that the person filled in; None skips the check that the form is still the same.
 
-    The decision is judged in a turn of the run, in the same process in which an update would be (see
-    ``RequestAction``). If two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``,
-    which says who decided.
+    A turn of the run judges the decision, in the process in which an update would be judged (see ``RequestAction``). If
+    two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``, which says who decided.
 
     Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``, ``ActionNotPermitted``,
     ``FourEyes``, ``RunPaused`` and ``UpdateTimeout``.
@@ -88,9 +87,9 @@ class Decide(RequestAction):
                 self.payload = earlier_payload
 
     def _earlier_payload(self) -> Any:
-        """Return the payload of an earlier decision of this sender under this id, or None.
+        """Return the payload of a decision that this sender has already sent under this message id, or None.
 
-        A decision that was refused does not count; it is judged anew.
+        An earlier decision that was refused is ignored, so that this one is judged.
         """
         chain, sender = self.target.chain_id, self.by.sender
         earlier_message = find_message(chain, self.message_id, storage=self.storage)
@@ -108,7 +107,7 @@ class Decide(RequestAction):
         return None if is_refused else earlier_message[1].payload
 
     def _is_same_decision(self, earlier_payload: dict[str, Any]) -> bool:
-        """Return True if an earlier decision of this id said the same."""
+        """Return True if ``earlier_payload`` has the outcome, the data and the comment of this decision."""
         data = self.payload["data"]
         # The stored data went through the form, which normalizes them. Compare data that went through it, too.
         if "judged" in earlier_payload:
@@ -118,7 +117,7 @@ class Decide(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation without a permission: candidates of the task need none.
+        """The operation, with None as its permission: candidates of the task need none.
 
         The access policy may still refuse it.
         """
@@ -131,9 +130,9 @@ class Decide(RequestAction):
         return self.by.user
 
     def check(self) -> None:
-        """Check also that the user may decide the task, and that the task is still open.
+        """Check that the user may decide the task, and that it is still open and has the form that they filled in.
 
-        Raises ``FormChanged`` if the form differs from the one that was filled in.
+        Raises ``FormChanged`` besides the errors of the other checks. Normalizes the data in the payload by the form.
         """
         super().check()
         if self._is_resend:
@@ -146,10 +145,9 @@ class Decide(RequestAction):
         self.payload |= clean_form_data(task.form, self.payload["data"], title=task.title)
 
     def _insert(self) -> InsertedMessage:
-        """Insert the decision, after checking that nobody else has claimed the task.
+        """Insert the decision as a message, after locking the task and checking that nobody else has claimed it.
 
-        This runs under the lock of the run, or where the message is left to a worker. The row of the task is read again
-        under its lock, so a claim that was made since ``check`` counts.
+        A claim that was made since ``check`` counts. A decision that is sent again is inserted without the check.
         """
         if not self._is_resend:
             require_unclaimed(self.user, lock_task(self.task, storage=self.storage), storage=self.storage)
@@ -165,7 +163,7 @@ class Decide(RequestAction):
             raise HumanTaskClosed(f"{task_label(self.task)} is no longer open: the run ended") from exc
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
-        """Write the audit row with the task and the person on whose behalf it was decided.
+        """Write the audit row, with the task and, if the user decided for somebody else, that person.
 
         The comment is a payload, so only the history has it.
         """

@@ -24,14 +24,14 @@ _MAX_DELEGATIONS = 20
 
 
 class Delegate(HumanTaskAction[None]):
-    """Operation that delegates a human task.
+    """Operation that delegates a human task: the user ``to`` may decide it as well from then on.
 
-    The user ``to`` may decide the task from then on as well, and a claim of it ends. ``to`` must be a stored user. The
-    access policy decides to whom a task may be delegated.
+    A claim of the task ends. The user who delegates must be able to decide the task themselves. ``to`` is a stored
+    user, or a name that no user has, as ``find_user`` returns it.
 
-    Raises ``ActionNotPermitted`` if the task may not be delegated to this user. A name that no user has (a string as
-    ``to``) gets the same message, so that nobody can find out which users exist. Raises ``FourEyes`` for an excluded
-    user, who may not decide the task whatever their permissions.
+    Raises ``ActionNotPermitted`` if the access policy does not allow it, if ``to`` is not active or may not see the
+    run, or is an unknown name. The message is always the same, so that nobody can find out which users exist. Raises
+    ``FourEyes`` if ``to`` is an excluded user, and ``ActionNotPossible`` after too many delegations.
     """
 
     name: ClassVar[str] = "delegate"
@@ -71,9 +71,9 @@ class Delegate(HumanTaskAction[None]):
             self.record(self.audit_subject, reason=self.reason, task=str(task.pk), to=recipient.name)
 
     def _permitted_recipient(self, task: HumanTask) -> Sender:
-        """Return the recipient, if the access policy allows them.
+        """Return the key and the name of the recipient.
 
-        Raises ``ActionNotPermitted`` and ``FourEyes``.
+        Raises ``ActionNotPermitted`` if the task may not be delegated to them, and ``FourEyes`` for an excluded user.
         """
         to = self.to
         recipient = None if to is None or isinstance(to, str) else authorization.sender_of(to)

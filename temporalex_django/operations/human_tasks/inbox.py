@@ -1,4 +1,4 @@
-"""The inbox of a person: the human tasks that they may decide now. Also looks up single tasks."""
+"""The inbox of a person: the human tasks that they may decide now. It also has the functions that find other tasks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ORDERS: dict[str, tuple[Any, ...]] = {
 def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) -> HumanTaskQuerySet:
     """Return the open human tasks that the user may decide now.
 
-    A user may decide by their name, groups and permissions, by those of people on whose behalf they act, and by
-    delegation. Tasks that somebody else has claimed are left out. So are tasks for which the user is excluded, and
-    tasks of runs that do not exist for them.
+    A task is in the inbox if one of its candidates is the user, a group or a permission of theirs, or matches a person
+    on whose behalf they decide. A delegation adds a candidate. Left out are tasks that somebody else has claimed, tasks
+    for which the user is excluded, and tasks of runs that do not exist for them.
 
-    ``order`` puts the tasks that are due first, or those that were opened first. ``now`` replaces the clock of the
-    database. The result is an ordinary queryset: one query, which reads only open tasks, however many runs there are.
+    ``order`` is ``due``, which puts the earliest due time first, or an order by the time of opening. Claims end by
+    ``now``, or else by the clock of the database. The result is a queryset of one query, which reads only open tasks.
     Raises whatever the access policy raises.
     """
     alias = storage().alias
@@ -51,16 +51,16 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
 def open_tasks_of_run(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
     """Return the open human tasks of a run, oldest first.
 
-    For a user, only those that they may see. One query for code.
+    With ``user``, only those that this user may see, which takes further queries for each task. One query without.
     """
     tasks = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
     return [task for task in tasks if user is None or may_view(user, task)]
 
 
 def awaited_tasks(run: Instance, *, limit: int) -> list[HumanTask]:
-    """Return the human tasks that a run waits for, oldest first, for a reader who may look at the run.
+    """Return at most ``limit`` of the open human tasks that a run waits for, oldest first.
 
-    No query where the run waits for nobody.
+    The caller must have checked that the reader may look at the run. No query if the run waits for no person.
     """
     if not run.is_open or not any(wait.get("kind") in _HUMAN_WAIT_KINDS for wait in run.waits or ()):
         return []
@@ -73,7 +73,7 @@ def all_tasks_of_run(run: UUID) -> list[HumanTask]:
 
 
 def to_open_human_task(task: HumanTask) -> OpenHumanTask:
-    """Convert a row to the value that handles return."""
+    """Convert the row of a human task to the object that handles return."""
     return OpenHumanTask(
         id=str(task.pk),
         key=task.key,
@@ -94,7 +94,7 @@ def to_open_human_task(task: HumanTask) -> OpenHumanTask:
 
 
 def outcome_text(task: HumanTask) -> str:
-    """Return in words how a closed task ended."""
+    """Return how a closed task ended, as a clause such as "ann decided 'approved' at …"."""
     at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
     match task.ending:
         case Ending.DECIDED:
@@ -109,8 +109,8 @@ def outcome_text(task: HumanTask) -> str:
 def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
     """Return the human task with that id, open or closed.
 
-    Raises ``HumanTaskNotFound``, also for a task that the user may not see. People see a task if they may decide it, or
-    could have decided it while it was open, or may look at its run.
+    A user sees a task if they may decide it, could have decided it while it was open, or may look at its run. Raises
+    ``HumanTaskNotFound`` if there is none or the user may not see it. Code (``user`` None) sees all tasks.
     """
     try:
         task_id = pk if isinstance(pk, UUID) else UUID(pk)
@@ -123,7 +123,7 @@ def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
 
 
 def may_view(user: Person, task: HumanTask) -> bool:
-    """Return True if the human task exists for the user."""
+    """Return True if the user may see the task; ``find_task`` says when."""
     alias = storage().alias
     runs = access.runs_for(user, alias=alias)
     if runs is not None and not runs.filter(pk=task.run_id).exists():
@@ -138,10 +138,10 @@ def may_view(user: Person, task: HumanTask) -> bool:
 
 
 def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | None:
-    """Return the candidate that lets the user decide the task, and the person it applies to, or None.
+    """Return the first candidate of the task that matches the user, and the person whom it matches, or None.
 
-    The person is the user, or somebody on whose behalf they decide. A person excluded by four eyes is returned only if
-    nobody else matches.
+    The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide. A
+    match of an excluded user is returned only if there is no other one.
     """
     candidates = candidates_of(task)
     excluded_match = None
@@ -158,15 +158,15 @@ def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | No
 
 
 def candidates_of(task: HumanTask) -> list[str]:
-    """Return the candidates who may decide a task, as text (see ``HumanTask.asked``).
+    """Return the candidates of a task as text, such as ``user:ann`` or ``group:managers``.
 
-    These are the people who were asked, and the people to whom the task was delegated.
+    They include the people to whom the task was delegated.
     """
     return [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
 
 
 def is_excluded(user: Person, task: HumanTask) -> bool:
-    """Return True if the user is excluded because a different person must decide."""
+    """Return True if the user is an excluded user of the task, who may not decide it. One read."""
     return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
 
 
@@ -182,7 +182,7 @@ def _decidable_condition(user: Person) -> Q:
 
 
 def principals(user: Person) -> Collection[Person]:
-    """Return the people on whose behalf this user may decide as well."""
+    """Return the other people on whose behalf the access policy lets this user decide; empty for an inactive user."""
     # A deactivated account must not act on behalf of others either.
     if not getattr(user, "is_active", True):
         return ()
@@ -198,9 +198,9 @@ def _excluded_task_ids(key: str) -> Any:
 
 
 def _candidate_task_ids(user: Person) -> Any:
-    """Return the ids of the open human tasks that ask for the user.
+    """Return a subquery of the ids of the human tasks that have a candidate which matches the user.
 
-    A superuser is a member of each group, and has each permission.
+    A superuser matches every group and permission, and an inactive user matches nothing.
     """
     candidates = Candidate.objects.using(storage().alias).filter(barred=False)
     if not getattr(user, "is_active", True):

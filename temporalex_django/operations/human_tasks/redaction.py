@@ -1,7 +1,7 @@
-"""Redaction of human tasks: titles, comments and shown values are payloads of their run.
+"""Redaction of human tasks: their titles, comments and shown values are payloads of the run.
 
-The people whom a task asks see all of it, and so does the person who decided it. Everybody else sees what they may see
-of the run (``access.redactor_for``).
+A task is shown whole to the people who match one of its candidates, and to the person who decided it. For everybody
+else these values are redacted as the payloads of the run are (``access.redactor_for``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from temporalex_django.operations.human_tasks.inbox import principals
 
 
 def redact_tasks(tasks: Iterable[HumanTask], user: Person | None) -> list[HumanTask]:
-    """Return the tasks as this person sees them; code sees everything.
+    """Return the tasks as ``user`` may see them; code (None) sees all of them whole.
 
-    Where the view of a run is redacted, this reads the groups and permissions of the person, and of those on whose
-    behalf they decide. Redacted tasks are copies, which must not be saved.
+    Redacted tasks are copies, which must not be saved. The groups and permissions of the user, and of the people on
+    whose behalf they decide, are read once, if any payloads of the runs are redacted for them.
     """
     if user is None:
         return [*tasks]
@@ -46,7 +46,7 @@ def _redact_task(task: HumanTask, user: Person, viewer: _Viewer) -> HumanTask:
 
 
 class _Viewer:
-    """A person, together with the people on whose behalf they decide."""
+    """A user to whom tasks are shown, together with the people on whose behalf they decide."""
 
     def __init__(self, user: Person) -> None:
         self.user = user
@@ -61,9 +61,9 @@ class _Viewer:
 
 
 class _CandidateMatcher:
-    """The candidates that match a person; see ``authorization.matches_candidate``.
+    """The candidates that match one person, read once to be compared with many tasks.
 
-    A superuser has each role.
+    The rules are those of ``authorization.matches_candidate``. A superuser matches every group and permission.
     """
 
     def __init__(self, user: Person) -> None:
@@ -78,7 +78,7 @@ class _CandidateMatcher:
             }
 
     def matches(self, task: HumanTask) -> bool:
-        """Return True if the task asks for this person."""
+        """Return True if one of the task's candidates matches the person."""
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
         matches_role = self.has_all_roles and any(not candidate.startswith("user:") for candidate in candidates)
         # Compare sets that were read once per person; ``matches_candidate`` would query once per task.

@@ -1,4 +1,4 @@
-"""Messages that a run accepts now, the payload of each, and the reason why a user may not send one."""
+"""The messages that a run accepts now, the type of each payload, and the reason why a user may not send one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ _MAX_MESSAGES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailableMessage:
-    """A message that can be sent to a run now.
+    """A message that can be sent to a run now: a signal, an update, or an event that a step of a graph waits for.
 
-    It is a signal, an update, or an event that a step of a graph waits for (``resume``, with the key of the ``step``).
-    ``args_type`` is the annotation of its payload. It is Any where this process lacks the code or the code has no
-    annotation.
+    - ``kind``: "resume" for an event, with the key of the waiting step in ``step``.
+    - ``args_type``: the annotation of the payload; Any if this process lacks the code or the code has no annotation.
+    - ``permission``: the permission that the declaration of the message requires, or None.
+    - ``role``: the role of the step, which the sender must have, or None.
+    - ``about``: the description of the message in the code, or empty.
     """
 
     kind: Literal["signal", "update", "resume"]
@@ -43,9 +45,9 @@ class AvailableMessage:
     about: str = ""
 
     def why_not(self, user: Person, run: Instance) -> str | None:
-        """Return the reason why this user may not send the message, or None if they may.
+        """Return the sentence that says why this user may not send the message to the run, or None if they may.
 
-        Asks the access policy and reads nothing from the database.
+        It asks the access policy; nothing else is read.
         """
         permission = f"{APP}.{_PERMISSIONS[self.kind]}"
         operation = Operation(action=self.kind, permission=permission, message=self.name).of(run)
@@ -69,9 +71,9 @@ class AvailableMessage:
 
 
 def available_messages(run: Instance) -> list[AvailableMessage]:
-    """Return the messages that an open run accepts, updates first.
+    """Return the messages that a run accepts now, updates first; an empty list for a closed run.
 
-    They come from the row of the run; nothing else is read.
+    At most ``_MAX_MESSAGES``. They come from the row of the run; nothing else is read.
     """
     if not run.is_open:
         return []
@@ -106,7 +108,7 @@ def available_messages(run: Instance) -> list[AvailableMessage]:
 
 
 def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
-    """Return the events with which the waiting steps of a graph can be resumed.
+    """Return a message for each event that a waiting step of the graph accepts from outside.
 
     Events of timers are left out, because they fire by themselves.
     """
@@ -141,9 +143,9 @@ def _has_role(user: Person, role: str) -> bool:
 
 
 def available_queries(run: Instance) -> dict[str, Any]:
-    """Return the queries that the class of a run answers, with the annotation of the argument of each.
+    """Return the queries that the class of a run answers, by name, each with the annotation of its argument.
 
-    The annotation is None for a query without an argument.
+    The annotation is None for a query without an argument. The dict is empty if this process lacks the class.
     """
     code = _workflow_class(run)
     queries = {} if code is None else code._queries  # noqa: SLF001 - of our own class

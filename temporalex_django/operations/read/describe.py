@@ -1,4 +1,4 @@
-"""Read a run: its state, its history and its result. Takes no locks and writes nothing."""
+"""Read a run: its description, its history and its result. These functions lock nothing and write nothing."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 def describe(
     target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, redactor: Redactor = UNREDACTED
 ) -> Description:
-    """Describe the current state of a run.
+    """Return the description of a run as it is now.
 
-    ``waiting_for`` also names work that has been due for a while and that no live worker can take, or may take.
+    ``waiting_for`` also names what due work needs and does not get: a live worker with its code, or a switch to be on.
 
-    Four reads; seven when something is due, and one more for names that are switched off. Two reads for a closed run.
-    One less when ``run``, its row, is passed.
+    Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
+    for a closed run. One less if its row is passed as ``run``.
     """
     now, parameters = storage.sql.now_expression(storage.clock)
     run = run or _load_run(target, storage=storage)
@@ -87,7 +87,7 @@ def describe(
 
 
 def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
-    """Return the first failed messages of a chain, oldest first."""
+    """Return the failed messages of a chain, oldest first, at most ``MOST_ACTIVITIES``. One read."""
     rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
     return [
         FailedMessage(id=str(row.request_id), name=row.name, failed_at=row.answered_at, **row.failure)
@@ -96,9 +96,10 @@ def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMes
 
 
 def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, storage: DjangoStorage) -> list[str]:
-    """Name the code or the key that due activities need and that no live worker has.
+    """Return phrases that name the code, or the key, that due activities of a run need and no live worker has.
 
-    An activity counts as due since ``due_before``, or when its row says what it waits for.
+    An activity is due if its due time is ``due_before`` or earlier. One whose row says that it waits for a worker with
+    a key or some code (``waits_for``) counts in any case.
     """
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
@@ -115,7 +116,7 @@ def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, 
 
 
 def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
-    """Name the things that the run waits for and that are switched off."""
+    """Return a phrase for each thing that is switched off and that the run needs: its class, a queue or an activity."""
     switches = read_switches(storage.sql)
     if not (switches.queues or switches.activities or switches.workflows):
         return []
@@ -135,9 +136,10 @@ def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
 def build_description(
     run: Instance, *, waiting_for: Iterable[str] | None = None, redactor: Redactor = UNREDACTED
 ) -> Description:
-    """Build the description from a row that was read already.
+    """Return the description of a run from its row; nothing is read.
 
-    For a blocked run it also says what no worker has that the run needs, or that its class is switched off.
+    ``waiting_for`` replaces what the row says. For a blocked run it is extended by the worker that the run needs, or by
+    the switch of its class. Activities and failed messages are left empty.
     """
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (missing_worker := run.blocked.get("waits_for")):
@@ -170,19 +172,22 @@ def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
 
 
 def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> list[HistoryEvent]:
-    """Return the history of the newest run, or of the run that was asked for by its run id."""
+    """Return the history of the run that the target means: the newest run, or the one that was found by its run id.
+
+    The events are redacted by ``redactor``.
+    """
     return [
         redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
     ]
 
 
 class ResultWaiter:
-    """A wait for the result of a chain, which follows continue-as-new.
+    """A wait for the result of a chain, across continue-as-new, for at most ``timeout`` seconds (None waits for ever).
 
-    It waits with no transaction open. Inside a transaction it looks once and does not wait.
+    No transaction is open during the wait. Inside a caller's transaction it looks once and does not wait.
 
-    Raises ``WorkflowFailed`` or a subclass, ``WorkflowCancelled``, and ``ResultTimeout`` for a chain that is still
-    open. Whatever ``redactor`` hides is hidden in all of them.
+    ``get`` and ``aget`` return the result. They raise ``WorkflowFailed`` or a subclass, ``WorkflowCancelled``, and
+    ``ResultTimeout`` while the chain is open. The result and the errors are redacted by ``redactor``.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class ResultWaiter:
         return await sync_to_async(self.resolve)(outcome)
 
     def poll(self) -> tuple[str, Any] | None:
-        """Return the status and the closing attributes of the chain, or None while it is open."""
+        """Return the status and the closing attributes of the last run, or None while the chain is open. One read."""
         rows = self.storage.sql.select(
             "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
             " where c.id = %s and c.closed",
@@ -251,17 +256,17 @@ class ResultWaiter:
 
 
 def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
-    """Return the version of the run that is shown.
+    """Return the version of the run that the target means.
 
-    An older run of the chain may have had another version, if the chain was moved since.
+    An older run of a chain may have had another version than the current one. It is read only for such a run.
     """
     return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
 
 
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
-    """Return a graph as an instance of the pure engine.
+    """Return the state of a graph's run as a ``graph.instance.Instance``, rebuilt from its history.
 
-    Raises ``UnknownWorkflow`` if the class is not a graph of this process.
+    Raises ``UnknownWorkflow`` if this process has no graph of that name and version.
     """
     version = selected_version(target, storage=storage)
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
@@ -271,6 +276,6 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
-    """Return the run ids of the chain, oldest first."""
+    """Return the run ids of all runs of the target's chain, oldest first. One read."""
     runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
     return list(runs.values_list("pk", flat=True))

@@ -1,6 +1,6 @@
-"""The titles of workflows, activities and steps.
+"""The titles by which people read the names of workflows, activities and steps.
 
-A title is what the code declares, else the docstring, else the name as words.
+A title is the one that the code declares, or the first line of the docstring, or the name as words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from temporalex_django.present.formatting import display_title
 
 
 def class_or_none(workflow: str, version: int) -> Any:
-    """Return the class, or None if this process does not have it."""
+    """Return the workflow class of that name and version, or None if this process does not have it."""
     try:
         return workflows.class_for_run(workflow, version)
     except TemporalexError:
@@ -37,7 +37,7 @@ def workflow_title(workflow: str, version: int | None = None) -> str:
 
 
 def activity_title(name: str) -> str:
-    """Return the title of an activity, or of the class of steps that it runs."""
+    """Return the title of an activity; for an activity that runs a step of a graph, the title of the step's class."""
     definition = activities.registry.get(name)
     if definition is None:
         return display_title(None, None, name)
@@ -49,7 +49,10 @@ def activity_title(name: str) -> str:
 
 
 def step_title(code: Any, key: str) -> str:
-    """Return the title of a step of a graph, by its key."""
+    """Return the title of the step with that key in the graph class ``code``.
+
+    It is derived from the key if ``code`` is no graph class or has no such step.
+    """
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         for step in code.graph():
             if key_of(step) == key:

@@ -1,4 +1,4 @@
-"""Failures grouped by cause: five runs that failed at one line are one problem to repair."""
+"""Failures grouped by cause: runs that failed with one error at one line are one problem to repair."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _RECENT_PERIOD, _MAX_RUNS = timedelta(days=1), 1000
 
 
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
-    """Return activities that fail and are retried, and then runs that failed within a day, grouped by class and cause.
+    """Return groups of failures with one class and one cause, the largest first.
 
-    ``runs`` restricts both; None means all runs. Three reads, by indexes that contain nothing but failures. The filter
-    ``cause`` of runs takes the cause of a group.
+    First come the activities that fail and are retried, then the runs that failed within a day before ``now``. ``runs``
+    restricts both; None means all runs. At most ``_MAX_GROUPS`` groups of each kind. The filter ``cause`` of runs takes
+    the cause of a group. Three reads, by indexes that contain only failures.
     """
     tasks: Any = ActivityTask.objects.using(alias).filter(cause__isnull=False, chain__isnull=False)
     if runs is not None:

@@ -1,8 +1,8 @@
-"""The state of runs for their summaries in sentences, read with few statements for a whole page.
+"""Read the state of runs from which sentences about them are built, with few statements for a whole page.
 
-A page of open runs needs two statements: their activities, and the workers. One more is needed if a run waits for a
-worker (for the switches), and one if some runs are closed. For a single run up to two more are needed. One is for
-what waits behind it (messages, or other runs that are blocked alike), and one for the state of its child.
+A page of open runs takes two statements: their activities, and the workers. A third one reads the switches if a run
+waits for a worker, and a fourth one the ends of closed runs. A single run may take two more: the messages or other
+blocked runs, and the state of its child.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreloadedRows:
-    """Rows of a run that the caller has read already, so that they are not read again.
+    """Rows about a run that the caller has read already, so that they are not read again.
 
-    ``tasks`` are as ``leading_tasks`` returns them, including those of the child that the run waits for. ``others`` is
-    the number of runs that are blocked for the same reason. ``unread`` is the number of messages that wait, and
-    ``failed_messages`` that of signals whose handler failed. ``closing_action`` says who ended the run and why.
-    ``unread_since`` is the time since which an unread message waits.
+    ``tasks`` are as ``leading_tasks`` returns them, also for the child that the run waits for. ``others`` is the number
+    of other runs that are blocked for the same reason. ``unread`` is the number of messages without an outcome,
+    ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the number of failed messages.
+    ``closing_action`` has the name of the person who ended the run, and their reason.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -90,10 +90,10 @@ def summarize_run(
     may_decide: bool = False,
     preloaded: PreloadedRows | None = None,
 ) -> Summary:
-    """Summarize the state of one run, as far as ``redactor`` shows it.
+    """Return the summary of one run, without the texts that ``redactor`` hides.
 
-    ``may_decide`` says that the reader can decide the task that the run waits for; the summary then says so. At most
-    six statements, and hardly any with ``preloaded``.
+    ``may_decide`` is True if the reader may decide the human task that the run waits for; the summary then says so. At
+    most six statements, and with ``preloaded`` hardly any.
     """
     at = timezone.now() if now is None else now
     return build_summary(
@@ -104,16 +104,16 @@ def summarize_run(
 def load_run_state(
     run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
 ) -> RunView:
-    """Load the state from which the sentence about one run is built."""
+    """Return the facts about one run from which its summary is built, without the texts that ``redactor`` hides."""
     return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
 
 
 def summarize_runs(
     runs: Sequence[Instance], *, redactor_of: Callable[[Instance], Redactor], now: datetime | None = None
 ) -> dict[UUID, Summary]:
-    """Summarize the runs of a page, by run id, each as its redactor shows it.
+    """Return the summaries of the runs of a page, by run id; ``redactor_of`` returns the redactor of a run.
 
-    At most four statements. One more if the chains were not loaded with the runs (``select_related("chain")``).
+    At most four statements, and one more if the runs were loaded without their chains (``select_related("chain")``).
     """
     at = timezone.now() if now is None else now
     loader = RunStateLoader(runs, now=at)
@@ -128,9 +128,9 @@ class _RunEnd:
 
 
 def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[ActivityTask]:
-    """Return the first activities of each run, those that failed first.
+    """Return the first ``limit`` activity tasks of each run: failed ones first, then in the order of their commands.
 
-    Each has the number of activities of its run as ``count``.
+    Each row has the number of all activity tasks of its run as ``count``. One query.
     """
     order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
     rows = ActivityTask.objects.using(alias).filter(run_id__in=runs)
@@ -142,9 +142,10 @@ def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[A
 
 
 def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Annotate the runs with what is said about their ends, and with whether anything is switched off.
+    """Annotate runs with how they ended, so that ``RunStateLoader`` needs no further read for it.
 
-    The ends of annotated runs need no further read. Switches are read only if there are any.
+    These are the closing attributes (``ended_with``), the person (``ended_by``) and their reason (``ended_why``). It
+    also adds the annotation of ``annotate_switches``.
     """
     actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last_actions = actions.order_by("-id")
@@ -159,15 +160,14 @@ def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 def annotate_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Annotate the runs with whether anything is switched off; switches are read only if so."""
+    """Annotate runs with ``anything_off``: True if any switch is off, so that switches have to be read."""
     return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
 
 
 def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Annotate what the sentence about one run says of the messages of its chain.
+    """Annotate runs with facts about the messages of their chains.
 
-    These are the number of failed messages (see ``db.messages.failed_messages.failed_count``), and the time since which
-    an unread message waits.
+    ``failed_count`` is the number of failed messages, and ``unread_since`` the time of the oldest unread message.
     """
     failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
     unread_messages = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
@@ -178,10 +178,10 @@ def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 class RunStateLoader:
-    """The rows that were read for some runs.
+    """The rows about some runs, all read at once, and the facts and summaries that are built from them.
 
-    ``with_details`` is True for a single run with everything that its page says. ``has_no_tasks`` is True if the caller
-    has found that none of the runs has an activity.
+    ``with_details`` is True for a single run, about which more is read. ``has_no_tasks`` is True if the caller knows
+    that none of the runs has an activity task.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class RunStateLoader:
     def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
         """Return the switches that are off, by kind and name.
 
-        One statement if something waits for a worker, and none otherwise.
+        One statement if something waits for a worker, and an empty dict without a read otherwise.
         """
         has_waiting_tasks = any(
             task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
@@ -256,7 +256,7 @@ class RunStateLoader:
     def _due_since(self, run: Instance) -> datetime | None:
         """Return the time since which a started run waits for a worker.
 
-        None if it does not wait, or not for long.
+        None if it waits for none, or only since a moment ago.
         """
         if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
             return None
@@ -290,11 +290,11 @@ class RunStateLoader:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
-        """Return the summary of one of the runs."""
+        """Return the summary of a run that was passed to the loader."""
         return build_summary(self.state(run, redactor), now=self.now)
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
-        """Return the state of one of the runs."""
+        """Return the facts about a run that was passed to the loader."""
         code = display_names.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
@@ -323,10 +323,7 @@ class RunStateLoader:
         )
 
     def _count_failed_messages(self, run: Instance) -> int:
-        """Count the failed messages of the chain, for a run that is viewed alone.
-
-        Lists show them by a filter instead.
-        """
+        """Return the number of failed messages of the chain; 0 on a page of many runs, which does not read them."""
         if self.preloaded is not None:
             return self.preloaded.failed_messages
         return failed_count(run) if self.with_details else 0
@@ -342,22 +339,23 @@ class RunStateLoader:
 
     @staticmethod
     def is_untouched(run: Instance) -> bool:
-        """Return True if the run waits for its first turn.
+        """Return True if the run is open and has not had its first turn; it is neither blocked nor paused.
 
-        Such a run has no activities and waits for nothing else.
+        Such a run has no activities and waits for nothing but a worker.
         """
         return run.is_open and run.started_at is None and not run.blocked and not run.paused
 
     def waiting_for(self, run: Instance) -> list[str]:
-        """Return what the run waits for, as its row says.
+        """Return phrases that name what the run waits for.
 
-        This includes the worker that it needs, if it waits for one for long and no live worker can take it.
+        They are those of its row, and the worker that it needs if it has been due for a while and no live worker can
+        claim it.
         """
         missing_worker = self.missing_worker(run) if self._is_late(run) else None
         return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
 
     def missing_worker(self, run: Instance) -> str | None:
-        """Return why no live worker can take a run that waits for a turn.
+        """Return, as a noun phrase, why no live worker can claim a run that waits for a turn.
 
         None if one can, or if the run waits for no turn.
         """
@@ -366,11 +364,11 @@ class RunStateLoader:
         return self.live_workers.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def _is_late(self, run: Instance) -> bool:
-        """Return True if the run has waited for a worker long enough to mention the lack of one."""
+        """Return True if the run has waited for a worker so long that a missing worker should be mentioned."""
         return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= DUE_GRACE_PERIOD)
 
     def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
-        """Build the waits of a run, with the state of its child, one level deep."""
+        """Return the waits of a run; a wait for a child contains the summary of that child."""
         waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
         if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
             return waits
@@ -389,7 +387,7 @@ class RunStateLoader:
         return [replace(waits[0], place=child_summary.short_text)]
 
     def _find_child(self, run: Instance, seq: Any) -> Instance | None:
-        """Return the newest run that the command with that number started."""
+        """Return the newest run of the child that the command number ``seq`` of the run started, or None."""
         if self.preloaded is not None:
             return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
         unread_columns = ("args", "published", "closing", "carried_messages", "snapshot")
@@ -501,15 +499,15 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 
 
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
-    """Return the activity without the text of its failure, which may quote payloads."""
+    """Return the activity with an empty message in its failure, because that text may quote payloads."""
     failure = activity.last_failure
     return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
-    """Return why a run failed.
+    """Return why a run failed, as far as ``redactor`` shows it, from the attributes of its last event.
 
-    This is the text of an activity's failure, the reason that the code gave, or the exception that it raised.
+    This is the failure of an activity, the reason that the code gave, or the exception that it raised.
     """
     kind = str(closing.get("type") or "")
     if not redactor.shows_payloads:
@@ -523,7 +521,7 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
 
 
 def _summary_fields(run: Instance) -> Sequence[str]:
-    """Return the fields of the result that the class puts into summaries."""
+    """Return the names of the fields of a result that the class declares for its summary; empty without the class."""
     return getattr(display_names.class_or_none(run.workflow, run.version), "summary", ())
 
 
@@ -541,7 +539,7 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """Build one wait of a run from its row."""
+    """Return the view of one wait; ``wait`` is an entry of the column ``waits`` of the run."""
     kind = wait.get("kind", "other")
     labels = wait.get("labels") or {}
     title, messages = str(wait.get("label") or ""), []

@@ -1,8 +1,8 @@
-"""The history of a run as people read it: one row per activity, timer, child or other thing.
+"""The timeline of a run: its history as people read it, with one row for each activity, timer, child or other thing.
 
-A row is complete wherever its events are in the history. Nothing is written or locked.
+A row is complete even if its events are far apart in the history. Nothing is written or locked.
 
-All interfaces read rows here. REST pages by the start of rows, the admin by events, and commands read all rows.
+REST reads pages of rows by their first event, the admin reads the rows of a page of events, and commands read all rows.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _MAX_BATCH_BYTES = 4_000_000
 def timeline_page(
     run: UUID, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
-    """Return at most ``limit`` rows that started after the event ``after``, and the start of the next page.
+    """Return the rows that start after the event number ``after``, at most ``limit``, and ``after`` of the next page.
 
-    The next page starts after the event with that number; it is None on the last page. Events that ended the rows later
-    are read as well. Of the rest of the history, this reads only those kinds of events that may end something.
+    The second value is None on the last page. The end of a row is read wherever it is. For that, only events of kinds
+    that can end a row are read after the page.
     """
     events = _run_events(run, storage.alias)
     page_events: list[Event] = []
@@ -68,10 +68,10 @@ def timeline_page(
 def rows_of_events(
     run: UUID, page_events: Iterable[Event], *, length: int, redactor: Redactor, alias: str
 ) -> list[TimelineRow]:
-    """Return the rows that start or end among these events of a run, each with its start and its end.
+    """Return the rows that start or end with one of ``page_events``, each complete.
 
-    ``length`` is the number of events of the run. Nothing is read if these are all of them. Otherwise there are at most
-    two reads at a time, of the kinds of events that may start or end something.
+    ``length`` is the number of events of the run. If ``page_events`` are not all of them, the missing starts and ends
+    are searched among the other events, of which only the kinds that can start or end a row are read.
     """
     events, page_events = _run_events(run, alias), [*page_events]
     numbers = {event.number for event in page_events}
@@ -87,9 +87,9 @@ def rows_of_events(
 
 
 def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
-    """Return the activities and children that a reset to an activation repeats.
+    """Return the rows of the activities and children that a reset to the activation repeats.
 
-    These are the ones that started after it, and activities that had not ended by then.
+    They started after it, or are activities that had not ended by then.
     """
     events = _run_events(run, alias).filter(kind__in=REPEATED_KINDS)
     repeatable_rows = [
@@ -106,12 +106,15 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
 
 
 def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
-    """Return all rows of a run."""
+    """Return all rows of a run; this reads its whole history."""
     return build_rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
 
 
 def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
-    """Return the event as ``redactor`` shows it, without attributes if the codec cannot read them."""
+    """Return the event of a row of the history, redacted by ``redactor``.
+
+    Its attributes are empty if the codec cannot read them.
+    """
     data = event.data
     attributes = {} if isinstance(data, UnreadablePayload) or not isinstance(data, dict) else data
     return redactor.redact_event(
@@ -120,7 +123,7 @@ def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
 
 
 def titles_of(row: TimelineRow) -> dict[str, str]:
-    """Return the title of the activity or child in a row, by its name.
+    """Return the title of the activity or child of a row, by its name; for ``TimelineRow.text``.
 
     The mapping is empty for rows of other kinds, whose name is enough.
     """
@@ -134,14 +137,14 @@ def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
 
 
 def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
-    """Return the events in order, each once."""
+    """Return the events in the order of their numbers, without duplicates."""
     return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 
 def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Yield the events before ``first`` that start what ends in ``page_events``."""
+    """Yield the events before the event number ``first`` that start the rows which ``page_events`` end."""
     missing = {row_key(event) for event in page_events if is_end_event(event)} - {
         row_key(event) for event in page_events if is_first_event(event)
     }
@@ -159,9 +162,9 @@ def _earlier_starts(
 def _later_ends(
     events: QuerySet[HistoryEvent], last: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Yield the events after ``last`` that end what starts in ``page_events``.
+    """Yield the events after the event number ``last`` that end the rows which ``page_events`` start.
 
-    This includes the end of the run, with the signals that it left unread.
+    The event that closes the run is one of them, with the signals that no code has consumed by then.
     """
     unfinished_rows = [row for row in build_rows(page_events) if not row.is_finished or row.kind == "signal"]
     if not unfinished_rows:
@@ -185,9 +188,9 @@ def _later_ends(
 
 
 def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], redactor: Redactor) -> Iterator[Event]:
-    """Yield the signals that no code consumed, if the end of the run is in ``page_events``.
+    """Yield the signals that no code has consumed in a closed run, newest first.
 
-    The end has a number for each name; these are the last signals of that name.
+    They are read only if the event that closes the run is in ``page_events``: it has the name of each such signal.
     """
     remaining = Counter(str(name) for event in page_events for name in event.attributes.get("never_consumed") or ())
     signals = events.filter(kind="SignalReceived")
@@ -202,9 +205,9 @@ def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], re
 
 
 def _read_batches(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
-    """Yield the events after ``bound``, or those before it in reverse order.
+    """Yield the events after the event number ``bound``; with ``backwards``, those before it, newest first.
 
-    They are read in batches of growing size.
+    They are read in batches that grow, up to a size in bytes.
     """
     count, lookup = _FIRST_BATCH_SIZE, "lt" if backwards else "gt"
     ordered_events = events.order_by("-seq" if backwards else "seq")

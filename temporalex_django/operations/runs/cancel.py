@@ -1,4 +1,4 @@
-"""Request that a run cancels."""
+"""Cancel a run: ask a function workflow to end, or close a graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from temporalex_django.operations.runs.terminate import close_run
 
 
 class Cancel(OperatorRunAction[None]):
-    """Operation that asks a run to cancel.
+    """Operation that asks a function workflow to end, or closes a graph as cancelled at once.
 
-    It is one INSERT into the inbox, as for a signal; the workflow decides how it reacts. A second request is dropped. A
-    graph is closed as cancelled at once, in the caller's transaction. A graph whose class this process lacks gets a
-    request like other runs. A paused run receives the request when it is unpaused.
+    The request is one INSERT into the inbox, which locks nothing. The code decides how it reacts, and a second request
+    is dropped. A paused run receives the request when it is unpaused.
+
+    A graph is closed in the caller's transaction, with its chain locked. If this process lacks the class of the graph,
+    it gets a request, too.
     """
 
     name: ClassVar[str] = "cancel"
@@ -40,7 +42,10 @@ class Cancel(OperatorRunAction[None]):
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """Return a notice that the request has to wait because the code of the run cannot run now, or an empty text."""
+        """Return a notice that the request has to wait, because the code of the run cannot run now, or an empty text.
+
+        This is so if the run is blocked, or if no live worker can claim it.
+        """
         code = workflows.find_version(run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):
             return ""
@@ -57,7 +62,7 @@ class Cancel(OperatorRunAction[None]):
 
     @property
     def is_held_by_pause(self) -> bool:
-        """True if a pause keeps the request from reaching the run."""
+        """True if the run is paused and gets the cancel request only when it is unpaused."""
         return self.target.paused and not self.closes_at_once
 
     @property

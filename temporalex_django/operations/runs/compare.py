@@ -1,4 +1,4 @@
-"""Compare the recorded inputs of a run with those that today's code produces, both values side by side."""
+"""Compare the inputs in the history of a run with those that the present code produces."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ REPLAYED_PER_SECOND = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputComparison:
-    """A difference between a history and the code.
+    """A difference between the inputs in a history and those of the code, with the two values.
 
-    The two values are redacted to what the user may see.
+    The values are redacted for the user.
     """
 
     difference: ReplayDifference
@@ -44,8 +44,8 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
     """Operation that replays a run with the code of this process and returns the inputs and durations that differ.
 
     Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for every ten thousand
-    events, but at most ``LEASE_SECONDS``. Raises ``ActionNotPossible`` where the code is not available in this process,
-    runs only in workers (``updates_in``), or does not fit the history.
+    events, but at most ``LEASE_SECONDS``. Raises ``ActionNotPossible`` if this process lacks the code, if the code may
+    run only in workers (``updates_in``), or if it does not match the history.
     """
 
     name: ClassVar[str] = "compare"
@@ -57,7 +57,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
 
     @classmethod
     def why_not(cls, run: Instance) -> str | None:
-        """Return why the run cannot be replayed in this process, or None."""
+        """Return why this process cannot replay the run, or None if it can."""
         code = workflows.find_version(run.workflow, run.version)
         if code is None:
             message = _(
@@ -98,9 +98,9 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
 
 
 def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
-    """Return the seconds that the replay of this many events may take.
+    """Return the seconds that the replay of this many events may take, at most ``maximum``.
 
-    Returns ``maximum`` where ``DEADLOCK_TIMEOUT`` is off.
+    Returns ``maximum`` if ``DEADLOCK_TIMEOUT`` is off, where None means no limit.
     """
     limit = get_settings().DEADLOCK_TIMEOUT
     if limit is None:
@@ -110,7 +110,7 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
-    """Build a comparison whose values are redacted as the history redacts them, by their place in the input."""
+    """Return the difference with its two values, redacted as the history redacts the input of ``event``."""
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
     recorded, produced = (

@@ -1,4 +1,4 @@
-"""End an activity with a value, by hand."""
+"""End an activity by hand: with a result, or with a failure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from temporalex_django.operations.runs.operator_action import ActivityAction, In
 
 
 class CompleteActivity(ActivityAction):
-    """Operation that completes an activity with a value, by hand.
+    """Operation that ends an activity with a result that an operator gives.
 
-    The history gets an ordinary ``ActivityCompleted`` with ``by``. If an attempt is under way, its result changes
-    nothing.
+    The history gets an ordinary ``ActivityCompleted``, which names the operator in ``by``. The result of an attempt
+    that is under way is dropped.
 
     Raises ``PayloadError`` for a result that does not fit the annotation of the activity. For a step of a graph the
     result is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain; see
@@ -57,10 +57,10 @@ class CompleteActivity(ActivityAction):
 
 
 class FailActivity(ActivityAction):
-    """Operation that fails an activity by hand, regardless of its remaining retries.
+    """Operation that ends an activity with a failure that an operator gives, although it could be retried.
 
-    The history gets an ordinary ``ActivityFailed`` with ``by``. If an attempt is under way, its result changes nothing.
-    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
+    The history gets an ordinary ``ActivityFailed``, which names the operator in ``by``. The result of an attempt that
+    is under way is dropped. Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "fail_activity"

@@ -13,10 +13,10 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
 
 class Delete(OperatorRunAction[None]):
-    """Operation that deletes all runs of a chain, with their histories, activities and messages.
+    """Operation that deletes all runs of a closed chain, with their histories, activity tasks and messages.
 
-    The audit stays. Always audited. Runs in the caller's transaction and locks the chain; see
-    ``OperatorRunAction.lock_run``.
+    The audit stays. Raises ``ActionNotPossible`` if the run is open. Always audited. Runs in the caller's transaction
+    and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "delete"

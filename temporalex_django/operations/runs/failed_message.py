@@ -23,11 +23,11 @@ from temporalex_django.operations.runs.operator_action import Input, OperatorRun
 
 
 class FailedMessageAction(OperatorRunAction[None]):
-    """Base class of ``Redeliver`` and ``Discard``.
+    """Base class of ``Redeliver`` and ``Discard``, which act on one failed message of a run or on all of them.
 
-    Runs in the caller's transaction. Locks the chain (see ``OperatorRunAction.lock_run``) and the rows of the messages.
-    Raises ``ActionNotPossible`` if the run has no failed message of that id, or none at all. The audit contains the id
-    of each message and the digest of its payload.
+    The operation runs in the caller's transaction. It locks the chain (see ``OperatorRunAction.lock_run``) and the rows
+    of the messages. It raises ``ActionNotPossible`` if the run has no failed message, or none with the given id. The
+    audit records the id of each message and the digest of its payload.
     """
 
     permission: ClassVar[str] = "redeliver_message"
@@ -47,7 +47,10 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     @abstractmethod
     def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        """Act on one failed message. Return None if it does not exist any more."""
+        """Change the row of the failed message with that id, and return what the audit records of it.
+
+        Return None if the chain has no such failed message.
+        """
 
     def perform(self) -> None:
         alias = self.storage.alias
@@ -76,16 +79,17 @@ class FailedMessageAction(OperatorRunAction[None]):
             self.finish(run.queue)
 
     def finish(self, queue: str) -> None:
-        """Do what follows after all messages were handled.
+        """Do what is needed after all messages have been changed, such as notifying workers.
 
-        ``queue`` is the queue of the run.
+        ``queue`` is the queue of the run. By default nothing is done.
         """
 
 
 class Redeliver(FailedMessageAction):
-    """Operation that sends the signal to the run once more, with the same payload and id, after the messages that wait.
+    """Operation that delivers failed messages to the run again, with the same payload and id.
 
-    A paused run receives it when it is unpaused. See ``FailedMessageAction``.
+    They come after the messages that wait already. A paused run receives them when it is unpaused. For locks, errors
+    and the audit see ``FailedMessageAction``.
     """
 
     name: ClassVar[str] = "redeliver"
@@ -107,10 +111,10 @@ class Redeliver(FailedMessageAction):
 
 
 class Discard(FailedMessageAction):
-    """Operation that discards a failed message, so that its signal is never delivered again.
+    """Operation that discards failed messages, so that their signals are never delivered again.
 
-    A signal that is sent again under the same id is not delivered either. The row of the message stays. This also works
-    for a closed run. See ``FailedMessageAction``.
+    A signal that is sent again with the id of a discarded message is not delivered either. The rows stay. A closed run
+    can have its failed messages discarded as well. For locks, errors and the audit see ``FailedMessageAction``.
     """
 
     name: ClassVar[str] = "discard"

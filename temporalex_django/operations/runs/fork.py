@@ -26,17 +26,17 @@ from temporalex_django.operations.runs.start import refused_start_operation, req
 
 
 class Fork(ReplayFromAction[RunTarget]):
-    """Operation that starts a new chain from the history of a run, up to a point, and returns its target.
+    """Operation that starts a run in a new chain from the history of another run, and returns the target of the run.
 
-    The id of the new run is the given one, or it is derived from the id of the old run. The point is chosen, and open
-    work is treated, as for a reset; see ``Reset``. Without ``to``, the point is after the last activation that the code
-    replays. Nothing waits for the result of the new run.
+    The history is copied up to an activation. It is chosen, and open work is treated, as ``Reset`` does; without ``to``
+    it is the last activation that the code replays. The id of the new run is ``id``, or is derived from the id of the
+    old run. No parent waits for its result.
 
-    The new run has the subject and the tags of the old one, and the search attributes that it had at the point.
-    Everything else comes from its class as it is now. The person who forks a run becomes an excluded user for its
+    The new run has the subject and the tags of the old one, and the search attributes that it had at that point.
+    Everything else comes from the class as it is now. A person who forks a run becomes an excluded user of its
     decisions under four eyes.
 
-    Runs in the caller's transaction, under the lock of the source chain; see ``OperatorRunAction.lock_run``. Raises
+    Runs in the caller's transaction and locks the chain of the old run; see ``OperatorRunAction.lock_run``. Raises
     ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
     """
 
@@ -62,13 +62,16 @@ class Fork(ReplayFromAction[RunTarget]):
 
     @classmethod
     def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
-        """Return the first operation that this user may not perform, with those that a start requires."""
+        """Return the first operation that the access policy refuses to this user, or None.
+
+        It asks about the fork and about a start of the class; both must be allowed.
+        """
         refused = super().refused_operation(user, run)
         code = None if refused is not None or run is None else local_class(run.workflow, run.version)
         return refused if code is None else refused_start_operation(user, code)
 
     def check(self) -> None:
-        """Check also the access that a start of the class requires."""
+        """Check that the user may fork the run, and that they may start runs of its class."""
         super().check()
         code = local_class(self.target.workflow, self.target.version)
         if code is not None:

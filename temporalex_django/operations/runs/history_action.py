@@ -1,4 +1,4 @@
-"""Base of reset and fork: the point that an operator chose in the history that they saw."""
+"""The base class of reset and fork, which start a run from a point of a recorded history."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class ReplayFromAction(OperatorRunAction[T]):
     """Base class of ``Reset`` and ``Fork``.
 
-    It replays the history up to the point, so this process needs the code of the run, and the code must fit the
-    history.
+    They replay the history up to the activation ``to``. So this process needs the code of the run, and the code must
+    match the history up to there.
     """
 
     permission: ClassVar[str] = "reset_instance"
@@ -81,10 +81,11 @@ class ReplayFromAction(OperatorRunAction[T]):
         return None
 
     def check_replay(self) -> None:
-        """Replay the run once, before it is locked.
+        """Replay the history of the run once, before the chain is locked: the lock is not held during user code.
 
-        The replay runs code of users, and nobody should wait for that. It may take ``LEASE_SECONDS`` in all, and
-        ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process records it. Raises ``ActionNotPossible``.
+        The result is kept for ``plan``, and a second call does nothing. The replay may take ``LEASE_SECONDS`` in all,
+        and ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process records it. Raises
+        ``ActionNotPossible`` if the code does not match the history.
         """
         settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
         run_record = storage.run_records([run_id]).get(run_id)
@@ -104,9 +105,10 @@ class ReplayFromAction(OperatorRunAction[T]):
             )
 
     def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
-        """Return the plan for the selected run, in the chain of the locked one, and the class for the new run.
+        """Return the plan of the reset or fork for the selected run, and the class of the new run.
 
-        Raises ``ActionNotPossible`` and ``PayloadError``.
+        ``run`` is the locked current run of the chain. Raises ``ActionNotPossible`` and ``PayloadError``, and
+        ``ActionNotPermitted`` for an edited input of an activity that the user may not edit.
         """
         target, storage = self.target, self.storage
         if target.pinned is None and run.run_id != target.run_id:
@@ -143,9 +145,9 @@ class ReplayFromAction(OperatorRunAction[T]):
         return plan, code
 
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
-        """Return the histories of the runs as which an earlier run has continued.
+        """Yield the histories of the runs as which the run ``first_run_id`` was continued as new, one read for each.
 
-        Raises ``ActionNotPossible``.
+        For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too many runs, too.
         """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:
@@ -157,7 +159,7 @@ class ReplayFromAction(OperatorRunAction[T]):
 
 
 def local_class(workflow: str, version: int) -> type[Workflow] | None:
-    """Return the class if this process has it in that version, or None."""
+    """Return the workflow class if this process has it in exactly that version, or None."""
     try:
         workflow_class = workflows.class_for_run(workflow, version)
     except UnknownWorkflow:
@@ -166,9 +168,9 @@ def local_class(workflow: str, version: int) -> type[Workflow] | None:
 
 
 def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
-    """Return the details for the audit.
+    """Return the details of the audit row of a reset or fork, with ``extra`` added.
 
-    They contain no payloads. An edited input is recorded with the digests of the old and the new one.
+    They contain no payloads: for an edited input they have the digests of the old and the new one.
     """
     return {
         "activation": plan.prefix.activation,

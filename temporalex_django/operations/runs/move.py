@@ -43,15 +43,15 @@ class MoveOutcome:
 
 
 class Move(RunAction[MoveOutcome]):
-    """Operation that moves an open run to another version of its class.
+    """Operation that moves an open run to another version of its class, and returns the outcome.
 
-    A graph closes as continued as new, and its next run starts with the snapshot of this one. ``names`` maps the names
-    of steps that are called differently in the other version.
+    A graph is closed as continued as new, and its next run starts with the snapshot of this one. ``names`` maps keys of
+    steps to their keys in the other version. A function workflow stays the same run, with the other class, if that
+    replays its history without nondeterminism.
 
-    A function workflow continues as it is with the other class, if its history replays there without differences.
-
-    One transaction. It locks the chain if the lock is free now, and does not wait for it. Nothing is moved while a step
-    or an activity is being tried, because that would be done twice. Always audited.
+    With ``rehearse`` everything is done and rolled back. The chain is locked only if its lock is free, and the run is
+    not moved otherwise. It is not moved either while an activity has started, because that would be done twice. One
+    transaction. Always audited.
     """
 
     name: ClassVar[str] = "move"
@@ -74,7 +74,7 @@ class Move(RunAction[MoveOutcome]):
         self.rehearse = rehearse
 
     def perform(self) -> MoveOutcome:
-        """Move the run, or try whether it could be moved.
+        """Move the run, or rehearse the move, and return the outcome; a run that cannot be moved raises nothing.
 
         Raises ``UnknownWorkflow`` if this process lacks the class of the run.
         """
@@ -91,9 +91,9 @@ class Move(RunAction[MoveOutcome]):
         )
 
     def _move(self) -> str | None:
-        """Move the run, or return why that is impossible.
+        """Move the run in the open transaction, or return why that is impossible.
 
-        In that case the caller rolls back what was started.
+        If it returns a reason, the caller has to roll back.
         """
         target = self.target
         run = inline_turn.try_lock_run(target, storage=self.storage, wait=0)
@@ -117,9 +117,9 @@ class Move(RunAction[MoveOutcome]):
         return None
 
     def _key_conflict(self, run: RunState) -> str | None:
-        """Claim the open key of the other version, or return why that is impossible.
+        """Give the chain the open key of the other version, or return why it cannot have it.
 
-        With the scope ``version``, the id must be free in the other version.
+        Only the scope ``version`` changes the key: the id must be free in the other version.
         """
         unique = self.new_class.unique
         if unique is None or unique.scope != "version":
@@ -166,7 +166,7 @@ class Move(RunAction[MoveOutcome]):
         self._notify_new_queue(run)
 
     def _class_columns(self) -> dict[str, Any]:
-        """Return the columns of a run that come from its class.
+        """Return the columns of a run that the new class determines: queue, tags and metadata.
 
         Tags that the run was started with are kept.
         """

@@ -1,7 +1,7 @@
-"""Operations of an operator on one run: each is a button, a REST route and a method of handles.
+"""The operations that an operator performs on one run: each has a button, a REST route, a command and a handle method.
 
 An interface needs no code for a new operation. It takes ``label``, ``effect`` and ``inputs`` from the class, asks
-``why_not`` whether the operation is possible now, and executes it. ``registry.STEERING`` lists them by name.
+``why_not`` if the operation is possible now, and executes it. ``registry.STEERING`` has all of them by name.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ Text = str | Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An input of an operation, besides its reason.
+    """An input of an operation, which interfaces ask for in addition to the reason.
 
-    ``kind`` is str, int, bool, float, or object for any JSON. An input may be omitted unless it is ``required``.
-    ``choices`` are the allowed values of a str. ``single`` means that no two runs can have the same value. ``edits``
-    means that the input replaces the input of activities, which requires further permissions (see
-    ``OperatorRunAction.permission_requests``).
+    - ``kind``: the type of the value: str, int, bool, float, or object for any JSON.
+    - ``required``: True if the input may not be left out.
+    - ``choices``: the allowed values of a str; empty for any.
+    - ``single``: True if no two runs can have the same value, so that a bulk job on many runs cannot have the input.
+    - ``edits``: True if it replaces the input of activities, which needs the permissions to edit and to see payloads.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Input:
     def validate(self, value: Any) -> Any:
         """Return ``value`` as it will be stored.
 
-        Raises ``PayloadError`` if it is not of the kind.
+        Raises ``PayloadError`` if it is not of the kind, or not one of the choices.
         """
         label = f"the input {self.name!r}"
         if self.kind is object:
@@ -87,21 +88,21 @@ class Input:
 
 
 class OperatorRunAction(RunAction[T]):
-    """Base class of the operations of an operator on a run.
+    """Base class of the operations that an operator performs on one run.
 
-    - ``label`` is the text of the button. ``effect`` says in a sentence what will happen, and ``done`` what has
-      happened.
-    - ``destructive`` is True if the operation cannot be undone.
-    - ``target_kind`` is "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
+    - ``label``: the text of the button.
+    - ``effect`` and ``done``: sentences that say what will happen, and what has happened.
+    - ``destructive``: True if the operation cannot be undone.
+    - ``target_kind``: "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
       command that created the activity or timer.
-    - ``needs_worker`` is True if the operation is useless until a live worker has the code of the activity.
-    - ``inputs`` are asked for besides the ``reason``.
-    - ``selectors`` are asked for by a bulk job; they choose among the activities or timers of its runs.
-    - ``sees_payloads`` is True if the operation requires ``view_payload`` too. Nobody should answer for an activity
-      without having seen its input.
+    - ``needs_worker``: True if the operation has no effect before a live worker has the code of the activity.
+    - ``inputs``: what is asked for besides the ``reason``.
+    - ``selectors``: inputs of a bulk job that choose among the activities or timers of its runs.
+    - ``sees_payloads``: True if the user needs ``view_payload`` too: nobody should answer for an activity without
+      having seen its input.
 
-    Each operation raises ``ActionNotPossible`` with the sentence of ``why_not``, or ``WorkflowClosed`` if the reason is
-    that the run is closed. This also happens if the reason arose after ``why_not`` was asked; nothing is done then.
+    If ``why_not`` names a reason, ``execute`` raises ``ActionNotPossible`` with it, or ``WorkflowClosed`` if the run is
+    closed. It asks again under the lock, and changes nothing when it raises.
     """
 
     label: ClassVar[Promise]
@@ -117,7 +118,7 @@ class OperatorRunAction(RunAction[T]):
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
     ) -> None:
-        """Validate the arguments.
+        """Validate ``seq`` and the ``inputs``, which are passed by name.
 
         Raises ``PayloadError`` for an input of the wrong kind, and ``TypeError`` for an unknown or missing one.
         """
@@ -140,9 +141,9 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def validate_inputs(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values by name, as they will be stored.
+        """Return the values of ``inputs`` by name, as they will be stored.
 
-        Raises ``PayloadError`` and ``TypeError``, as ``__init__`` does.
+        Raises ``PayloadError`` for a value of the wrong kind, and ``TypeError`` for an unknown or missing one.
         """
         specs = {spec.name: spec for spec in inputs}
         if unknown := [name for name in values if name not in specs]:
@@ -157,30 +158,30 @@ class OperatorRunAction(RunAction[T]):
     ) -> list[tuple[UUID, int | None]]:
         """Return the items of a bulk job over these runs: pairs of a run id and the ``seq`` of an activity or timer.
 
-        The ``seq`` is None for an operation on runs. ``selection`` has the values of ``selectors``, by name. Parts for
-        which the operation is impossible now are left out. Stops at ``limit`` parts, because a fan-out may have any
-        number.
+        For an operation on runs, each run is an item with None as ``seq``. ``selection`` has the values of
+        ``selectors``, by name. Activities and timers for which the operation is impossible now are left out. At most
+        ``limit`` items are returned.
         """
         del selection, alias
         return [(run, None) for run in runs[:limit]]
 
     @classmethod
     def selector_options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
-        """Return the values that each of the ``selectors`` can have for these runs, with the number of parts."""
+        """Return, for each of the ``selectors``, the values that occur in these runs and how often each occurs."""
         del runs, alias
         return {}
 
     @classmethod
     def selection_from(cls, filters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of ``selectors`` that a filter of runs contains, too.
+        """Return the values of ``selectors`` that a filter of runs implies.
 
-        For example, a filter of runs by cause also selects the activities that fail with it.
+        For example, a filter of runs by ``cause`` also selects the activities that fail with that cause.
         """
         return {selector.name: filters[selector.name] for selector in cls.selectors if selector.name in filters}
 
     @classmethod
     def count_text(cls, count: int) -> str:
-        """Return the number of items of a bulk job as text, such as ``5 activities``."""
+        """Return the number with what this operation is performed on, in words, such as ``5 activities``."""
         texts = {
             "run": ngettext("%(count)s run", "%(count)s runs", count),
             "activity": ngettext("%(count)s activity", "%(count)s activities", count),
@@ -190,69 +191,72 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        """Return why the operation is impossible now, as a button shows it, or None if it is possible.
+        """Return the text that says why the operation is impossible now, or None if it is possible.
 
-        Permissions are not considered. For an operation on activities or timers without a ``seq``, the question is
-        whether it is possible for any of the run.
+        Permissions are not considered. For an operation on activities or timers, None as ``seq`` asks if it is possible
+        for any of the run's.
         """
         del seq
         return cls.why_not_open(run)
 
     @classmethod
     def why_not_open(cls, run: Instance) -> str | None:
-        """Return the reason that the run is closed, or None if it is open."""
+        """Return the text that says that the run is closed, or None if it is open."""
         if run.is_open:
             return None
         return str(format_lazy(_("the run is already closed ({status})"), status=run.get_status_display()))
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """Return a notice about the run that is shown beside ``effect`` and ``done``.
+        """Return a further sentence about the run, which interfaces show after ``effect`` and after ``done``.
 
-        The text is empty if there is none.
+        It is empty if there is nothing to say.
         """
         del run
         return ""
 
     @classmethod
     def effect_text(cls, run: Instance) -> str:
-        """Return the effect of the operation on that run, in words."""
+        """Return what the operation will do to that run, in sentences: ``effect``, and the notice about the run."""
         return f"{cls.effect} {cls.notice_of(run)}".strip()
 
     @property
     def notice(self) -> Text:
-        """The notice about the run after the operation."""
+        """The notice about the run, read again after the operation; empty if there is none."""
         return self.notice_of(self.target.row)
 
     @property
     def done_message(self) -> Text:
-        """A sentence that says what has happened, for the person who did it."""
+        """The sentence that tells the person who performed the operation what has happened."""
         return self.done
 
     @classmethod
     def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
-        """Return the first operation that the access policy refuses this user, or None if it allows all of them.
+        """Return the first operation that the access policy refuses to this user, or None if nothing is refused.
 
-        The question is about that run, or about any run if ``run`` is None. An operation without a permission is one
-        that the policy refuses to everybody who uses an interface.
+        ``run`` is the run that they want to operate; None asks about runs in general. A returned operation without a
+        permission is refused to everybody who uses an interface.
         """
         operation = Operation(action=cls.name, permission=f"{APP}.{cls.permission}")
         return _first_refused(user, run, operation, *([VIEW_PAYLOAD] if cls.sees_payloads else ()))
 
     @classmethod
     def inputs_for(cls, user: Person, run: Instance) -> list[Input]:
-        """Return the inputs that this user may give for that run."""
+        """Return the inputs that this user may give for that run; those that edit payloads need further permissions."""
         may_edit = not any(spec.edits for spec in cls.inputs) or _first_refused(user, run, EDIT, VIEW_PAYLOAD) is None
         return [spec for spec in cls.inputs if may_edit or not spec.edits]
 
     @property
     def edits_input(self) -> bool:
-        """True if the operation replaces the input of activities."""
+        """True if an input was passed that replaces the input of activities."""
         return any(spec.edits and self.input_values.get(spec.name) is not None for spec in self.inputs)
 
     @property
     def permission_requests(self) -> Sequence[Operation]:
-        """The operation itself, and those that an edited input or an answer for an activity require."""
+        """The operations that the access policy must allow.
+
+        They are this one and, if it edits or shows payloads, those operations, too.
+        """
         extra_operations = [EDIT] if self.edits_input else []
         extra_operations += [VIEW_PAYLOAD] if self.edits_input or self.sees_payloads else []
         return [
@@ -261,9 +265,9 @@ class OperatorRunAction(RunAction[T]):
         ]
 
     def require_activity_access(self, activities: Iterable[str]) -> None:
-        """Ask the access policy about the activities that the operation affects, once they are known.
+        """Raise ``ActionNotPermitted`` unless the access policy allows the operation for each of these activities.
 
-        Raises ``ActionNotPermitted``.
+        ``activities`` are their names, which are known only once the run is locked.
         """
         operations = self.permission_requests if self.by.user is not None else ()
         for name, operation in product(dict.fromkeys(activities), operations):
@@ -274,10 +278,11 @@ class OperatorRunAction(RunAction[T]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def lock_run(self) -> RunState:
-        """Lock the chain in the open transaction, whatever state it is in, and check ``why_not`` for the locked run.
+        """Lock the chain in the open transaction, check ``why_not`` for the current run and return its state.
 
-        Waits at most ``UPDATE_LOCK_WAIT``; after that it raises ``UpdateTimeout`` with the code ``busy``. Raises
-        ``NestingError`` in an atomic activity of the run, and ``WorkflowNotFound`` if the chain was deleted.
+        Waits at most ``UPDATE_LOCK_WAIT`` seconds; then ``UpdateTimeout`` (code ``busy``) is raised. Raises
+        ``ActionNotPossible`` or ``WorkflowClosed`` for a reason of ``why_not``, ``WorkflowNotFound`` if the chain was
+        deleted, and ``NestingError`` in an atomic activity of the run.
         """
         target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
         inline_turn.refuse_own_run(target, f"{self.name}()", storage=self.storage)
@@ -294,7 +299,10 @@ class OperatorRunAction(RunAction[T]):
         return run
 
     def require_possible(self, run: RunState) -> None:
-        """Raise ``ActionNotPossible`` or ``WorkflowClosed`` if ``why_not`` names a reason."""
+        """Raise ``ActionNotPossible``, or ``WorkflowClosed``, if ``why_not`` names a reason for the row as it is now.
+
+        ``run`` is the locked run. An activity or timer of an earlier run of the chain is refused, too.
+        """
         # Read the row under the lock: the answer that a page showed may be minutes old.
         row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
         # Numbers of commands start anew in each run of a chain, so an old one could hit another activity.
@@ -304,7 +312,7 @@ class OperatorRunAction(RunAction[T]):
             self.refuse(reason, closed=not row.is_open)
 
     def refuse(self, reason: Text, *, closed: bool) -> None:
-        """Raise ``ActionNotPossible``, or ``WorkflowClosed`` if the run is closed."""
+        """Raise ``WorkflowClosed`` with the reason if ``closed`` is True, and ``ActionNotPossible`` otherwise."""
         message = f"{self.name} of {self.run_label} refused: {reason}"
         raise WorkflowClosed(message) if closed else ActionNotPossible(message)
 
@@ -314,7 +322,10 @@ class OperatorRunAction(RunAction[T]):
 
 
 def _first_refused(user: Person, run: Instance | None, *operations: Operation) -> Operation | None:
-    """Return the first operation that this user may not perform, on that run or on any, or None."""
+    """Return the first of the operations that the access policy refuses to this user, or None.
+
+    ``run`` is the run that they want to operate; None asks about runs in general.
+    """
     run_operations = operations if run is None else [operation.of(run) for operation in operations]
     return next((operation for operation in run_operations if not policy().allows(user, operation)), None)
 
@@ -325,13 +336,13 @@ _MAX_OPTIONS = 50
 
 
 def batches(runs: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
-    """Split run ids into batches whose parameters fit into one statement."""
+    """Yield the run ids in batches that are small enough for the parameters of one statement."""
     for start in range(0, len(runs), _BATCH_SIZE):
         yield runs[start : start + _BATCH_SIZE]
 
 
 class ActivityAction(OperatorRunAction[None]):
-    """Base class of operations on one activity.
+    """Base class of the operations on one activity of a run.
 
     ``seq`` is the number of the command that scheduled the activity.
     """
@@ -358,16 +369,16 @@ class ActivityAction(OperatorRunAction[None]):
 
     @classmethod
     def why_not_task(cls, task: ActivityTask) -> str | None:
-        """Return why the operation is impossible for an activity of an open run, or None.
+        """Return why the operation is impossible for an activity task of an open run, or None if it is possible.
 
-        It works on a row that a page has already read, and needs no query.
+        It needs no query, so pages can call it for rows that they have read.
         """
         del task
         return None
 
     @classmethod
     def none_possible_text(cls) -> Any:
-        """Return the reason why the operation is possible for no activity of the run."""
+        """Return the text for a run that has no activity for which the operation is possible."""
         return _("no activity is open")
 
     @classmethod
@@ -399,10 +410,10 @@ class ActivityAction(OperatorRunAction[None]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def load_task(self, run: RunState) -> TaskState:
-        """Return the activity of a locked run.
+        """Return the activity task with the number ``seq`` of the locked run.
 
-        Raises ``ActionNotPossible`` if it has ended, or if its code forbids the operation (``by_hand=False``), and
-        ``ActionNotPermitted``.
+        Raises ``ActionNotPossible`` if it has ended, or if its code forbids the operation (``by_hand=False``). Raises
+        ``ActionNotPermitted`` if the user may not do this to that activity.
         """
         assert self.seq is not None
         task = self.storage.find_task(run.run_id, self.seq)
@@ -415,9 +426,9 @@ class ActivityAction(OperatorRunAction[None]):
         return task
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
-        """Return the code of the activity, which says what input it takes and what value it returns.
+        """Return the activity of a task, whose annotations say what input and what result it accepts.
 
-        Raises ``ActionNotPossible`` if this process lacks the code.
+        Raises ``ActionNotPossible`` if this process lacks its code.
         """
         try:
             return activity.find(task.activity)
@@ -428,9 +439,10 @@ class ActivityAction(OperatorRunAction[None]):
             raise
 
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
-        """Store the result of an activity, write the audit row with ``digests``, and notify workers.
+        """Store the result of an activity, write the audit row, and notify workers after the commit.
 
-        Raises ``ActionNotPossible`` if the worker of the activity was quicker.
+        ``digests`` go into the details of the audit row. Raises ``ActionNotPossible`` if a worker has claimed or ended
+        the activity since it was read.
         """
         # The fence of the result rejects it if a worker has claimed or finished the activity since it was loaded.
         if not self.storage.finish_tasks([result]):

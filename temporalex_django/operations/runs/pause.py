@@ -17,9 +17,9 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction,
 class Pause(OperatorRunAction[None]):
     """Operation that pauses a run: none of its code runs until it is unpaused.
 
-    Signals, cancel requests, results, timers and the run's timeouts wait until then. Updates and resumes are refused
-    (``RunPaused``), and queries are answered. Activities that the run has scheduled continue, with their retries. A
-    paused run can be terminated. If its chain gets a next run, that is paused too.
+    Signals, cancel requests, results, timers and timeouts of the run wait until then. Updates and resumes are refused
+    with ``RunPaused``, and queries are answered. Activities that the run has scheduled continue, with their retries. A
+    paused run can be terminated. If the chain gets a next run, that run is paused too.
 
     Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
@@ -48,10 +48,10 @@ class Pause(OperatorRunAction[None]):
 
 
 class Unpause(OperatorRunAction[None]):
-    """Operation that unpauses a run: it is due at once, and receives what arrived while it was paused.
+    """Operation that lets a paused run continue: it is due at once and receives what has arrived during the pause.
 
-    A run that is blocked because it ended its workers stays blocked; use ``TryAgain`` for it. Runs in the caller's
-    transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
+    A run that is blocked because workers died while running it stays blocked; use ``TryAgain`` for it. Runs in the
+    caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "unpause"

@@ -1,4 +1,4 @@
-"""Query a run, from its published state."""
+"""Query a run: its published state answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ BUILT_IN = ("__accepts", "__describe")
 
 
 class Query(RunAction[Any]):
-    """Operation that answers a query from the row of the run; no worker is asked.
+    """Operation that answers a query from the published state in the row of the run, in this process.
 
-    With ``fresh``, unread messages and a first activation that has not happened are processed here first. This happens
-    in a transaction of its own, or in the caller's. The wait for the lock is at most ``UPDATE_LOCK_WAIT``. After that
-    the query is answered from the row as it is.
+    With ``fresh`` (the default), unread messages of the run, or its first activation, are processed here before that.
+    This takes a transaction of its own, or the caller's. If the lock of the chain is not free within
+    ``UPDATE_LOCK_WAIT`` seconds, the query is answered from the row as it is. Without ``fresh``, it always is.
 
-    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class, and ``NestingError``.
+    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` if this process lacks the class, and ``NestingError``.
     """
 
     name: ClassVar[str] = "query"
@@ -93,10 +93,10 @@ class Query(RunAction[Any]):
             return cls.answer(self.query, self.args, published)
 
     def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
-        """Read the row of the run.
+        """Read five facts from the rows of the run and its chain, in one statement.
 
-        Returns the status, the published state, whether the run is blocked, and whether it has unread messages. The
-        last value is the number of processes in a row that ended while they ran its code.
+        These are the status, the published state as bytes, True if the run is blocked, and True if it has unread
+        messages. The last one is the number of processes in a row that died while they ran its code.
         """
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
@@ -127,9 +127,10 @@ class Query(RunAction[Any]):
         return True
 
     def _previous_state(self) -> Any:
-        """Return the published state of the previous run, while this one has published none; None if there is none.
+        """Return the published state of the run that was continued as this one, or None.
 
-        A run that was reset does not count, because its state describes what no longer happened.
+        It answers queries until the new run has published a state. None if the chain has no such run, or if it was
+        reset: that state describes what no longer happened.
         """
         rows = self.storage.sql.select(
             "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",

@@ -1,4 +1,4 @@
-"""Reset a run to one of its activations."""
+"""Reset a run: a new run continues its chain from a point of its history."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from temporalex_django.operations.runs.history_action import ReplayFromAction, a
 
 
 class Reset(ReplayFromAction[str]):
-    """Operation that replaces a run with one that continues from a point of its history; returns the new run id.
+    """Operation that replaces a run by a new one that continues from a point of its history; returns the new run id.
 
-    The run is closed as terminated (reason ``reset``). The new run has the same id and chain, and the history up to the
-    point. The point is after the activation ``to`` (0: at the start). By default it is after the last activation that
-    the available code replays as recorded, and that did not close the run.
+    The run is closed as terminated (reason ``reset``). The new run has its id, its chain and its history up to the
+    point: the end of the activation ``to``, where 0 means the start. By default it is the last activation that the
+    present code replays as recorded and that did not close the run.
 
-    From there the new run continues with a new seed. Open activities are scheduled again under the same idempotency
-    key, timers keep their due time, and children stay with the old run. Manual changes are kept: edited inputs, and
-    results that nothing has read yet. A closed run can be reset as well, if its id is free.
+    The new run gets a new seed. Activities that were open at the point are scheduled again under their idempotency
+    keys, timers keep their due times, and children stay with the old run. Corrections by hand are kept: edited inputs,
+    and results that the code has not received yet. A closed run can be reset, too, if no other open run has its id.
 
-    Runs in the caller's transaction, under the lock of the chain; see ``OperatorRunAction.lock_run``. Raises
+    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``. Raises
     ``ActionNotPossible``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
     """
 

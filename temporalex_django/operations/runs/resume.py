@@ -1,4 +1,4 @@
-"""Resume a step of a graph with the event that it waits for."""
+"""Resume a waiting step of a graph with its event."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from temporalex_django.operations.runs.update import RequestAction
 
 
 class Resume(RequestAction):
-    """Operation that sends an event to a waiting step of a graph.
+    """Operation that gives a waiting step of a graph its event, and waits until the run has judged it.
 
-    It is judged like an update, and in the same process in which an update would be. The event must match exactly one
-    waiting step; otherwise nothing changes.
+    The event must match exactly one waiting step, or the one that ``step`` names; otherwise nothing changes. It is
+    judged in the process in which an update would be; see ``RequestAction`` for turns and locks.
 
     ``by`` is the person who decides. A step with a role (``Approval``) accepts only people who have it, and no code. A
-    person who uses an interface needs the permission to signal, or such a role in this graph.
+    person who uses an interface needs the permission to signal, or the role of a step of this graph.
 
     Raises ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``, ``PayloadError``, ``NestingError`` and
     ``UpdateTimeout``.
@@ -73,14 +73,14 @@ class Resume(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation, without a permission for people who have the role of a step."""
+        """The operation; it has no permission if the user has the role of a step that takes the event."""
         request = super().permission_request
         return request if self.is_permitted or not self.decidable_steps else replace(request, permission=None)
 
     def _insert(self) -> InsertedMessage:
-        """Insert the request, after checking that it decides no task that somebody else has claimed.
+        """Insert the request as a message, unless somebody else has claimed the human task that it would decide.
 
-        This runs under the lock of the run, where that was available.
+        Raises ``HumanTaskClaimed`` then.
         """
         if self.by.user is not None and (self.decidable_steps or self.target.workflow_class is None):
             require_claims_respected(
@@ -94,10 +94,10 @@ class Resume(RequestAction):
 
 
 def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None, visible_runs: Runs = None) -> bool:
-    """Return True if the role of the user lets them decide a step of the run ``ref``.
+    """Return True if the user has the role of any step in the graph of the run ``ref``, a run id or a business id.
 
-    Such a user may resume the run without the permission to signal. Returns False also if no run matches, so that the
-    answer does not tell anybody of a run that they may not know of.
+    Such a user may resume the run without the permission to signal. The result is also False if no run matches, so that
+    it does not reveal which runs exist.
     """
     try:
         code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class

@@ -13,11 +13,11 @@ from temporalex_django.operations.runs.operator_action import ActivityAction, In
 
 
 class RetryActivity(ActivityAction):
-    """Operation that makes a failed activity due at once, instead of after its back-off.
+    """Operation that makes a failed activity due at once, although its retry policy would let it wait.
 
-    With ``input``, the activity is tried with that input, under a new idempotency key. The history then records with
-    the result that the input was edited. Earlier attempts stay counted. Raises ``PayloadError`` for an input that does
-    not fit. Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
+    With ``input``, the activity is tried with that input, under a new idempotency key; the history then says so with
+    the result. Earlier attempts stay counted. Raises ``PayloadError`` for an input that does not fit the activity. Runs
+    in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "retry_activity"

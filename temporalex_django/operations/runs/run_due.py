@@ -1,4 +1,4 @@
-"""Process due work in the process of the web server, during development."""
+"""Do the due work in the process of the web server, for development without a worker."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
 
 
 class RunDue(Action[int]):
-    """Operation that processes due work like ``temporalex worker --burst``, and returns the number of turns.
+    """Operation that works until nothing is due, like ``temporalex worker --burst``, and returns the number of turns.
 
-    It works in this process and thread, and only under ``DEBUG``. Raises ``ActionNotPossible`` without ``DEBUG``, and
-    ``TimeoutError`` if there is still work after ``timeout`` seconds. Audited, in a transaction that commits before the
-    work starts. Call it outside of a transaction.
+    It works in this process and thread, and only under ``DEBUG``. Call it outside of a transaction. The audit row
+    commits before the work starts. Raises ``ActionNotPossible`` without ``DEBUG``, and ``TimeoutError`` if work is left
+    after ``timeout`` seconds.
     """
 
     name: ClassVar[str] = "run_due"

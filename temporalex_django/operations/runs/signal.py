@@ -1,4 +1,4 @@
-"""Send a signal."""
+"""Send a signal to a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from temporalex_django.operations.run_lookup import RunAction, RunTarget
 class SendSignal(RunAction[None]):
     """Operation that sends a signal to a chain.
 
-    It is one INSERT into the inbox, on the caller's connection. It is rolled back with the caller's transaction and
-    locks nothing.
+    It is one INSERT into the inbox, in the caller's transaction if one is open, and locks nothing.
 
-    With ``id`` the signal may be sent again: a message that the chain has already is not stored twice. With
-    ``exact``, a message with the same id and another payload is an error instead. If the earlier one has become a
-    failed message, it is delivered again with this payload, and the audit has the digests of both.
+    With ``id`` it is safe to send the signal again: a message of that id is stored once. With ``exact``, a message that
+    has the id and another payload raises ``MessageIdTaken``. If the earlier message has become a failed message, this
+    one replaces it and is delivered; the audit then records the digests of both payloads.
 
-    Raises ``WorkflowClosed`` if the run was closed when ``target`` was read, ``PayloadError``, ``InvalidId``, and
-    ``UnknownSignal`` if this process has the class and it declares other signals. A run that closes before it reads the
-    signal leaves it settled as undelivered.
+    Raises ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` if this process has the class and it declares no such
+    signal. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read. If the run closes before it reads
+    the signal, nothing is raised, and the message is settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
@@ -54,7 +53,7 @@ class SendSignal(RunAction[None]):
 
     @property
     def is_audited(self) -> bool:
-        """True also if code sends a failed signal again, because that changes its payload."""
+        """True if a person or a forced operation sent the signal, or if it has replaced a failed message."""
         return self._replaces_failed or super().is_audited
 
     @property
@@ -100,9 +99,9 @@ class SendSignal(RunAction[None]):
         notify_on_commit(alias=self.storage.alias, queues=[target.queue])
 
     def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
-        """Return True if the run received the signal before it closed.
+        """Return True if the run received the message of that id before it closed.
 
-        Sending it again is a success then, too. Raises ``MessageIdTaken``.
+        Raises ``MessageIdTaken`` if the id belongs to a message with other content than ``fingerprint``.
         """
         if (earlier_message := find_message(self.target.chain_id, message_id, storage=self.storage)) is None:
             return False

@@ -17,10 +17,11 @@ from temporalex_django.operations.runs.start import Start
 
 
 class SignalWithStart(Action[RunTarget]):
-    """Operation that signals the open run of an id, or starts a run and signals it.
+    """Operation that sends a signal to the open run of an id, or starts a run with that id and sends it the signal.
 
-    Both happen in one transaction, which is the caller's if one is open. Raises what ``Start`` and ``SendSignal``
-    raise. ``AlreadyRunning`` remains for an id that a run of another class holds, or a start that has not committed.
+    Returns the target of the run. Everything is one transaction, which is the caller's if one is open. Raises what
+    ``Start`` and ``SendSignal`` raise. ``AlreadyRunning`` means that a run of another class has the id, or that another
+    transaction has started it and has not committed.
     """
 
     name: ClassVar[str] = "signal_with_start"

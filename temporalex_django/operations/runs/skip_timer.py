@@ -1,4 +1,4 @@
-"""Make a timer fire now."""
+"""Make a timer fire before it is due."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction,
 
 
 class SkipTimer(OperatorRunAction[None]):
-    """Operation that makes a timer fire in the next activation.
+    """Operation that makes a timer of a run fire in the next activation, as if it were due.
 
-    The history gets an ordinary ``TimerFired`` with ``by``. In a paused run this happens when it is unpaused. ``seq``
-    is the number of the command that started the timer. Runs in the caller's transaction and locks the chain; see
-    ``OperatorRunAction.lock_run``.
+    ``seq`` is the number of the command that started the timer. The history gets an ordinary ``TimerFired``, which
+    names the operator in ``by``. A paused run gets it when it is unpaused. Runs in the caller's transaction and locks
+    the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "skip_timer"
@@ -54,9 +54,9 @@ class SkipTimer(OperatorRunAction[None]):
     def parts(
         cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
     ) -> list[tuple[UUID, int | None]]:
-        """Return every running timer of the runs.
+        """Return every running timer of the runs, as pairs of a run id and the number of the timer, at most ``limit``.
 
-        These are sleeps, and the time limits of phases, waits and human tasks.
+        Timers are sleeps, and the time limits of phases, waits and human tasks.
         """
         del selection
         parts: list[tuple[UUID, int | None]] = []

@@ -32,14 +32,14 @@ from temporalex_django.operations.run_lookup import RunTarget
 
 
 class Start(Action[RunTarget]):
-    """Operation that starts a run.
+    """Operation that starts a run and returns its target.
 
-    It inserts a chain that is due now, and its first run, on the caller's connection. They are rolled back with the
-    caller's transaction. The id is ``id``, or it is derived from ``value`` for a class with ``unique``, or generated.
-    Locks nothing that exists.
+    It inserts a chain that is due now, and its first run, in the caller's transaction if one is open. It locks nothing
+    that exists. The business id is ``id``; for a class with ``unique`` it may be derived from ``value``; without either
+    it is generated.
 
     Raises ``InvalidId``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then. ``PayloadError`` means that
-    the input cannot be encoded, or does not fit the annotation of ``run``, or that a search attribute or a tag is
+    the input cannot be encoded or does not fit the annotation of ``run``, or that a search attribute or a tag is
     invalid.
     """
 
@@ -71,7 +71,7 @@ class Start(Action[RunTarget]):
         self.tags = tags
 
     def check(self) -> None:
-        """Check also the class's own permission, and that it may be started from this interface."""
+        """Check that the user may start runs, may start runs of this class, and may do so from this interface."""
         refuse_inside_workflow(self.name)
         require_start_access(self.by, self.workflow, alias=self.storage.alias)
 
@@ -148,9 +148,9 @@ class Start(Action[RunTarget]):
 
 
 def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -> models.Model | None:
-    """Return the object that a run is about.
+    """Return the subject of a run, the object that it is started for, if it is a saved model instance or None.
 
-    Raises ``PayloadError`` for anything that is not a saved model instance.
+    Raises ``PayloadError`` for anything else. ``workflow_name`` is used in the message.
     """
     if subject is not None and not isinstance(subject, models.Model):
         raise PayloadError(f"the subject of {workflow_name} must be a saved model instance, not {subject!r}")
@@ -166,7 +166,7 @@ def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -
 def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
     """Raise ``ActionNotPermitted`` unless the actor may start runs of that class.
 
-    Every operation that creates a run of the class calls this, whatever the way.
+    Every operation that creates a run of the class calls this. Code may start everything.
     """
     user = by.user
     if user is None:
@@ -180,9 +180,9 @@ def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
 
 
 def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operation | None:
-    """Return the first operation that this user may not perform to start the class from an interface, or None.
+    """Return the first operation that the access policy refuses to a user who starts the class from an interface.
 
-    An operation without a permission means that nobody may start it from there.
+    None if nothing is refused. A returned operation without a permission means that nobody may start the class there.
     """
     access_policy = access.policy()
     refused_operation = next(
@@ -194,7 +194,7 @@ def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operati
 
 
 def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
-    """Yield the operations that the access policy is asked about before a run of that class is created."""
+    """Yield the operations that the access policy must allow before a run of that class is created."""
     operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
     yield operation
     if cls.start_permission is not None:
@@ -202,10 +202,10 @@ def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
 
 
 def require_visible_run(by: Actor, *, workflow_class: type[Workflow], alias: str, **lookups: Any) -> None:
-    """Raise ``ActionNotPermitted`` if no run that exists for the user matches ``lookups``.
+    """Raise ``ActionNotPermitted`` if the user sees no run that matches ``lookups``, which are filters of ``Instance``.
 
-    It keeps people from starting a run that would not exist for them, such as one of another tenant. Code, and users in
-    whose name code acts, are not restricted.
+    Called after a start, it keeps users from starting a run that they would not see, such as one of another tenant.
+    Code, and users in whose name code acts, are not restricted.
     """
     if by.user is None or by.source == CODE.source:
         return

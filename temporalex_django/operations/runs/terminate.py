@@ -1,4 +1,4 @@
-"""Close a run at once, from outside."""
+"""Terminate a run: close it from outside, at once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
 
 class Terminate(OperatorRunAction[None]):
-    """Operation that closes the run at once, in the caller's transaction.
+    """Operation that closes a run at once, without running any more of its code.
 
-    None of its code runs any more, and its activities do not start any more. A paused or blocked run can be terminated
-    too. Locks the chain; see ``OperatorRunAction.lock_run``. Always audited.
+    Its activities do not start any more. A paused or blocked run can be terminated, too. Runs in the caller's
+    transaction and locks the chain; see ``OperatorRunAction.lock_run``. Always audited.
     """
 
     name: ClassVar[str] = "terminate"
@@ -34,9 +34,9 @@ class Terminate(OperatorRunAction[None]):
 
 
 def close_run(action: OperatorRunAction[Any], status: str) -> None:
-    """Close the run of an action with a status, in the caller's transaction.
+    """Lock the run of ``action``, close it with the status, "terminated" or "cancelled", and write the audit row.
 
-    See ``engine.run_closing``.
+    Runs in the caller's transaction. Raises what ``OperatorRunAction.lock_run`` raises.
     """
     target, storage = action.target, action.storage
     with storage.transaction():

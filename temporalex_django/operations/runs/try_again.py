@@ -1,4 +1,4 @@
-"""Try a blocked run again now."""
+"""Try a blocked run again at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
 
 class TryAgain(OperatorRunAction[None]):
-    """Operation that makes a blocked run due now, whatever the reason; it is blocked again if the try fails.
+    """Operation that makes a blocked run due at once, whatever the reason; if the try fails, the run is blocked again.
 
-    A run that ended processes keeps its count of them. A worker takes such a run alone and announces it. Other workers
-    do not touch it until that worker has succeeded or is judged. One more death blocks the run again.
+    If the run is blocked because of deaths, the number of deaths is kept. One worker then takes the run alone, and the
+    others leave it until that worker has succeeded or died. One more death blocks the run again.
 
-    Runs in the caller's transaction. Locks the chain; see ``OperatorRunAction.lock_run``.
+    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "try_again"

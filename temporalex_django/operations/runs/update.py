@@ -1,4 +1,4 @@
-"""Send an update and wait for its outcome, in the caller's process where that is possible."""
+"""Send an update, or another message with an answer, and wait for its outcome."""
 
 from __future__ import annotations
 
@@ -60,20 +60,22 @@ _READ_WITHIN = 1.0
 
 
 class RequestAction(RunAction[Any]):
-    """Base class of operations that send a message which is judged and answered: an update, or the resume of a graph.
+    """Base class of the operations that send a message and wait for its outcome: an update, a resume or a decision.
 
-    Outside of a transaction, this process runs a turn if it has the class and the run's lock is free within
-    ``UPDATE_LOCK_WAIT``. The message is part of the same transaction. Otherwise the outcome is awaited, with no
-    transaction open. Inside ``atomic()`` nothing but the lock is waited for, and everything commits or is rolled back
-    with the caller's transaction. A rejected update leaves nothing behind.
+    Outside of a transaction, this process inserts the message and runs a turn in one transaction. It needs the class of
+    the run for that, and the lock of the chain within ``UPDATE_LOCK_WAIT`` seconds. Otherwise it commits only the
+    message, and waits without a transaction until a worker has processed it.
 
-    Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
-    ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``,
-    ``UpdateFailed``, ``NestingError``, ``ActionNotPossible`` and ``UpdateTimeout``. After a timeout, ask again with its
-    ``update_id``; its code is ``unknown`` if the connection was lost while the message was sent.
+    Inside ``atomic()`` it waits for nothing but the lock, and everything commits or is rolled back with the caller's
+    transaction. A rejected message leaves nothing behind.
 
-    An id that was accepted once returns its first outcome, whatever the payload. With ``exact``, another payload is
-    refused.
+    A message id that was accepted once returns its first outcome, whatever the payload. With ``exact``, another payload
+    raises ``MessageIdTaken``.
+
+    Raises ``PayloadError``, ``InvalidId``, ``UpdateRejected``, ``NotAccepting``, ``RunPaused``, ``RunBlocked``,
+    ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``,
+    ``ActionNotPossible`` and ``UpdateTimeout``. After a timeout, send it again with the ``update_id`` of the error. The
+    code of the error is ``unknown`` if the connection was lost while the message was sent.
     """
 
     kind: ClassVar[str]
@@ -119,7 +121,7 @@ class RequestAction(RunAction[Any]):
         return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     async def aexecute(self) -> Any:
-        """Execute the operation without holding a thread during the wait."""
+        """Execute the operation in a coroutine; no thread is held during the wait."""
         status: UpdateStatus = await sync_to_async(self._check_and_begin)()
         return await sync_to_async(self._audited_result)(
             status if status.is_finished else await await_for(self._poll, self.deadline)
@@ -136,9 +138,10 @@ class RequestAction(RunAction[Any]):
 
     @contextmanager
     def _report_lost_connection(self) -> Iterator[None]:
-        """Raise ``UpdateTimeout`` with the message id for a retry, if the connection breaks after the message was sent.
+        """Turn a lost connection into ``UpdateTimeout`` (code ``unknown``) if the block has already sent the message.
 
-        Inside the caller's own transaction the database error propagates, because the caller's commit is what counts.
+        Its ``update_id`` is the message id, with which the message can be sent again. Inside the caller's own
+        transaction the database error propagates, because the caller's commit is what counts.
         """
         try:
             yield
@@ -178,9 +181,9 @@ class RequestAction(RunAction[Any]):
     def _run_in_transaction(self) -> UpdateStatus:
         """Judge the message and run its handler to the end, atomic activities included, in the caller's transaction.
 
-        Work that cannot be finished here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
-        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait, because nothing that
-        it waits for can arrive before the transaction ends.
+        If this is impossible, the work is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
+        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait: nothing that it waits
+        for can arrive before the transaction ends.
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
@@ -223,9 +226,9 @@ class RequestAction(RunAction[Any]):
         return status
 
     def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
-        """Run the atomic activities of the run until there are none or the update has ended.
+        """Run due atomic activities of the run until the update has ended, and return its status then.
 
-        Raises ``ActionNotPossible``.
+        Raises ``ActionNotPossible`` if the handler waits for something else, and ``UpdateTimeout`` at the deadline.
         """
         while not status.is_finished:
             report = inline_turn.advance_atomic(self.target, storage=self.storage)
@@ -252,7 +255,7 @@ class RequestAction(RunAction[Any]):
     # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Run a turn in a transaction of its own. Return None if the lock was not available."""
+        """Run a turn with the message in a transaction of its own; return its status, or None without the lock."""
         try:
             with self.storage.transaction("update"):
                 return self._run_turn(wait=wait)
@@ -262,7 +265,10 @@ class RequestAction(RunAction[Any]):
             return None
 
     def _enqueue_for_workers(self) -> UpdateStatus:
-        """Commit only the message, for the worker that has the run or claims it next."""
+        """Commit only the message, notify the workers of the queue, and return its status.
+
+        Raises ``TooManyUpdates``, and ``UpdateTimeout`` if the database is busy.
+        """
         alias = self.storage.alias
         try:
             with self.storage.transaction("update left"):
@@ -281,9 +287,9 @@ class RequestAction(RunAction[Any]):
         return self._status()
 
     def _poll(self) -> UpdateStatus | None:
-        """Return the status if the update has ended.
+        """Return the status if the message has ended, and None otherwise.
 
-        While nobody has read the update, this tries for the lock again.
+        If no turn has read the message, this process tries to run one, without waiting for the lock.
         """
         with self._report_lost_connection():
             status = self._status()
@@ -294,7 +300,10 @@ class RequestAction(RunAction[Any]):
     # -- shared --------------------------------------------------------------------------------------------------------
 
     def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
-        """Lock, insert and activate in the open transaction. Return None, with nothing written, without the lock."""
+        """Lock the run, insert the message and activate the run in the open transaction; return the status.
+
+        Return None, with nothing written, if the lock is not free within ``wait`` seconds.
+        """
         run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
         if run is None:
             return None
@@ -320,9 +329,9 @@ class RequestAction(RunAction[Any]):
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate until the message was read, because an activation leaves messages that exceed its budget.
+        """Activate the run until it has read the message; one activation reads only as many as its budget allows.
 
-        Returns the outcome of the message, if it has one, and whether anything else was written.
+        ``run`` is the locked state. Returns the outcome of the message, or None, and True if anything else was written.
         """
         read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
         message_pk, now = inserted.id, inserted.at
@@ -340,7 +349,10 @@ class RequestAction(RunAction[Any]):
                 return None, has_written
 
     def _require_waiting_limit(self) -> None:
-        """Raise ``TooManyUpdates`` if too many updates wait for the run; that rolls back this one, too."""
+        """Raise ``TooManyUpdates`` if more than ``WAITING_UPDATES`` messages of this kind wait for the run.
+
+        Called after the insert, so the error rolls this message back, too.
+        """
         limit = get_settings().WAITING_UPDATES
         rows = self.storage.sql.select(
             "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
@@ -352,7 +364,7 @@ class RequestAction(RunAction[Any]):
             raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete a rejected update; if the turn did nothing else, roll everything back."""
+        """Delete a rejected message; if the turn has written nothing else, roll the transaction back instead."""
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:
@@ -373,9 +385,9 @@ class RequestAction(RunAction[Any]):
         return inserted
 
     def _status_in_closed_run(self) -> UpdateStatus:
-        """Return the outcome that a closed run has for the message.
+        """Return the status of a message that was accepted before the run closed.
 
-        Raises ``WorkflowClosed`` if the run did not accept it before.
+        Raises ``WorkflowClosed`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = (
@@ -400,9 +412,9 @@ class RequestAction(RunAction[Any]):
         )
 
     def _status_in_paused_run(self) -> UpdateStatus:
-        """Return the status of a message that was sent before the run was paused.
+        """Return the status of a message that was sent before the run was paused, or its class switched off.
 
-        Raises ``RunPaused`` for other messages, or ``WorkflowSwitchedOff``.
+        Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = (
@@ -458,7 +470,8 @@ class RequestAction(RunAction[Any]):
     def _redact_answer(self, value: Any) -> Any:
         """Return the answer as the sender may see it.
 
-        The update is done, so an access policy that fails now hides the answer and undoes nothing.
+        If the access policy raises, the answer is hidden: the update is done, and an error would look as if it were
+        not.
         """
         try:
             return self._redactor.redact_answer(value, message_name=self.message)
@@ -480,13 +493,16 @@ class RequestAction(RunAction[Any]):
 
     @property
     def _redactor(self) -> Redactor:
-        """The redactor for the answer, which applies if it passes through an interface."""
+        """The redactor for the answer; answers for code, also in the name of a user, are not redacted."""
         user = self.by.user
         return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
 
 
 class SendUpdate(RequestAction):
-    """Operation that sends an update and returns its response; see ``RequestAction`` for turns and locks."""
+    """Operation that sends an update with ``args`` and returns its answer.
+
+    See ``RequestAction`` for turns, locks and errors.
+    """
 
     name: ClassVar[str] = "update"
     permission: ClassVar[str] = "update_instance"

@@ -1,4 +1,4 @@
-"""The outcome of an update: its status, and how it is redacted for those who ask."""
+"""The outcome of an update: read from its row, and redacted for the reader."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from temporalex_django.operations.run_lookup import RunTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStatus:
-    """The status of an update.
+    """The status of an update, a resume or a decision.
 
-    ``outcome`` is None if no turn has judged it. ``fresh`` is True if no turn has even read it.
+    ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has even read it.
     """
 
     outcome: Outcome | None
@@ -38,13 +38,16 @@ class UpdateStatus:
 
 
 def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
-    """Return the refusal of a blocked run for the sender; the reason of the block may quote payloads."""
+    """Return the ``RunBlocked`` for the sender of a message, with a reason that is redacted by ``redactor``.
+
+    The reason of the block may quote payloads. ``label`` names the message.
+    """
     reason = redactor.redact_text(str(exc.reason))
     return RunBlocked(f"{label} was withdrawn because the run is blocked: {reason}", reason=reason)
 
 
 def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
-    """Return the status of an update of a chain, or None for an unknown id."""
+    """Return the status of the message with that id in a chain, or None for an unknown id. One read."""
     rows = storage.sql.select(
         "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain_id, update_id],
@@ -59,10 +62,11 @@ def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> 
 
 
 def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
-    """Return the response of an update that was sent before.
+    """Return the answer of an update that was sent before with the message id ``update_id``.
 
-    The sender gets it in any case, and others if they may see payloads. Raises what ``SendUpdate`` raises, and
-    ``WorkflowNotFound`` for an unknown id.
+    ``update`` is its name. Its sender gets the answer; for other users it is redacted as a payload. Raises
+    ``WorkflowNotFound`` for an unknown id, ``UpdateTimeout`` if there is no answer yet, and the error of an update that
+    was rejected or failed.
     """
     earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
     status = update_status(target.chain_id, update_id, storage=storage)
@@ -82,7 +86,10 @@ def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: Dja
 
 
 def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Redact a failure, whose text may quote values that the class of the run redacts."""
+    """Return the outcome with the message of a failure redacted for the sender.
+
+    The message may quote values that the class hides.
+    """
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
     return Outcome(
@@ -92,7 +99,10 @@ def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome |
 
 
 def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Redact a failure or rejection, whose text may quote payloads."""
+    """Return the outcome with the message and the reason of a failure or rejection redacted.
+
+    Both may quote payloads.
+    """
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
     failure = outcome.value or {}

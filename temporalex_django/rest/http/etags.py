@@ -1,6 +1,7 @@
-"""``ETag`` and ``If-Match``.
+"""The headers ``ETag`` and ``If-Match``.
 
-A tag contains the version of the run that a client saw, so that a refusal can say what has changed.
+A tag contains the version of the run that a client has seen. So an operation can be refused if the run has changed, and
+the error can say what has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _ANY = "*"
 
 
 def etag_of(version: RunVersion, body: Any) -> str:
-    """Return the tag of a run: its version, by which it is compared, and a digest of the rest of the response."""
+    """Return the tag of a response about a run.
+
+    It contains the version of the run, which ``If-Match`` compares, and a digest of ``body``.
+    """
     # The digest is for caches only: ``If-Match`` compares the version, and ignores changes of other fields.
     digest = hashlib.sha256(json.dumps(body, cls=JSONEncoder).encode("utf-8", "replace")).hexdigest()[:12]
     paused = "paused" if version.paused else ""
@@ -27,9 +31,9 @@ def etag_of(version: RunVersion, body: Any) -> str:
 
 
 def parse_if_match(header: str) -> list[RunVersion] | None:
-    """Return the versions in an ``If-Match`` header, or None for ``*``, which matches any state.
+    """Return the versions of the run in the tags of an ``If-Match`` header, or None for ``*``, which matches any state.
 
-    Tags that this interface did not make are left out.
+    Tags that this package has not made are left out.
     """
     if header.strip() == _ANY:
         return None
@@ -39,7 +43,10 @@ def parse_if_match(header: str) -> list[RunVersion] | None:
 
 
 def _parse_etag(tag: str) -> RunVersion | None:
-    """Return the version in a tag, also in a weak one: proxies that compress responses weaken tags."""
+    """Return the version in a tag, or None if this package has not made it.
+
+    Weak tags are accepted, because proxies that compress responses weaken tags.
+    """
     parts = tag.removeprefix("W/").strip('"').split(".")
     if len(parts) != _PART_COUNT:
         return None

@@ -1,6 +1,6 @@
 """The header ``Idempotency-Key``, for requests that start runs or operate them.
 
-A request that is sent again with its key is executed once, and gets an equal response.
+A request that is sent again with its key is not executed again, and gets the same response.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ Method = Callable[..., Response]
 
 
 class IdempotentViewSet(ContractViewSet):
-    """Base of view sets with methods that are decorated by ``with_idempotency_key``."""
+    """Base class of view sets whose methods may accept an ``Idempotency-Key`` (see ``with_idempotency_key``).
+
+    ``idempotent_request`` is the present request if it has a key, else None.
+    """
 
     idempotent_request: IdempotentRequest | None = None
 
     @abstractmethod
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
-        """Return the response to a request that was executed before.
+        """Return the response to a request that was executed before, from the present rows.
 
-        ``object_id`` is the id of the object that the first response showed, and ``is_new`` is True if the request
-        created it. ``names`` are the names in the address.
+        ``object_id`` is the id of the run, job or task that the first response showed, and ``is_new`` is True if that
+        request created it. ``names`` are the arguments of the URL.
         """
 
     def _run_once(self, execute: Callable[[], T], key_of_result: Callable[[T], tuple[UUID, bool]]) -> T:
-        """Execute an action, and store its key with it if the request has one.
+        """Call ``execute`` and return its result; if the request has a key, store the key in the same transaction.
 
-        Returns the result of ``execute``. ``key_of_result`` takes that result, and returns the id of the object that
-        the response shows and True if the action created it (see ``KeptAnswer``).
+        ``key_of_result`` takes the result and returns the id of the object that the response shows, and True if the
+        request created it. Raises ``DuplicateRequest`` instead if the request was executed before.
         """
         if self.idempotent_request is None:
             return execute()
@@ -56,9 +59,10 @@ class IdempotentViewSet(ContractViewSet):
 
 
 def with_idempotency_key(method: Method) -> Method:
-    """Let a method of a view set accept an ``Idempotency-Key``.
+    """Decorate a method of a view set so that it accepts the header ``Idempotency-Key``.
 
-    A request that was refused does not use up its key.
+    A request that is sent again with its key is not executed; it gets ``repeat_response``. A request that was refused
+    does not use up its key.
     """
 
     @wraps(method)
@@ -82,9 +86,9 @@ def with_idempotency_key(method: Method) -> Method:
 
 @contextmanager
 def translate_key_reuse(request: Request) -> Iterator[None]:
-    """Translate errors of a message that has the key of the request as its message id.
+    """Turn ``MessageIdTaken`` into ``IdempotencyKeyReused`` if the message id is the key of the request.
 
-    Raises ``IdempotencyKeyReused`` if another message has that id.
+    Put it around the sending of a message.
     """
     try:
         yield
@@ -96,7 +100,10 @@ def translate_key_reuse(request: Request) -> Iterator[None]:
 
 
 def _request_bytes(request: Request) -> bytes:
-    """Return the method, address and body of the request as bytes that do not depend on how its JSON is written."""
+    """Return the method, the URL and the body of the request as bytes.
+
+    Two bodies with the same JSON give the same bytes, however they are written.
+    """
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
     except RecursionError:

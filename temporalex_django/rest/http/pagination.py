@@ -1,6 +1,6 @@
-"""Pages by cursor: each page costs the same, wherever it is.
+"""Pages that begin at a cursor, so that each page costs the same, wherever it is.
 
-Ids of runs sort by the time of their start.
+Run ids sort by the time of their start, so an id can be a cursor.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MAX_PAGE_BYTES = 4_000_000
 
 
 def count_fitting(sizes: Sequence[int]) -> int:
-    """Return how many of the first items fit on one page.
+    """Return how many of the first items fit on a page of ``MAX_PAGE_BYTES``, at least 1.
 
-    ``sizes`` are in bytes. The result is at least 1.
+    ``sizes`` are the sizes of the items in bytes.
     """
     return max(1, sum(total <= MAX_PAGE_BYTES for total in accumulate(sizes)))
 
 
 class NewestFirstPagination(CursorPagination):
-    """Pages of rows, newest first, by ``?cursor=`` and ``?limit=``.
+    """Pages of rows by ``?cursor=`` and ``?limit=``, newest first unless ``order`` says otherwise.
 
-    A cursor that no page returned gets status 400.
+    A cursor that is not from a link of a page gets status 400.
     """
 
     ordering = "-id"
@@ -64,14 +64,14 @@ class NewestFirstPagination(CursorPagination):
         return (self.ordering,) if self.order is None else columns(self.order)
 
     def _parse_position(self, position: str) -> UUID | datetime:
-        """Parse the position of a cursor, by the column of the order. Raises ``ValueError``."""
+        """Return the position in a cursor: a run id, or a time if ``order`` is by time. Raises ``ValueError``."""
         is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
         return UUID(position) if is_by_id else _parse_aware_datetime(position)
 
     def limit_to_page(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
-        """Restrict the runs to a range that contains the page.
+        """Restrict the runs to a range of time that contains the page, which makes the query cheaper.
 
-        See ``ordering.limit_to_range``.
+        See ``run_ordering.limit_to_range``.
         """
         assert self.order is not None
         cursor = self.decode_cursor(request)
@@ -87,9 +87,9 @@ class NewestFirstPagination(CursorPagination):
         return limit_to_range(runs, order, position if isinstance(position, datetime) else None, rows=size + offset)
 
     def order_rows(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
-        """Return the rows of the page in its order.
+        """Return the rows of the page in its order; ``rows`` has them by run id.
 
-        Rows that were deleted after the page was found are left out.
+        Runs that were deleted after the page was found are left out.
         """
         # The page and its rows are two statements: a run may be deleted between them, and the links are made of
         # ``self.page``.
@@ -97,9 +97,9 @@ class NewestFirstPagination(CursorPagination):
         return [rows[position["pk"]] for position in self.page]
 
     def fit_page(self, rendered: Sequence[Any]) -> Sequence[Any]:
-        """Return as many of the rendered items as fit on the page.
+        """Return those of the rendered items that fit on a page of ``MAX_PAGE_BYTES``.
 
-        The links to the next and previous page are moved accordingly, so the other items are on those pages.
+        The links to the next and the previous page are moved, so that the other items are on that page.
         """
         page: list[Any] = self.page or []
         sizes = [len(json.dumps(rendered_row, default=str)) for rendered_row in rendered]
@@ -119,9 +119,9 @@ class NewestFirstPagination(CursorPagination):
 
 
 class DueFirstPages:
-    """Pages of human tasks: earliest due time first, and tasks without a due time last.
+    """Pages of human tasks by ``?cursor=``: earliest due time first, and tasks without a due time last.
 
-    ``?cursor=`` names the task after which a page begins, so each page costs the same, wherever it is.
+    The cursor contains the position of the last task of the page before.
     """
 
     def __init__(self, cursor: str | None, *, limit: int) -> None:
@@ -130,7 +130,10 @@ class DueFirstPages:
         self.position = None if cursor is None else _decode_cursor(cursor)
 
     def page(self, tasks: QuerySet[HumanTask]) -> tuple[list[HumanTask], str | None]:
-        """Return the next tasks, and the cursor of the page after them or None. One read."""
+        """Return at most ``limit`` tasks of the page, and the cursor of the next page or None. One read.
+
+        ``tasks`` must be in the order of the pages.
+        """
         tasks_read = [
             *(tasks if self.position is None else tasks.filter(_after_position(*self.position)))[: self.limit + 1]
         ]

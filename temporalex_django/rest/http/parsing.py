@@ -1,4 +1,4 @@
-"""Parsing of request bodies: JSON in UTF-8 of a bounded size, whatever encoding the client declares."""
+"""The parser of request bodies: JSON in UTF-8 of a limited size, whatever encoding the client declares."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _JSON_OVERHEAD = 4
 
 
 class BodyTooLarge(APIException):
-    """The body is larger than any payload may be."""
+    """Error of a body that is larger than any payload may be."""
 
     status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"
 
 
 class BoundedJSONParser(BaseParser):
-    """JSON parser with a limit on the size of the body.
+    """Parser of JSON bodies of a limited size.
 
     Raises ``ParseError`` for malformed JSON, for NaN and infinities, and for JSON that is nested too deep. Raises
     ``BodyTooLarge`` for a body above four times ``MAX_PAYLOAD_BYTES``.
@@ -63,9 +63,10 @@ _waiting_by_user: Counter[str] = Counter()
 
 @contextmanager
 def wait_slot(user_key: str) -> Iterator[bool]:
-    """Take a wait slot for this request, and yield True if there is one.
+    """Take a wait slot while the block runs, and yield True; yield False if none is free.
 
-    A process has ``WAITING_REQUESTS`` slots, and one user at most half of them. ``user_key`` is the key of the user.
+    A request with a slot may wait for an outcome. A process has ``WAITING_REQUESTS`` slots, and one user may have at
+    most half of them. ``user_key`` is the key of the user.
     """
     limit = get_settings().WAITING_REQUESTS
     with _lock:

@@ -1,6 +1,6 @@
-"""Permissions of REST.
+"""The permissions and throttles of REST.
 
-Each method of an address needs the permission of its contract, and the consent of the access policy.
+A method needs the permission of its contract, and the access policy must allow the operation.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from temporalex_django.operations.runs.resume import has_step_role
 
 
 class InstancePermission(BasePermission):
-    """Permission class that asks the access policy, first without a run and then with it.
+    """Permission class that asks the access policy, first without a run and then about the run that was found.
 
-    It refuses everybody who is not logged in, whatever the default of the project is.
+    It refuses users who are not logged in, whatever the settings of the project say.
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -49,9 +49,9 @@ def _requested_operation(view: APIView) -> Operation | None:
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
-    """Return True if the caller resumes a step whose role they have, which is enough without a permission.
+    """Return True if the caller resumes a graph and has the role of one of its steps, which needs no permission.
 
-    Callers without the role get the same answer for runs that exist and for runs that do not.
+    The result is also False if the run does not exist, so that it does not reveal which runs exist.
     """
     if operation.action != "resume":
         return False
@@ -69,13 +69,13 @@ SCOPE_PREFIX = "temporalex-"
 
 
 class ScopeThrottle(SimpleRateThrottle):
-    """Throttle that counts requests by user and scope; a scope without a rate has no limit.
+    """Throttle that counts the requests of a user in each scope; a scope without a rate has no limit.
 
     The default throttles of the project apply to its own views only.
     """
 
     def __init__(self) -> None:
-        """Read no rate yet: the scope is known only when a view asks."""
+        """Read no rate: the scope is known only when a view asks."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         contract = getattr(view, "contract", None)

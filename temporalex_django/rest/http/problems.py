@@ -1,7 +1,6 @@
-"""Errors as ``application/problem+json`` (RFC 9457), with their stable ``code``.
+"""The exception handler: errors as ``application/problem+json`` (RFC 9457), with their stable ``code``.
 
-Only the views of this package use this handler, through ``get_exception_handler``. The handler of the project is
-neither read nor changed.
+Only the views of this package use it. The handler of the project is neither called nor changed.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ _MAX_DETAIL_LENGTH = 2000
 
 
 def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
-    """Return the response for an error.
+    """Return the response for an exception of a view; ``context`` has the request, as DRF passes it.
 
-    Returns None for an error that is not expected: Django makes a response with status 500 of it.
+    Returns None for an unexpected exception, for which Django makes a response with status 500.
     """
     address = context["request"].get_full_path()
     if isinstance(exc, errors.TemporalexError):
@@ -129,7 +128,10 @@ def _problem_response(exc: errors.TemporalexError, address: str) -> Response:
 
 
 def _escape_unencodable(value: Any) -> Any:
-    """Escape what no encoding can write: messages of forms may quote lone surrogates of a request."""
+    """Return ``value`` with all its texts escaped where UTF-8 cannot encode them.
+
+    Messages of validation errors may quote lone surrogates of the request.
+    """
     if isinstance(value, Mapping):
         return {_escape_unencodable(str(name)): _escape_unencodable(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):

@@ -29,7 +29,7 @@ _RETRY_SECONDS = 2.0
 
 
 def worker_count() -> int:
-    """Return how many processes of a cluster advance workflows."""
+    """Return the number of worker processes that a cluster starts."""
     return get_settings().Q2_PUMPS or max(1, int(Conf.WORKERS) // 2)
 
 
@@ -43,7 +43,7 @@ class WorkerHost:
     _owner: int = 0
 
     def dequeue(self) -> Any:
-        """Return the next task of the project; start the workers at the first call of the pusher."""
+        """Return the next task of the project. The first call in the cluster's pusher starts the workers."""
         # The cluster forks with brokers that exist already, so the process id shows whether this one has its own
         # workers.
         if self._owner != os.getpid():
@@ -82,7 +82,10 @@ class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
 
 
 def _project_broker() -> type[Any]:
-    """Return the broker that ``Q_CLUSTER`` configures apart from its class, as ``django_q.brokers.get_broker`` does."""
+    """Return the broker class that ``Q_CLUSTER`` configures when its ``broker_class`` is left out.
+
+    It chooses as ``django_q.brokers.get_broker`` does.
+    """
     if Conf.IRON_MQ:
         from django_q.brokers.ironmq import IronMQBroker as Chosen  # noqa: PLC0415 - each needs a library of its own
     elif isinstance(Conf.SQS, dict):
@@ -99,4 +102,4 @@ def _project_broker() -> type[Any]:
 
 
 class Broker(WorkerHost, _project_broker()):  # type: ignore[misc] # the base is chosen by the settings
-    """The project's broker, in a pusher that hosts workers."""
+    """The project's broker, which also starts workers in the cluster's pusher."""

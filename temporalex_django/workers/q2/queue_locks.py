@@ -25,7 +25,7 @@ _holders = mmap.mmap(-1, 2 * _PID.size)
 
 
 class _TrackedLock:
-    """The lock of a queue's reading end, which records the pid of the process that holds it."""
+    """The lock of the reading end of a queue, which records the pid of the process that holds it."""
 
     def __init__(self, lock: Any, offset: int) -> None:
         self.lock = lock
@@ -53,7 +53,7 @@ class _ForkHook:
     """The object that ``multiprocessing`` calls in each process that it forks."""
 
     def replace_lock(self) -> None:
-        """Give the child, before its function runs, a tracked lock for the queue of the cluster that it reads."""
+        """Give a child that reads a queue of the cluster a tracked lock for it, before the child's function runs."""
         match _target_module(), _process_arguments():
             case "django_q.worker", (queue, *_):
                 queue._rlock = _TrackedLock(queue._rlock, _TASKS)  # noqa: SLF001
@@ -67,7 +67,7 @@ util.register_after_fork(_fork_hook, _ForkHook.replace_lock)
 
 
 def release_dead_reader() -> None:
-    """Release the lock of the task queue if the process that holds it is gone; for the pusher."""
+    """Release the lock of the task queue if the process that holds it has ended. The pusher calls this."""
     (pid,) = _PID.unpack_from(_holders, _TASKS)
     if pid and not _is_alive(pid) and _target_module() == "django_q.pusher":
         queue, *_ = _process_arguments()
@@ -81,7 +81,7 @@ def _release_lock(lock: Any, offset: int) -> None:
 
 
 def _target_module() -> str:
-    """Return the module of the function that this process runs for the cluster."""
+    """Return the module of the function that the cluster runs in this process."""
     return getattr(getattr(process.current_process(), "_target", None), "__module__", "")
 
 

@@ -24,9 +24,9 @@ _LOOK_EVERY = 0.2
 
 
 def main(parent: int) -> None:
-    """Advance workflows until SIGTERM comes, or until the process is too old or too large.
+    """Advance workflows until SIGTERM comes, or until the process is too old or takes too much memory.
 
-    The process ends then, and its memory with it. It ends at once with its pusher.
+    Then it returns and the process ends. ``parent`` is the pid of the pusher: the process ends at once with it.
     """
     die_with_parent(parent)
     stop = threading.Event()
@@ -40,7 +40,7 @@ def main(parent: int) -> None:
 
 
 def _watch(stop: threading.Event) -> None:
-    """Set ``stop`` when the worker is too old, or takes too much memory."""
+    """Wait until the worker is too old or takes too much memory, then set ``stop``."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, started_at = get_settings(), time.monotonic()

@@ -32,9 +32,9 @@ _LONGEST_PAUSE = 5.0
 
 
 class WorkerProcesses:
-    """The ``number`` worker processes of a django-q2 cluster.
+    """The worker processes of a django-q2 cluster; there are ``number`` of them.
 
-    From ``start`` to ``stop`` a thread of this process watches them, and starts those again that have ended.
+    From ``start`` to ``stop`` a thread of this process watches them, and replaces those that have ended.
     """
 
     def __init__(self, number: int) -> None:
@@ -69,9 +69,9 @@ class WorkerProcesses:
             guard.stop()
 
     def stop(self) -> None:
-        """Tell all workers to finish, and return when they are gone.
+        """Tell all workers to finish, and return when their processes have ended.
 
-        Workers that do not leave in time are killed: others take what they had.
+        Workers that do not end in time are killed; other workers take over their work.
         """
         self._stop.set()
         self._thread.join()
@@ -94,9 +94,9 @@ class _SupervisedWorker:
         self.pause = 0.0
 
     def ensure_running(self) -> None:
-        """Start the process where there is none.
+        """Start the process if it does not run.
 
-        One that does not live long is started again a little later each time.
+        A process that keeps ending soon is started after a pause, which grows each time.
         """
         if self.child is None:
             if time.monotonic() - self.started_at >= self.pause:
@@ -125,7 +125,7 @@ class _SupervisedWorker:
 
 
 def _spawn_worker() -> subprocess.Popen[bytes]:
-    """Start a process of this interpreter, this project and these settings, in the cluster's group."""
+    """Start a worker process with this interpreter and these settings, in the process group of the cluster."""
     environment: dict[str, Any] = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": django_settings.SETTINGS_MODULE,

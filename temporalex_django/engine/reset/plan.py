@@ -197,9 +197,9 @@ def make_plan(
 
     ``to`` None means the last activation that the code repeats as recorded and that did not close the run. If the code
     repeats all of them, the run must be ``in_trouble``. ``edited_inputs`` has the form that ``_parse_edits`` takes;
-    ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are those of ``check_replay``. Its result
-    ``replay_check`` saves the replay if it is about this point. ``successor_histories`` are those of the runs by which
-    the run was continued, and ``tasks`` are its activities in their present state.
+    ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are those of
+    ``check_replay``. Its result ``replay_check`` saves the replay if it is about this point. ``successor_histories``
+    are those of the runs by which the run was continued, and ``tasks`` are its activities in their present state.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError`` for an edited input that does not fit.
     """

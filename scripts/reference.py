@@ -15,8 +15,16 @@ from typing import Any
 import django
 
 from temporalex_django import conf, errors
-from temporalex_django.core import current
 from temporalex_django.core.history import events
+from temporalex_django.core.primitive_table import (
+    ACTIVITY,
+    ASYNC_WITH,
+    AT_ONCE,
+    AWAIT,
+    CONTEXTS_OF_RUN,
+    PRIMITIVES,
+    UNIT_KINDS,
+)
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PACKAGE = REFERENCE.parent.parent / "temporalex_django"
@@ -60,45 +68,38 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_PRIMITIVES = (
-    *("activity", "sleep", "wait_for_signal", "publish_state", "now", "random", "uuid4", "patched", "deprecate_patch"),
-    *(
-        "phase",
-        "parallel",
-        "race",
-        "update_state",
-        "wait_condition",
-        "cancel_requested",
-        "wait_cancelled",
-        "shield",
-        "saga",
-    ),
-    *("child", "signal_external", "cancel_external", "info", "sender"),
-)
+_USAGES = {AWAIT: "`await`", ASYNC_WITH: "`async with`", AT_ONCE: "at once"}
 
 
 def places_page() -> str:
+    places = (*UNIT_KINDS, *CONTEXTS_OF_RUN)
     lines = [
         "# Places",
         "",
         _NOTE,
-        "The table shows where you may call each primitive. The place is checked at the call and again at the `await`. A wrong place raises",
-        "`NestingError`; a call outside a workflow raises `OutsideWorkflow`. A branch belongs to `parallel` or `race`, in `run` or in a",
-        "handler.",
+        "The table shows where you may call each primitive, and how to use the call. A primitive with `await` or `async with` acts when it",
+        "is awaited or entered. The place is checked at the call and again then. A wrong place raises `NestingError`; a call outside a",
+        "workflow raises `OutsideWorkflow`. A branch belongs to `parallel` or `race`, in `run` or in a handler. `api.task` and calls of",
+        "activities have the same places. `api.logger` works everywhere.",
         "",
-        "| primitive | " + " | ".join(current.UNIT_KINDS) + " |",
-        "|---|" + "---|" * len(current.UNIT_KINDS),
+        "A predicate is the function that you pass to `wait_condition`, and an `update_state` closure the one that you pass to",
+        "`update_state`. A transition is a dynamic transition of a graph.",
+        "",
+        "| primitive | use | " + " | ".join(places) + " |",
+        "|---|---|" + "---|" * len(places),
     ]
-    for name in _PRIMITIVES:
-        cells = ["no" if (name, kind) in current.FORBIDDEN else "yes" for kind in current.UNIT_KINDS]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    for row in (ACTIVITY, *PRIMITIVES):
+        cells = ["yes" if row.is_allowed(place) else "no" for place in places]
+        lines.append(f"| `{row.name}` | {_USAGES[row.usage]} | " + " | ".join(cells) + " |")
     lines += ["", "The reasons:", ""]
-    lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in current.FORBIDDEN.items()]
-    reads = ", ".join(f"`{name}`" for name in sorted(current.READS))
+    lines += [
+        f"- `{row.name}` in {'an' if kind[0] in 'aeiou' else 'a'} {kind}: {reason}."
+        for row in PRIMITIVES
+        for kind, reason in row.refusals.items()
+    ]
     lines += [
         "",
-        f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A function that you pass to `update_state` may call none of them.",
-        "Only a handler of a phase may return `Async`: `run`, branches and async handlers may not.",
+        "A query may call none of them. Only a handler of a phase may return `Async`: `run`, branches and async handlers may not.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -15,7 +15,8 @@ from typing import Any
 import django
 
 from temporalex_django import conf, errors
-from temporalex_django.core.history import events
+from temporalex_django.core.history.events import CLOSING
+from temporalex_django.core.history.kinds import KINDS
 from temporalex_django.core.primitive_table import (
     ACTIVITY,
     ASYNC_WITH,
@@ -176,42 +177,7 @@ def _escaped(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("%%", "%").replace("``", "`")
 
 
-#: The meaning of each event, in the words of the glossary.
-_EVENTS = {
-    "WorkflowStarted": "the run started: its input, class, version, seed, engine number",
-    "ActivationStarted": "an activation began; everything up to the next one belongs to one moment and one transaction",
-    "ActivityCompleted": "an activity completed with a result",
-    "ActivityFailed": "an activity failed for good: type, message, attempts",
-    "ActivityTimedOut": "a timeout of an activity passed, and there is no further attempt",
-    "TimerFired": "a timer became due, or somebody skipped it",
-    "ChildCompleted": "a child completed with a result",
-    "ChildFailed": "a child closed without a result, or could not be started",
-    "ExternalFailed": "a message to another run found no open run, or a run that does not declare the signal",
-    "CancelRequested": "somebody asked to cancel the run",
-    "SignalReceived": "a signal was delivered: name, payload, sender",
-    "SignalFailed": "the handler of a signal failed, and the signal is a failed message: number, id, name, type, message",
-    "ActivityScheduled": "code called an activity: its name, arguments, options",
-    "ActivityCancelled": "the code no longer waits for the activity",
-    "TimerStarted": "code sleeps, or waits with a timeout",
-    "TimerCancelled": "the code no longer waits for the timer",
-    "PatchMarked": "code called `api.patched`, and took the new path",
-    "UpdateAccepted": "the validator accepted an update; its handler runs",
-    "UpdateCompleted": "an update was answered",
-    "UpdateFailed": "the handler of an update raised",
-    "ChildStarted": "code started a child",
-    "ExternalSignalSent": "code sent a signal to another run",
-    "ExternalCancelSent": "code asked to cancel another run",
-    "WorkflowCompleted": "`run` returned `Ok` or a value; closes the run",
-    "WorkflowFailed": "`run` raised or returned `Err`; closes the run",
-    "WorkflowCancelled": "a cancel request ended the code; closes the run",
-    "WorkflowContinuedAsNew": "`run` returned `ContinueAsNew`; closes the run, and the next run of its chain starts",
-    "WorkflowTerminated": "somebody terminated the run",
-    "WorkflowTimedOut": "`execution_timeout` or `run_timeout` passed",
-}
-
-
 def events_page() -> str:
-    told = sorted(events.KINDS, key=list(_EVENTS).index)
     lines = [
         "# History events",
         "",
@@ -224,12 +190,11 @@ def events_page() -> str:
         "| kind | written | meaning |",
         "|---|---|---|",
     ]
-    for kind in told:
-        outside = kind in events.CLOSED_FROM_OUTSIDE
-        written = "from outside" if outside else "delivered" if kind in events.INPUTS else "by the code"
-        lines.append(f"| `{kind}` | {written} | {_EVENTS[kind]} |")
+    for kind in KINDS.values():
+        written = "from outside" if kind.from_outside else "delivered" if kind.command is None else "by the code"
+        lines.append(f"| `{kind.name}` | {written} | {kind.meaning} |")
     lines += ["", "| closing event | status of the run |", "|---|---|"]
-    lines += [f"| `{kind}` | `{status}` |" for kind, status in events.CLOSING.items()]
+    lines += [f"| `{kind}` | `{status}` |" for kind, status in CLOSING.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -15,8 +15,17 @@ from typing import Any
 import django
 
 from temporalex_django import conf, errors
-from temporalex_django.core import current
-from temporalex_django.core.history import events
+from temporalex_django.core.history.events import CLOSING
+from temporalex_django.core.history.kinds import KINDS
+from temporalex_django.core.primitive_table import (
+    ACTIVITY,
+    ASYNC_WITH,
+    AT_ONCE,
+    AWAIT,
+    CONTEXTS_OF_RUN,
+    PRIMITIVES,
+    UNIT_KINDS,
+)
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PACKAGE = REFERENCE.parent.parent / "temporalex_django"
@@ -60,45 +69,38 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_PRIMITIVES = (
-    *("activity", "sleep", "wait_for_signal", "publish_state", "now", "random", "uuid4", "patched", "deprecate_patch"),
-    *(
-        "phase",
-        "parallel",
-        "race",
-        "update_state",
-        "wait_condition",
-        "cancel_requested",
-        "wait_cancelled",
-        "shield",
-        "saga",
-    ),
-    *("child", "signal_external", "cancel_external", "info", "sender"),
-)
+_USAGES = {AWAIT: "`await`", ASYNC_WITH: "`async with`", AT_ONCE: "at once"}
 
 
 def places_page() -> str:
+    places = (*UNIT_KINDS, *CONTEXTS_OF_RUN)
     lines = [
         "# Places",
         "",
         _NOTE,
-        "The table shows where you may call each primitive. The place is checked at the call and again at the `await`. A wrong place raises",
-        "`NestingError`; a call outside a workflow raises `OutsideWorkflow`. A branch belongs to `parallel` or `race`, in `run` or in a",
-        "handler.",
+        "The table shows where you may call each primitive, and how to use the call. A primitive with `await` or `async with` acts when it",
+        "is awaited or entered. The place is checked at the call and again then. A wrong place raises `NestingError`; a call outside a",
+        "workflow raises `OutsideWorkflow`. A branch belongs to `parallel` or `race`, in `run` or in a handler. `api.task` and calls of",
+        "activities have the same places. `api.logger` works everywhere.",
         "",
-        "| primitive | " + " | ".join(current.UNIT_KINDS) + " |",
-        "|---|" + "---|" * len(current.UNIT_KINDS),
+        "A predicate is the function that you pass to `wait_condition`, and an `update_state` closure the one that you pass to",
+        "`update_state`. A transition is a dynamic transition of a graph.",
+        "",
+        "| primitive | use | " + " | ".join(places) + " |",
+        "|---|---|" + "---|" * len(places),
     ]
-    for name in _PRIMITIVES:
-        cells = ["no" if (name, kind) in current.FORBIDDEN else "yes" for kind in current.UNIT_KINDS]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    for row in (ACTIVITY, *PRIMITIVES):
+        cells = ["yes" if row.is_allowed(place) else "no" for place in places]
+        lines.append(f"| `{row.name}` | {_USAGES[row.usage]} | " + " | ".join(cells) + " |")
     lines += ["", "The reasons:", ""]
-    lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in current.FORBIDDEN.items()]
-    reads = ", ".join(f"`{name}`" for name in sorted(current.READS))
+    lines += [
+        f"- `{row.name}` in {'an' if kind[0] in 'aeiou' else 'a'} {kind}: {reason}."
+        for row in PRIMITIVES
+        for kind, reason in row.refusals.items()
+    ]
     lines += [
         "",
-        f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A function that you pass to `update_state` may call none of them.",
-        "Only a handler of a phase may return `Async`: `run`, branches and async handlers may not.",
+        "A query may call none of them. Only a handler of a phase may return `Async`: `run`, branches and async handlers may not.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -175,42 +177,7 @@ def _escaped(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("%%", "%").replace("``", "`")
 
 
-#: The meaning of each event, in the words of the glossary.
-_EVENTS = {
-    "WorkflowStarted": "the run started: its input, class, version, seed, engine number",
-    "ActivationStarted": "an activation began; everything up to the next one belongs to one moment and one transaction",
-    "ActivityCompleted": "an activity completed with a result",
-    "ActivityFailed": "an activity failed for good: type, message, attempts",
-    "ActivityTimedOut": "a timeout of an activity passed, and there is no further attempt",
-    "TimerFired": "a timer became due, or somebody skipped it",
-    "ChildCompleted": "a child completed with a result",
-    "ChildFailed": "a child closed without a result, or could not be started",
-    "ExternalFailed": "a message to another run found no open run, or a run that does not declare the signal",
-    "CancelRequested": "somebody asked to cancel the run",
-    "SignalReceived": "a signal was delivered: name, payload, sender",
-    "SignalFailed": "the handler of a signal failed, and the signal is a failed message: number, id, name, type, message",
-    "ActivityScheduled": "code called an activity: its name, arguments, options",
-    "ActivityCancelled": "the code no longer waits for the activity",
-    "TimerStarted": "code sleeps, or waits with a timeout",
-    "TimerCancelled": "the code no longer waits for the timer",
-    "PatchMarked": "code called `api.patched`, and took the new path",
-    "UpdateAccepted": "the validator accepted an update; its handler runs",
-    "UpdateCompleted": "an update was answered",
-    "UpdateFailed": "the handler of an update raised",
-    "ChildStarted": "code started a child",
-    "ExternalSignalSent": "code sent a signal to another run",
-    "ExternalCancelSent": "code asked to cancel another run",
-    "WorkflowCompleted": "`run` returned `Ok` or a value; closes the run",
-    "WorkflowFailed": "`run` raised or returned `Err`; closes the run",
-    "WorkflowCancelled": "a cancel request ended the code; closes the run",
-    "WorkflowContinuedAsNew": "`run` returned `ContinueAsNew`; closes the run, and the next run of its chain starts",
-    "WorkflowTerminated": "somebody terminated the run",
-    "WorkflowTimedOut": "`execution_timeout` or `run_timeout` passed",
-}
-
-
 def events_page() -> str:
-    told = sorted(events.KINDS, key=list(_EVENTS).index)
     lines = [
         "# History events",
         "",
@@ -223,12 +190,11 @@ def events_page() -> str:
         "| kind | written | meaning |",
         "|---|---|---|",
     ]
-    for kind in told:
-        outside = kind in events.CLOSED_FROM_OUTSIDE
-        written = "from outside" if outside else "delivered" if kind in events.INPUTS else "by the code"
-        lines.append(f"| `{kind}` | {written} | {_EVENTS[kind]} |")
+    for kind in KINDS.values():
+        written = "from outside" if kind.from_outside else "delivered" if kind.command is None else "by the code"
+        lines.append(f"| `{kind.name}` | {written} | {kind.meaning} |")
     lines += ["", "| closing event | status of the run |", "|---|---|"]
-    lines += [f"| `{kind}` | `{status}` |" for kind, status in events.CLOSING.items()]
+    lines += [f"| `{kind}` | `{status}` |" for kind, status in CLOSING.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -17,6 +17,7 @@ from temporalex_django.core.names import check_code_name, check_label, is_name, 
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.round_trip import is_unchanged, require_lossless
+from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
@@ -201,7 +202,7 @@ class Activity(Generic[P, R]):
         Raises ``PayloadError`` for an argument that cannot be stored, and ``NestingError`` or ``OutsideWorkflow`` in a
         place where activities cannot be called.
         """
-        port = current.runtime_for(self.name)
+        port = current.runtime_for(ACTIVITY, self.name)
         if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -213,7 +214,9 @@ class Activity(Generic[P, R]):
         if self._plain_options:
             attributes["options"] = self._plain_options
         call = Call(
-            self.name, lambda: port.pending_commands.schedule_activity(attributes, self.result_type, self.read_input)
+            ACTIVITY,
+            lambda: port.pending_commands.schedule_activity(attributes, self.result_type, self.read_input),
+            self.name,
         )
         return cast("Awaitable[R]", call)
 

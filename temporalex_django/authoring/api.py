@@ -21,6 +21,7 @@ from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
+from temporalex_django.core import primitive_table as table
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Sender
@@ -58,10 +59,10 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     Zero returns at once. ``then`` is a text for people who view the run: it says what follows. Raises ``ValueError``
     for a negative duration.
     """
-    port = current.runtime_for("sleep")
+    port = current.runtime_for(table.SLEEP)
     wait = wait_seconds(duration, label="sleep")
     label = names.check_label(then, owner="sleep")
-    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, label)))
+    return cast("Awaitable[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
 
 def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
@@ -81,10 +82,10 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
 
     If the class declares ``signals`` and this one is not among them, the call raises ``WorkflowDefinitionError``.
     """
-    port = current.runtime_for("wait_for_signal")
+    port = current.runtime_for(table.WAIT_FOR_SIGNAL)
     names.check_code_name(name, label="wait_for_signal")
     _require_declared(port, "wait_for_signal", (name,))
-    return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
+    return cast("Awaitable[Any]", Call(table.WAIT_FOR_SIGNAL, lambda: port.dispatcher.wait_for_signal(name)))
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
@@ -130,8 +131,7 @@ def approval(
     it was forked from. ``"run"`` counts this run alone (see decision 49). The call raises ``WorkflowDefinitionError``
     and ``PayloadError``.
     """
-    port = current.runtime_for("approval")
-    current.unit_for("approval")
+    port = current.runtime_for(table.APPROVAL)
     if not isinstance(title, str) or not names.is_name(title := names.shorten_title(title)):
         raise WorkflowDefinitionError(
             f"approval: the title must be 1 to 200 printable characters, not {names.quoted(title)}"
@@ -155,7 +155,7 @@ def approval(
         raise WorkflowDefinitionError(f"approval {title!r} has no candidates: give it a role, users or groups")
     # Zero is refused, unlike in `sleep`: a decision that is overdue at once asks nobody.
     wait = None if due is None else positive_seconds(due, label="approval: due")
-    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(spec, wait)))
+    return cast("Awaitable[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
 
 
 def publish_state(value: Any) -> None:
@@ -163,8 +163,7 @@ def publish_state(value: Any) -> None:
 
     Raises ``PayloadError`` if the value cannot be encoded, or if queries would get another value.
     """
-    current.unit_for("publish_state")
-    port = current.runtime_for("publish_state")
+    port = current.runtime_for(table.PUBLISH_STATE)
     port.publish(port.run_context.encode_lossless(value, "the published state"))
 
 
@@ -174,32 +173,27 @@ def set_search_attributes(attributes: Mapping[str, Any]) -> None:
     They are stored with the commit of the activation, and the next run of the chain keeps them. Raises ``PayloadError``
     for a name that is not declared and for a value of another type; nothing is set then.
     """
-    current.unit_for("set_search_attributes")
-    current.runtime_for("set_search_attributes").set_search_attributes(attributes)
+    current.runtime_for(table.SET_SEARCH_ATTRIBUTES).set_search_attributes(attributes)
 
 
 def now() -> datetime:
     """Return the time of the present activation: aware, UTC, and constant until the run waits and continues."""
-    return current.runtime_for("now").run_context.now
+    return current.runtime_for(table.NOW).run_context.now
 
 
 def random() -> float:
     """Return a float in [0, 1) from the run's recorded seed."""
-    # Only units may draw numbers: a replay does not run validators, so a draw there would shift the sequence.
-    current.unit_for("random")
-    return current.runtime_for("random").rng.random()
+    return current.runtime_for(table.RANDOM).rng.random()
 
 
 def uuid4() -> uuid.UUID:
     """Return a UUID from the run's recorded seed."""
-    current.unit_for("uuid4")
-    return uuid.UUID(int=current.runtime_for("uuid4").rng.getrandbits(128), version=4)
+    return uuid.UUID(int=current.runtime_for(table.UUID4).rng.getrandbits(128), version=4)
 
 
 def patched(id: str) -> bool:
     """True in new code, False for a run that passed this place before the patch: branch on it."""
-    current.unit_for("patched")
-    port = current.runtime_for("patched")
+    port = current.runtime_for(table.PATCHED)
     is_patched, needs_marker = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
     # The answer is an event, so that a replay takes the same path whatever the code says by then (see decision 17).
     if needs_marker:
@@ -209,8 +203,7 @@ def patched(id: str) -> bool:
 
 def deprecate_patch(id: str) -> None:
     """Declare that no run without the patch is open any more; later you can remove this call, too."""
-    current.unit_for("deprecate_patch")
-    port = current.runtime_for("deprecate_patch")
+    port = current.runtime_for(table.DEPRECATE_PATCH)
     if port.patches.deprecate(_patch_id(id), replaying=port.run_context.replaying):
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
@@ -228,8 +221,8 @@ def phase(
     ``label`` describes the phase to people who view the run. The call raises ``WorkflowDefinitionError`` for handlers
     that cannot work and for a phase that could never end.
     """
-    port = current.runtime_for("phase")
-    host = current.unit_for("phase")
+    port = current.runtime_for(table.PHASE)
+    host = current.unit_for(table.PHASE)
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
     checked_label = names.check_label(label, owner="phase")
     # Checked at the call, which is the line to correct; at the await, another unit may be the one that fails.
@@ -238,7 +231,7 @@ def phase(
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
     _require_declared(port, "phase", signal or ())
     new_phase = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=checked_label)
-    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, new_phase, wait)))
+    return cast("Awaitable[Any]", Call(table.PHASE, lambda: primitives.phase(port, new_phase, wait)))
 
 
 def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
@@ -247,14 +240,14 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
     Returns the results in input order, with ``Err(exc)`` for a branch that raised. A branch is a function without
     arguments or an awaitable. ``limit`` is the number of branches that run at a time; they start in input order.
     """
-    port = current.runtime_for("parallel")
+    port = current.runtime_for(table.PARALLEL)
     # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
         raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
     runner = Parallel(port, list(branches), limit)
-    return cast("Awaitable[list[Any]]", Call("parallel", runner.run))
+    return cast("Awaitable[list[Any]]", Call(table.PARALLEL, runner.run))
 
 
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
@@ -263,10 +256,10 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     If that one raised, its exception is raised here. Branches are as in ``parallel``. If several finish in one
     activation, the lowest index wins. The others are cancelled, and all of them have ended when this returns.
     """
-    port = current.runtime_for("race")
+    port = current.runtime_for(table.RACE)
     if not branches:
         raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
-    return cast("Awaitable[tuple[int, Any]]", Call("race", Race(port, branches).run))
+    return cast("Awaitable[tuple[int, Any]]", Call(table.RACE, Race(port, branches).run))
 
 
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
@@ -274,16 +267,16 @@ def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
 
     Returns ``result``. Calls of ``fn`` never interleave.
     """
-    port = current.runtime_for("update_state")
-    return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(port, fn)))
+    port = current.runtime_for(table.UPDATE_STATE)
+    return cast("Awaitable[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
     """Block until ``predicate()`` is true; returns True then, and False after ``timeout``."""
-    port = current.runtime_for("wait_condition")
+    port = current.runtime_for(table.WAIT_CONDITION)
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
     start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
-    return cast("Awaitable[bool]", Call("wait_condition", start))
+    return cast("Awaitable[bool]", Call(table.WAIT_CONDITION, start))
 
 
 def child(
@@ -304,7 +297,7 @@ def child(
     Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``PayloadError``,
     ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
-    port = current.runtime_for("child")
+    port = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     # A child has no further options, so `version_for` of a dispatcher gets none.
@@ -313,7 +306,6 @@ def child(
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
         )
-    current.unit_for("child")
     input_label = f"the input of {workflow_class.name}"
     plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
     # Converted only to fail here, at the call, and not in the child, where nobody could correct it.
@@ -332,7 +324,8 @@ def child(
     result_reader = partial(decode_result, workflow_class)
     input_reader = partial(read_input, workflow_class)
     return cast(
-        "Awaitable[R]", Call("child", lambda: external_runs.start_child(port, attributes, result_reader, input_reader))
+        "Awaitable[R]",
+        Call(table.CHILD, lambda: external_runs.start_child(port, attributes, result_reader, input_reader)),
     )
 
 
@@ -342,11 +335,11 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     The await raises ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` if the class of
     the run declares other signals.
     """
-    port = current.runtime_for("signal_external")
+    port = current.runtime_for(table.SIGNAL_EXTERNAL)
     names.check_code_name(name, label="signal_external")
     plain = port.run_context.to_plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
-    call = Call("signal_external", lambda: external_runs.send_external(port, "SignalExternal", attributes))
+    call = Call(table.SIGNAL_EXTERNAL, lambda: external_runs.send_external(port, "SignalExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
@@ -355,9 +348,9 @@ def cancel_external(id: str) -> Awaitable[None]:
 
     The await raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId``.
     """
-    port = current.runtime_for("cancel_external")
+    port = current.runtime_for(table.CANCEL_EXTERNAL)
     attributes = {"id": check_id(id)}
-    call = Call("cancel_external", lambda: external_runs.send_external(port, "CancelExternal", attributes))
+    call = Call(table.CANCEL_EXTERNAL, lambda: external_runs.send_external(port, "CancelExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
@@ -366,7 +359,7 @@ def cancel_requested() -> bool:
 
     Code that has read True has taken notice: if it continues as new, the next run does not get the request.
     """
-    port = current.runtime_for("cancel_requested")
+    port = current.runtime_for(table.CANCEL_REQUESTED)
     # A replay does not run validators, so a validator must not mark the request as noticed.
     if port.cancellation.requested and port.run_context.pure_context != "validator":
         port.cancellation.acknowledge()
@@ -379,8 +372,8 @@ def wait_cancelled() -> Awaitable[None]:
     The unit takes notice of the cancel in this way: its later waits do not raise ``Cancelled`` for it, unless this call
     is inside ``shield``.
     """
-    port = current.runtime_for("wait_cancelled")
-    return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(port)))
+    port = current.runtime_for(table.WAIT_CANCELLED)
+    return cast("Awaitable[None]", Call(table.WAIT_CANCELLED, lambda: primitives.wait_cancelled(port)))
 
 
 def shield() -> Shield:
@@ -404,7 +397,7 @@ def saga() -> Saga:
 
 def info() -> Info:
     """Return facts about this run."""
-    port = current.runtime_for("info")
+    port = current.runtime_for(table.INFO)
     run = port.run_context.info
     return Info(
         workflow=run.workflow,
@@ -427,11 +420,11 @@ def sender() -> Sender | None:
     Elsewhere it is the sender of the signal that the unit last took with ``wait_for_signal``, and None before the
     first. It comes from the history, so it is the same on replay.
     """
-    port = current.runtime_for("sender")
+    port = current.runtime_for(table.SENDER)
     # A validator runs before its update has a unit, so its sender is a fact of the run context.
     if port.run_context.pure_context is not None:
         return port.run_context.update_sender
-    return current.unit_for("sender").sender
+    return current.unit_for(table.SENDER).sender
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs

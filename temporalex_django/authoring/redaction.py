@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.backend import FailedMessage, OpenActivity
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent, kinds_of
 from temporalex_django.core.people.approvals import DECISION_PREFIX
 from temporalex_django.errors import ActionNotPermitted
 
@@ -32,6 +32,7 @@ _SHAPE_KEYS = frozenset(
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
     | {"search_attributes", "number", "untouched", "failed", "failed_signals"}
 )  # fmt: skip
+_CHILD_KINDS = kinds_of("child")
 _TEXT_KEYS = frozenset({"message", "cause", "traceback"})
 #: A line of a traceback that names a place. The other lines may quote source text or the exception.
 _TRACEBACK_PLACE = re.compile(r' +File "[^"]+", line \d+, in [\w.<>]+')
@@ -144,7 +145,7 @@ class Redactor:
         """
         if not isinstance(attributes, Mapping):
             return self.redact_payload(attributes)
-        if self is not UNREDACTED and self.shows_payloads and kind in ("ChildStarted", "ChildCompleted", "ChildFailed"):
+        if self is not UNREDACTED and self.shows_payloads and kind in _CHILD_KINDS:
             return self._for_child(attributes.get("workflow")).redact_attributes(attributes)
         message_name = str(attributes.get("name") or "")
         return {k: self._redact_attribute(k, v, message_name) for k, v in attributes.items()}

@@ -1,10 +1,4 @@
-"""The places where a primitive may be called: the nesting matrix and the active executor of this thread.
-
-The rows of the matrix are the kinds of units. Everything that ``FORBIDDEN`` does not list is allowed. The executor
-calls validators, predicates and ``update_state`` closures outside of any unit. These functions and queries run in a
-*pure context*. A replay does not run them again, or runs them at other moments. A random number or a command in them
-would make live and rebuilt runs differ.
-"""
+"""The active executor of this thread, and the check whether a primitive may be called in the present place."""
 
 from __future__ import annotations
 
@@ -12,33 +6,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from temporalex_django.core.primitive_table import Primitive, PureContext
 from temporalex_django.errors import NestingError, OutsideWorkflow
 
 if TYPE_CHECKING:
     from temporalex_django.core.runtime_protocol import WorkflowRuntime
     from temporalex_django.core.units.scheduler import Unit
-
-UNIT_KINDS: Final = ("run", "sync handler", "async handler", "branch")
-FORBIDDEN: Final = {
-    ("phase", "sync handler"): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
-    (
-        "phase",
-        "async handler",
-    ): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
-    ("phase", "branch"): "open the phase in run, before or after the parallel part",
-    ("update_state", "run"): "in run, use the state that phase returns",
-    ("update_state", "sync handler"): "a sync handler gets the state as an argument and returns the new one",
-    ("update_state", "branch"): "collect the branches' results and call it once in the async handler itself",
-}
-#: Primitives that a pure context may call: they read and change nothing.
-READS: Final = frozenset({"now", "info", "cancel_requested"})
-#: Contexts that may not call them either. A closure gets all that it needs as its argument. A transition runs again
-#: when a process is read from its history.
-_ISOLATED_CONTEXTS: Final = frozenset({"update_state closure", "transition"})
-#: The sender of an update is known in its validator. A predicate belongs to no message, so it has no sender.
-_ALLOWED_PAIRS: Final = frozenset({("sender", "validator")})
 
 
 class _ThreadState(threading.local):
@@ -48,7 +23,7 @@ class _ThreadState(threading.local):
     """
 
     runtime: WorkflowRuntime | None = None
-    pure_context: str | None = None
+    pure_context: PureContext | None = None
 
 
 _thread_state = _ThreadState()
@@ -57,18 +32,9 @@ _thread_state = _ThreadState()
 switch: Callable[[bool], Callable[[], None] | None] | None = None
 
 
-def runtime_for(name: str) -> WorkflowRuntime:
-    """Return the active executor. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure context."""
+def active_runtime(name: str) -> WorkflowRuntime:
+    """Return the active executor. Raises ``OutsideWorkflow``, with the name of what was called."""
     runtime = _thread_state.runtime
-    context = _thread_state.pure_context if runtime is None else runtime.run_context.pure_context
-    if (
-        context is not None
-        and (name not in READS or context in _ISOLATED_CONTEXTS)
-        and (name, context) not in _ALLOWED_PAIRS
-    ):
-        raise NestingError(
-            f"{_display_name(name)} is not allowed in a {context}, which may only read its arguments and return a value"
-        )
     if runtime is None:
         raise OutsideWorkflow(
             f"{_display_name(name)} was called outside a running workflow: call it from run(), a handler or a branch "
@@ -77,14 +43,44 @@ def runtime_for(name: str) -> WorkflowRuntime:
     return runtime
 
 
-def unit_for(name: str) -> Unit:
-    """Return the active unit, if ``name`` is allowed in it. Raises ``OutsideWorkflow`` or ``NestingError``."""
-    unit = runtime_for(name).scheduler.current
+def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntime:
+    """Return the active executor, if the primitive may be called in the present place.
+
+    ``name`` is the name of an activity. Raises ``OutsideWorkflow`` or ``NestingError``.
+    """
+    runtime = _check_context(primitive, name)
+    if primitive.acts:
+        _check_unit(runtime, primitive, name)
+    return runtime
+
+
+def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
+    """Return the active unit, if the primitive may be called in it. For arguments and errors see ``runtime_for``."""
+    return _check_unit(_check_context(primitive, name), primitive, name)
+
+
+def _check_context(primitive: Primitive, name: str | None) -> WorkflowRuntime:
+    """Return the active executor. Raises ``OutsideWorkflow``, or ``NestingError`` in a wrong pure context."""
+    runtime = _thread_state.runtime
+    context = _thread_state.pure_context if runtime is None else runtime.run_context.pure_context
+    if context is not None and context not in primitive.pure_contexts:
+        raise NestingError(
+            f"{_display_name(name or primitive.name)} is not allowed in a {context}, which may only read its arguments "
+            "and return a value"
+        )
+    return active_runtime(name or primitive.name) if runtime is None else runtime
+
+
+def _check_unit(runtime: WorkflowRuntime, primitive: Primitive, name: str | None) -> Unit:
+    """Return the active unit. Raises ``OutsideWorkflow`` without one, and ``NestingError`` in a wrong one."""
+    unit = runtime.scheduler.current
     if unit is None:
-        raise OutsideWorkflow(f"{name} was called outside of a unit of the workflow")
-    reason = FORBIDDEN.get((name, unit.kind))
+        raise OutsideWorkflow(f"{name or primitive.name} was called outside of a unit of the workflow")
+    reason = primitive.refusals.get(unit.kind)
     if reason is not None:
-        raise NestingError(f"{_display_name(name)} is not allowed in a {unit.kind} ({unit.name}): {reason}")
+        raise NestingError(
+            f"{_display_name(name or primitive.name)} is not allowed in a {unit.kind} ({unit.name}): {reason}"
+        )
     return unit
 
 
@@ -113,7 +109,7 @@ def _ignore_generator(generator: object) -> None:
 
 
 @contextmanager
-def outside_workflow(pure_context: str | None) -> Iterator[None]:
+def outside_workflow(pure_context: PureContext | None) -> Iterator[None]:
     """Run user code inside as part of no workflow (activities: None) or of a pure context (queries)."""
     outer = _thread_state.runtime, _thread_state.pure_context
     _thread_state.runtime, _thread_state.pure_context = None, pure_context

@@ -18,9 +18,9 @@ from typing import Any
 
 from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
-from temporalex_django.core.history import matching
+from temporalex_django.core.history import kinds, matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
-from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.history.events import ANSWERS, ENGINE_VERSION, HistoryEvent, Job
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.split_activations import RecordedActivation, split_activations
 from temporalex_django.core.journal import Journal
@@ -140,7 +140,7 @@ class Executor:
         run_context = self.run_context
         self._check_engine(events)
         # All markers must be known before the first step, because the first answer for an id is final. See ``Patches``.
-        self.expect_markers(e.attributes["id"] for e in events if e.kind == "PatchMarked")
+        self.expect_markers(kinds.PATCH_MARKED.read(e)["id"] for e in events if e.kind == "PatchMarked")
         for recorded in split_activations(events):
             if (copy_mark := recorded.activation.copied) is not None:
                 self._seed, self._rng = recorded.activation.seed or 0, None
@@ -180,7 +180,7 @@ class Executor:
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
         """Raise ``EngineChanged`` for a history of another engine, which this engine would replay differently."""
         if events and events[0].kind == "WorkflowStarted":
-            engine = events[0].attributes.get("engine", 1)
+            engine = kinds.WORKFLOW_STARTED.read(events[0]).get("engine", 1)
             if engine != ENGINE_VERSION:
                 raise EngineChanged(
                     f"{self.run_context.run_label} (run {self.run_context.info.run_id}) was started by engine "
@@ -241,7 +241,7 @@ class Executor:
             # The order of the jobs is the host's; a replay builds the same one. Messages follow in
             # ``dispatcher.deliver``.
             for job in activation.jobs:
-                if job.kind in RESOLUTIONS or job.kind == DELIVERED:
+                if job.kind in ANSWERS:
                     self.pending_commands.deliver(job)
                 elif job.kind == "CancelRequested" and not self.cancellation.requested:
                     self.journal.record(job)
@@ -270,7 +270,7 @@ class Executor:
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.update_barred()
 
-    def _start(self, start: dict[str, Any]) -> None:
+    def _start(self, start: Mapping[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
         if start.get("run_id", self.run_context.info.run_id) != self.run_context.info.run_id:
             self._adopt_identity(start)

@@ -13,6 +13,7 @@ from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.core.primitive_table import PureContext
 
 logger = logging.getLogger("temporalex_django.workflow")
 
@@ -60,7 +61,7 @@ class RunContext:
         self.now = datetime.min.replace(tzinfo=UTC)
         self.history_length = 0
         self.replaying = False
-        self.pure_context: str | None = None
+        self.pure_context: PureContext | None = None
         self.update_sender: Sender | None = None
         self.snapshot: dict[str, Any] | None = None
         self.is_continued = False
@@ -101,7 +102,7 @@ class RunContext:
         return encode_lossless(value, label=label, limit=self.payload_limit, read=read, annotate=annotate)
 
     @contextmanager
-    def pure_section(self, context: str) -> Iterator[None]:
+    def pure_section(self, context: PureContext) -> Iterator[None]:
         """Run the block as user code that may only read and compute. ``context`` names the kind of code."""
         outer, self.pure_context = self.pure_context, context
         try:

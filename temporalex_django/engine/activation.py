@@ -10,8 +10,9 @@ from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
-from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Command, Job
+from temporalex_django.core.history.events import CLOSING, DELIVERED, Command, Job
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.payloads.stored_fields import stored_fields
 from temporalex_django.core.people.human_tasks import HumanTasks
@@ -262,7 +263,7 @@ class ActivationStep:
             if job.kind != DELIVERED:
                 self._append_event(job.kind, job.attributes, bodies.get(id(job.attributes)))
         for failed in completion.failed:
-            self._append_event(SIGNAL_FAILED, failed.event_attributes())
+            self._append_event("SignalFailed", failed.event_attributes())
         for command in completion.commands:
             self._append_event(command.event_kind, command.event_attributes())
         entry.length = run.length
@@ -377,7 +378,7 @@ class ActivationStep:
         definition = entry.executor.definition
         for command in completion.commands:
             if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
-                attributes = command.attributes
+                attributes = kinds.ACTIVITY_SCHEDULED.read(command)
                 options = attributes.get("options", {})
                 atomic = bool(options.get("atomic"))
                 task = NewTask(
@@ -445,17 +446,23 @@ class ActivationStep:
         )
 
     def _new_message(self, command: Command, record: RunRecord) -> NewMessage:
-        attributes, run = command.attributes, self.run
+        run = self.run
         assert command.seq is not None
-        signal = command.kind == "SignalExternal"
-        child = attributes.get("child")
+        ask = (run.chain_id, run.run_id, command.seq)
+        if command.kind == "SignalExternal":
+            signal = kinds.EXTERNAL_SIGNAL_SENT.read(command)
+            return NewMessage(
+                kind="signal", name=signal["name"], payload=signal["payload"], workflow_id=signal["id"], ask=ask
+            )
+        request = kinds.EXTERNAL_CANCEL_SENT.read(command)
+        child = request.get("child")
         return NewMessage(
-            kind="signal" if signal else "cancel",
-            name=attributes["name"] if signal else "",
-            payload=attributes["payload"] if signal else {"reason": f"requested by {record.workflow_id}"},
-            workflow_id=attributes["id"],
+            kind="cancel",
+            name="",
+            payload={"reason": f"requested by {record.workflow_id}"},
+            workflow_id=request["id"],
             child=None if child is None else (run.run_id, child),
-            ask=(run.chain_id, run.run_id, command.seq),
+            ask=ask,
         )
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
@@ -491,7 +498,7 @@ class ActivationStep:
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
-                args=event.attributes["args"],
+                args=kinds.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
                 snapshot=entry.executor.four_eyes_snapshot(child=False),
@@ -584,13 +591,13 @@ def _update_outcomes(completion: Completion) -> dict[str, Outcome]:
     """Return the answers to updates and requests that ended, or were accepted."""
     outcomes: dict[str, Outcome] = {}
     for command in completion.commands:
-        attributes = command.attributes
         match command.kind:
             case "AcceptUpdate":
-                outcomes[attributes["id"]] = Outcome(status="accepted")
+                outcomes[kinds.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
             case "CompleteUpdate":
-                outcomes[attributes["id"]] = Outcome(status="completed", value=attributes["result"])
+                answer = kinds.UPDATE_COMPLETED.read(command)
+                outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
             case "FailUpdate":
-                outcomes[attributes["id"]] = failed_outcome(attributes)
+                outcomes[kinds.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
     outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
     return outcomes

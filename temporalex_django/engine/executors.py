@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
@@ -422,7 +423,7 @@ def _update_position(entry: CachedRun, events: Sequence[HistoryEvent]) -> None:
     """Record in the cache entry that its executor has seen ``events``."""
     for event in reversed(events):
         if event.kind == "ActivationStarted":
-            entry.head, entry.head_number = event.attributes.get("head"), event.number
+            entry.head, entry.head_number = kinds.ACTIVATION_STARTED.read(event).get("head"), event.number
             break
     entry.payload_bytes += sum(event.size for event in events)
     if events:

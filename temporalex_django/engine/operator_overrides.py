@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
+from temporalex_django.core.history.events import end_kinds_of
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine import activity_policy
@@ -19,8 +20,7 @@ from temporalex_django.engine.contracts.records import RunState, RunWrite, TaskR
 from temporalex_django.engine.contracts.typed_dicts import BlockMark, PauseMark
 from temporalex_django.engine.external_messages import NewMessage
 
-#: Kinds of the events that say which timers are running.
-TIMERS: Final = ("TimerStarted", "TimerFired", "TimerCancelled")
+_TIMER_ENDS = end_kinds_of("timer")
 
 
 def allows_overrides(options: Mapping[str, Any]) -> bool:
@@ -90,7 +90,7 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
     for kind, attributes in events:
         if kind == "TimerStarted":
             due_times[attributes["seq"]] = datetime.fromisoformat(attributes["due"])
-        elif kind in TIMERS:
+        elif kind in _TIMER_ENDS:
             due_times.pop(attributes["seq"], None)
     return due_times
 

@@ -84,7 +84,7 @@ class GraphWorkflow(Workflow, abstract=True):
     async def run(self, args: dict[str, Any] | None) -> Any:
         """Drive the graph. This one function is the workflow code of all graphs, see decision 31."""
         cls = type(self)
-        runtime = current.runtime_for("run")
+        runtime = current.active_runtime("run")
         info = runtime.run_context.info
         instance = snapshot.new_instance(
             cls, id=info.id, version=info.version, args=args, data=runtime.run_context.snapshot

@@ -10,28 +10,20 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.history.events import CLOSING, SIGNAL_FAILED, HistoryEvent
+from temporalex_django.core.history.events import CLOSING, HistoryEvent, end_kinds_of, kinds_of
+from temporalex_django.core.history.kinds import KINDS, Thing
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.formatting import capitalize, format_at, format_time, humanize_name
 
+#: Things whose events have the number of one command.
+_NUMBERED: tuple[Thing, ...] = ("activity", "timer", "child", "external")
+_ENDS = end_kinds_of(*_NUMBERED)
 #: Kinds of events that begin a thing, which a later event with the same command number ends.
-_START_KINDS = {
-    "ActivityScheduled": "activity",
-    "TimerStarted": "timer",
-    "ChildStarted": "child",
-    "ExternalSignalSent": "external",
-    "ExternalCancelSent": "external",
-}
-_END_STATES = {
-    "ActivityCompleted": "done", "ActivityFailed": "failed", "ActivityTimedOut": "timed_out",
-    "ActivityCancelled": "cancelled", "TimerFired": "fired", "TimerCancelled": "cancelled", "ChildCompleted": "done",
-    "ChildFailed": "failed", "ExternalFailed": "failed",
-}  # fmt: skip
+_STARTS = kinds_of(*_NUMBERED) - _ENDS
+_UPDATE_ENDS = end_kinds_of("update")
+_UPDATE_STARTS = kinds_of("update") - _UPDATE_ENDS
 #: Kinds of events that say which activities and children there were, and how they ended.
-REPEATED_KINDS = frozenset(
-    {kind for kind in (*_START_KINDS, *_END_STATES) if kind.startswith(("Activity", "Child"))} | {*CLOSING}
-)
-_UPDATE_END_STATES = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
+REPEATED_KINDS = kinds_of("activity", "child") | {*CLOSING}
 #: States of rows that another event may still end. A message to another run gets an event only if it fails.
 _UNFINISHED = frozenset({"open", "sent"})
 #: Kinds of rows that end with their run. Children may outlive it.
@@ -96,35 +88,35 @@ class TimelineRow:
 
 
 def is_first_event(event: HistoryEvent) -> bool:
-    """Return True if a row of the timeline begins with this event."""
-    return event.kind not in _END_STATES and event.kind not in _UPDATE_END_STATES and event.kind != "ActivationStarted"
+    """Return True if the event is the first one of a row."""
+    return not is_end_event(event) and event.kind != "ActivationStarted"
 
 
 def is_end_event(event: HistoryEvent) -> bool:
     """Return True if a row of the timeline, which an earlier event began, ends with this event."""
-    return event.kind in _END_STATES or event.kind in _UPDATE_END_STATES
+    return event.kind in _ENDS or event.kind in _UPDATE_ENDS
 
 
 def row_key(event: HistoryEvent) -> tuple[str, Any]:
     """Return a key that the events of one row of the timeline share, and no other event of the run has."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
-    if event.kind in _START_KINDS or event.kind in _END_STATES:
+    if event.kind in _STARTS or event.kind in _ENDS:
         return "seq", attributes.get("seq")
-    if event.kind == "UpdateAccepted" or event.kind in _UPDATE_END_STATES:
+    if event.kind in _UPDATE_STARTS or event.kind in _UPDATE_ENDS:
         return "update", attributes.get("id")
     return "event", event.number
 
 
 def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
-    """Return the kinds of events with which these rows can end."""
-    kinds = {row.kind for row in unfinished}
-    return {kind for kind in (*_END_STATES, *_UPDATE_END_STATES) if _row_kind(kind) in kinds}
+    """Return the kinds of the events that can end such rows."""
+    things = {row.kind for row in unfinished}
+    return {kind for kind in _ENDS | _UPDATE_ENDS if KINDS[kind].thing in things}
 
 
 def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
     """Return the kinds of events that can begin the rows which these events end."""
-    kinds = {_row_kind(event.kind) for event in events if is_end_event(event)}
-    return {kind for kind in (*_START_KINDS, "UpdateAccepted") if _row_kind(kind) in kinds}
+    things = {KINDS[event.kind].thing for event in events if is_end_event(event)}
+    return {kind for kind in _STARTS | _UPDATE_STARTS if KINDS[kind].thing in things}
 
 
 def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
@@ -136,16 +128,16 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
     rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
         attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
-        if event.kind in _START_KINDS:
+        if event.kind in _STARTS:
             rows_by_key["seq", attributes.get("seq")] = _opening_row(event, attributes)
-        elif event.kind in _END_STATES:
-            _end_row(rows_by_key, ("seq", attributes.get("seq")), event, _END_STATES[event.kind], attributes)
-        elif event.kind == "UpdateAccepted":
+        elif event.kind in _ENDS:
+            _end_row(rows_by_key, ("seq", attributes.get("seq")), event, attributes)
+        elif event.kind in _UPDATE_STARTS:
             rows_by_key["update", attributes.get("id")] = _new_row(
                 event, "update", str(attributes.get("name")), attributes
             )
-        elif event.kind in _UPDATE_END_STATES:
-            _end_row(rows_by_key, ("update", attributes.get("id")), event, _UPDATE_END_STATES[event.kind], attributes)
+        elif event.kind in _UPDATE_ENDS:
+            _end_row(rows_by_key, ("update", attributes.get("id")), event, attributes)
         elif event.kind != "ActivationStarted":
             rows_by_key["event", event.number] = _single_event_row(event, attributes)
         # The closing event has a row of its own, and ends the rows of what cannot outlive the run.
@@ -188,7 +180,7 @@ def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str,
 
 
 def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    kind = _START_KINDS[event.kind]
+    kind = KINDS[event.kind].thing or ""
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
         # A timer has no name: what follows it, or the step that waits, describes it better than its number.
@@ -205,12 +197,13 @@ def _end_row(
     rows_by_key: dict[tuple[str, Any], TimelineRow],
     key: tuple[str, Any],
     event: HistoryEvent,
-    state: str,
     attributes: Mapping[str, Any],
 ) -> None:
+    event_kind = KINDS[event.kind]
+    state = event_kind.ends_as or ""
     earlier_row = rows_by_key.get(key)
     if earlier_row is None:  # its first event is not among these
-        earlier_row = _new_row(event, _row_kind(event.kind), "", attributes, seq=attributes.get("seq"))
+        earlier_row = _new_row(event, event_kind.thing or "", "", attributes, seq=attributes.get("seq"))
     attempts = attributes.get("attempts")
     rows_by_key[key] = replace(
         earlier_row,
@@ -221,13 +214,6 @@ def _end_row(
         who=_person_name(attributes.get("by")) or earlier_row.who,
         attempts=attempts if isinstance(attempts, int) else earlier_row.attempts,
         error=_error_text(attributes) if state in ("failed", "timed_out") else "",
-    )
-
-
-def _row_kind(event_kind: str) -> str:
-    return next(
-        (name for name in ("activity", "timer", "child", "external", "update") if event_kind.lower().startswith(name)),
-        "",
     )
 
 
@@ -244,7 +230,7 @@ def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> Tim
             return replace(row, state="taken", who=str(decision.get("by") or row.who))
         case "SignalReceived":
             return _new_row(event, "signal", str(attributes.get("name")), attributes, state="taken")
-        case kind if kind == SIGNAL_FAILED:
+        case "SignalFailed":
             return _new_row(
                 event, "signal", str(attributes.get("name")), {}, state="failed", error=_error_text(attributes)
             )

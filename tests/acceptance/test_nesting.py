@@ -1,12 +1,16 @@
-"""The nesting matrix: every cell of it."""
+"""The nesting matrix: every cell of it. Its rows and its forbidden cells are those of the table of primitives."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
-from temporalex_django import Async, Ok, Reply, Stop, api, errors
+from temporalex_django import Async, Done, Ok, Reply, Stop, Workflow, activity, api, errors, query, transit, update
+from temporalex_django.core.primitive_table import ACTIVITY, CONTEXTS_OF_RUN, PRIMITIVES
+from tests.acceptance.graphs import graph, steps
 from tests.support.hosts import in_memory
 from tests.support.runs import flow, once, work
 
@@ -16,8 +20,43 @@ PLACES = (
 )
 
 
+TABLE = {row.name: row for row in (ACTIVITY, *PRIMITIVES)}
+
+
+def doubled(value):
+    return 2 * value
+
+
+#: As Django's own look, and those of the backport.
+TASK = SimpleNamespace(func=doubled, takes_context=False, module_path=f"{__name__}.TASK", queue_name="default")
+KID = once(lambda: work(1), name="test.NestedKid")
+
+
 async def use_activity():
     return await work(1)
+
+
+async def use_task():
+    return await api.task(TASK, 1)
+
+
+async def use_approval():
+    return await api.race(api.approval("Really?", users=["ann"]), use_activity)
+
+
+async def use_search_attributes():
+    api.set_search_attributes({"total": 1})
+
+
+async def use_child():
+    return await api.child(KID)
+
+
+async def use_others():
+    with suppress(errors.WorkflowNotFound):
+        await api.signal_external("nobody", "hello")
+    with suppress(errors.WorkflowNotFound):
+        await api.cancel_external("nobody")
 
 
 async def use_sleep():
@@ -77,7 +116,7 @@ async def use_wait_condition():
 
 
 async def use_reads():
-    return [api.info().id, api.cancel_requested(), api.logger.info("hello")]
+    return [api.info().id, api.cancel_requested(), str(api.sender()), api.logger.info("hello")]
 
 
 USES = {
@@ -95,12 +134,20 @@ USES = {
     "saga": use_saga,
     "update_state": use_update_state,
     "wait_condition": use_wait_condition,
-    "info, cancel_requested, logger": use_reads,
+    "info, cancel_requested, sender, logger": use_reads,
+    "task": use_task,
+    "approval": use_approval,
+    "set_search_attributes": use_search_attributes,
+    "child": use_child,
+    "signal_external, cancel_external": use_others,
 }
-FORBIDDEN = {(use, place) for use in ("phase", "update_state") for place in PLACES} - {
-    ("phase", "run"),
-    ("update_state", "async handler"),
-}
+
+
+def unit_of(place):
+    return "branch" if "branch" in place else place
+
+
+FORBIDDEN = {(name, place) for name, place in product(TABLE, PLACES) if not TABLE[name].is_allowed(unit_of(place))}
 
 ROWS = {
     "TX-139": ("run", "activity"),
@@ -184,7 +231,7 @@ def used_at(place, use):
             return Ok(await in_branch(place, use))
         return Ok(await in_phase(place, use))
 
-    return flow(run)
+    return flow(run, search_attributes={"total": int})
 
 
 def cell(env, name, place):
@@ -203,9 +250,20 @@ def cell(env, name, place):
 def check(env, name, place):
     outcome = cell(env, name, place)
     if (name, place) in FORBIDDEN:
-        assert f"api.{name} is not allowed in a {'branch' if 'branch' in place else place}" in outcome
+        assert f"api.{name} is not allowed in a {unit_of(place)}" in outcome
     else:
         assert outcome == "fine"
+
+
+def test_every_primitive_has_a_use():
+    """A new row of the table needs a use here, and nothing else."""
+    assert {name for names in USES for name in names.split(", ")} - {"logger"} == set(TABLE)
+
+
+def test_what_the_table_forbids():
+    """TX-031: two primitives have one place each, and all others have all places."""
+    places = {name: {place for place in PLACES if (name, place) not in FORBIDDEN} for name in TABLE}
+    assert places == {name: {*PLACES} for name in TABLE} | {"phase": {"run"}, "update_state": {"async handler"}}
 
 
 @pytest.mark.parametrize(("place", "name"), ROWS.values(), ids=ROWS)
@@ -272,11 +330,14 @@ def test_phase_that_was_called_in_run_cannot_be_awaited_in_a_branch(env):
     assert "phase is not allowed in a branch" in env.start(flow(run)).result()
 
 
-PRIMITIVES = {
+CALLS = {
     "activity": lambda: work(1),
     "sleep": lambda: api.sleep(1),
+    "task": lambda: api.task(TASK, 1),
     "wait_for_signal": lambda: api.wait_for_signal("x"),
+    "approval": lambda: api.approval("Really?", users=["ann"]),
     "publish_state": lambda: api.publish_state(1),
+    "set_search_attributes": lambda: api.set_search_attributes({}),
     "now": api.now,
     "random": api.random,
     "uuid4": api.uuid4,
@@ -285,35 +346,155 @@ PRIMITIVES = {
     "phase": lambda: api.phase(0, timeout=1),
     "parallel": lambda: api.parallel([]),
     "race": lambda: api.race(lambda: 1),
-    "shield": api.shield,
-    "wait_cancelled": api.wait_cancelled,
-    "saga": api.saga,
     "update_state": lambda: api.update_state(lambda s: (1, s)),
     "wait_condition": lambda: api.wait_condition(lambda: True),
+    "child": lambda: api.child(KID),
+    "signal_external": lambda: api.signal_external("nobody", "x"),
+    "cancel_external": lambda: api.cancel_external("nobody"),
     "cancel_requested": api.cancel_requested,
+    "wait_cancelled": api.wait_cancelled,
+    "shield": api.shield,
+    "saga": api.saga,
     "info": api.info,
+    "sender": api.sender,
+}
+SHOWN_AS = {"activity": "work", "task": "doubled|TASK"}
+
+
+def test_every_primitive_has_a_call():
+    assert CALLS.keys() == TABLE.keys()
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_outside_a_workflow_every_primitive_says_so(name):
+    """TX-177: by name, with a hint."""
+    with pytest.raises(errors.OutsideWorkflow, match=SHOWN_AS.get(name, name)):
+        CALLS[name]()
+
+
+def asked(name, seen):
+    """What became of a call of the primitive is put at the end of ``seen``."""
+    try:
+        CALLS[name]()
+    except (errors.NestingError, errors.OutsideWorkflow) as exc:
+        seen.append(str(exc))
+    else:
+        seen.append("fine")
+
+
+def ask_in_validator(env, name, seen):
+    def judge(args, state):
+        asked(name, seen)
+
+    h = env.start(once(lambda: api.phase(0, update={"go": update(lambda _, s: Stop(s), validator=judge)})))
+    h.update("go")
+
+
+def ask_in_predicate(env, name, seen):
+    def is_true():
+        asked(name, seen)
+        return True
+
+    env.start(once(lambda: api.wait_condition(is_true)))
+
+
+def ask_in_closure(env, name, seen):
+    def change(state):
+        asked(name, seen)
+        return None, state
+
+    async def spawned():
+        await api.update_state(change)
+
+    handlers = {"go": lambda _, s: Async(spawned, s), "end": lambda _, s: Stop(s)}
+    h = env.start(once(lambda: api.phase(0, signal=handlers)))
+    h.signal("go")
+    h.signal("end")
+
+
+def ask_in_transition(env, name, seen):
+    first, left, right = steps("First", "Left", "Right").values()
+
+    def route(context):
+        asked(name, seen)
+        return left
+
+    turn = transit(first, "ok", targets=[left, right])(route)
+    env.start(graph(first, {(left, "ok"): Done, (right, "ok"): Done}, route=turn), {}, value="1")
+
+
+ASKERS = {
+    "validator": ask_in_validator,
+    "predicate": ask_in_predicate,
+    "update_state closure": ask_in_closure,
+    "transition": ask_in_transition,
 }
 
 
-@pytest.mark.parametrize("name", PRIMITIVES)
-def test_outside_a_workflow_every_primitive_says_so(name):
-    """TX-177: by name, with a hint."""
-    with pytest.raises(errors.OutsideWorkflow, match="work" if name == "activity" else name):
-        PRIMITIVES[name]()
+@in_memory
+@pytest.mark.parametrize(("name", "context"), [*product(TABLE, CONTEXTS_OF_RUN)])
+def test_pure_contexts_may_only_read(env, name, context):
+    """ST-020: a number or a command there would make live and rebuilt runs differ."""
+    seen = []
+    ASKERS[context](env, name, seen)
+    if TABLE[name].is_allowed(context):
+        assert seen[0] == "fine"
+    else:
+        assert f"not allowed in a {context}" in seen[0]
+
+
+def test_what_pure_contexts_may_read():
+    """ST-020 HE-061: a predicate belongs to no message, so it has no sender."""
+    reads = {"now", "info", "cancel_requested"}
+    allowed = {context: {name for name in TABLE if TABLE[name].is_allowed(context)} for context in CONTEXTS_OF_RUN}
+    assert allowed == {
+        "validator": reads | {"sender"},
+        "predicate": reads,
+        "update_state closure": set(),
+        "transition": set(),
+    }
 
 
 @in_memory
-@pytest.mark.parametrize("name", sorted(set(PRIMITIVES) - {"now", "info", "cancel_requested"}))
-def test_predicates_may_only_read(env, name):
-    """ST-020."""
+@pytest.mark.parametrize("name", TABLE)
+def test_query_reaches_no_run(env, name):
+    """TX-134: the state is all that it has."""
+    seen = []
+
+    class Asked(Workflow):
+        @query("ask")
+        @staticmethod
+        def ask(state):
+            asked(name, seen)
+
+        async def run(self, args):
+            api.publish_state(1)
+            await api.wait_for_signal("end")
+
+    env.start(Asked).query("ask")
+    assert seen[0] != "fine"
+
+
+@in_memory
+def test_activity_with_the_name_of_a_primitive_is_an_activity(env):
+    """Its place is that of an activity, whatever it is called."""
+    named_phase = activity(name="phase")(lambda: 1)
+    named_now = activity(name="now")(lambda: 1)
+    seen = []
 
     async def run(self, args):
-        try:
-            await api.wait_condition(lambda: PRIMITIVES[name]())
-        except errors.NestingError as exc:
-            return Ok(str(exc))
+        await api.wait_condition(lambda: [seen.append(str(refusal(named_now)))])
+        return Ok(await api.parallel([named_phase]))
 
-    assert "not allowed in a predicate" in env.start(flow(run)).result()
+    assert env.start(flow(run)).result() == [1]
+    assert "not allowed in a predicate" in seen[0]
+
+
+def refusal(call):
+    try:
+        return call()
+    except errors.NestingError as exc:
+        return exc
 
 
 def test_primitives_inside_an_activity_are_outside_the_workflow(env):

@@ -112,7 +112,7 @@ def ring_the_bell(times):
 
 class Climb(Workflow):
     async def run(self, args):
-        port = current.runtime_for("run")
+        port = current.active_runtime("run")
         ladder = Ladder(port, args["height"])
         port.attach(ladder)
         height = await ladder.done

@@ -15,6 +15,7 @@ from temporalex_django.admin.formatting import FormattedPayload, badge, format_d
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import HistoryEvent as Event
+from temporalex_django.core.history.events import kinds_of
 from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.read import timeline as reading
@@ -23,7 +24,7 @@ from temporalex_django.present import timeline
 EVENTS_PER_PAGE = 100
 #: Largest number of events that are read to find what is going on now; the last ones of a longer history.
 MAX_EVENTS = 2000
-_TIMERS = ("TimerStarted", "TimerFired", "TimerCancelled")
+_TIMERS = kinds_of("timer")
 
 #: Families of event kinds, for the colour; the page always shows the kind as text too. The first match counts.
 _FAMILIES = (

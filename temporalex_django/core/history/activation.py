@@ -69,7 +69,7 @@ class Activation:
 
     now: datetime
     jobs: tuple[Job, ...] = ()
-    start: dict[str, Any] | None = None
+    start: Mapping[str, Any] | None = None
     history_length: int = 0
     seed: int | None = None
     copied: Mapping[str, Any] | None = None

@@ -4,13 +4,18 @@ The history of a run is the list of its events in the order of their numbers (1,
 begins with ``ActivationStarted``; the first has ``WorkflowStarted`` before that. Then come the delivered jobs
 (``INPUTS``) and the answers of the workflow (``OUTPUT_OF``). A job is an input that is not written yet, so jobs and
 events share names and attributes.
+
+The collections of kinds are derived from the table in ``kinds``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+from temporalex_django.core.history.kinds import KINDS, Thing
 
 #: Incremented when the behaviour of the engine on replay changes. Each run records the number with which it started,
 #: and continues with no other.
@@ -18,62 +23,35 @@ ENGINE_VERSION: Final = 2
 #: Format of the stored events.
 FORMAT: Final = 1
 
-RESOLUTIONS: Final = frozenset(
-    {
-        "ActivityCompleted",
-        "ActivityFailed",
-        "ActivityTimedOut",
-        "TimerFired",
-        "ChildCompleted",
-        "ChildFailed",
-        "ExternalFailed",
-    }
-)
+RESOLUTIONS: Final = frozenset(name for name, kind in KINDS.items() if kind.resolves)
 #: Job: a message to another run was stored in its inbox. The history has no event of this kind. ``ActivationStarted``
 #: lists the numbers under ``delivered``, and these jobs come first when a history is read back.
 DELIVERED: Final = "ExternalDelivered"
-#: The handler of a signal failed. A replay takes this event as a fact and does not compare it; see
-#: ``core.messages.signal_failures``.
-SIGNAL_FAILED: Final = "SignalFailed"
-INPUTS: Final = RESOLUTIONS | {
-    "WorkflowStarted",
-    "ActivationStarted",
-    "CancelRequested",
-    "SignalReceived",
-    SIGNAL_FAILED,
-}
-#: Closing events without a command: a person or a timeout closed the run from outside.
-CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
-# Kinds of output events, by the kind of the command that produces them.
-OUTPUT_OF: Final = {
-    "ScheduleActivity": "ActivityScheduled",
-    "CancelActivity": "ActivityCancelled",
-    "StartTimer": "TimerStarted",
-    "CancelTimer": "TimerCancelled",
-    "SetPatchMarker": "PatchMarked",
-    "AcceptUpdate": "UpdateAccepted",
-    "CompleteUpdate": "UpdateCompleted",
-    "FailUpdate": "UpdateFailed",
-    "StartChild": "ChildStarted",
-    "SignalExternal": "ExternalSignalSent",
-    "CancelExternal": "ExternalCancelSent",
-    "CompleteWorkflow": "WorkflowCompleted",
-    "FailWorkflow": "WorkflowFailed",
-    "CancelWorkflow": "WorkflowCancelled",
-    "ContinueAsNew": "WorkflowContinuedAsNew",
-}
+#: Kinds of jobs that answer a command.
+ANSWERS: Final = RESOLUTIONS | {DELIVERED}
+INPUTS: Final = frozenset(name for name, kind in KINDS.items() if kind.command is None and not kind.from_outside)
+#: Closing events without a command.
+CLOSED_FROM_OUTSIDE: Final = frozenset(name for name, kind in KINDS.items() if kind.from_outside)
+#: Kinds of output events, by the kind of the command that produces them.
+OUTPUT_OF: Final = {kind.command: name for name, kind in KINDS.items() if kind.command is not None}
 #: Status of a run after a closing event, by the kind of the event.
-CLOSING: Final = {
-    "WorkflowCompleted": "completed",
-    "WorkflowFailed": "failed",
-    "WorkflowCancelled": "cancelled",
-    "WorkflowTerminated": "terminated",
-    "WorkflowTimedOut": "timed_out",
-    "WorkflowContinuedAsNew": "continued_as_new",
-}
-#: All kinds of events in a history.
-KINDS: Final = INPUTS | CLOSED_FROM_OUTSIDE | frozenset(OUTPUT_OF.values())
+CLOSING: Final = {name: kind.closes_as for name, kind in KINDS.items() if kind.closes_as is not None}
 CLOSED_STATUSES: Final = frozenset(CLOSING.values())
+
+
+def kinds_of(*things: Thing) -> frozenset[str]:
+    """Return the kinds of the events about such things."""
+    return frozenset(name for name, kind in KINDS.items() if kind.thing in things)
+
+
+def end_kinds_of(*things: Thing) -> frozenset[str]:
+    """Return the kinds of the events that end such things."""
+    return frozenset(name for name in kinds_of(*things) if KINDS[name].ends_as is not None)
+
+
+def is_external_close(kind: str, attributes: Mapping[str, Any]) -> bool:
+    """Return True for an event that closed its run from outside, whatever the code was doing."""
+    return kind in CLOSED_FROM_OUTSIDE or (kind in CLOSING and bool(attributes.get("outside")))
 
 
 class Job(NamedTuple):

@@ -15,18 +15,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
 
 from temporalex_django.core.history.events import Command, HistoryEvent
+from temporalex_django.core.history.kinds import KINDS
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 
 DifferenceKind = Literal["input", "duration"]
-#: Names of the attributes that are inputs, by event kind.
-_INPUT_ATTRIBUTES: Final[Mapping[str, Sequence[str]]] = {
-    "ActivityScheduled": ("args", "kwargs"),
-    "ChildStarted": ("args",),
-}
-_TIMER: Final = "TimerStarted"
-#: Kinds of events that are compared.
-COMPARED_KINDS: Final = frozenset({*_INPUT_ATTRIBUTES, _TIMER})
 _MISSING: Final = object()
 
 
@@ -93,20 +86,19 @@ def input_difference(
 ) -> ReplayDifference | None:
     """Return the first difference between an event and the present command of the same kind and name, or None."""
     recorded, produced = event.attributes, command.attributes
-    if event.kind == _TIMER:
-        if recorded.get("duration") == produced.get("duration"):
-            return None
-        values: tuple[Any, Any] = recorded.get("duration"), produced.get("duration")
-        keys: Sequence[str | int] = ("duration",)
-        path, kind = "duration", "duration"
-    else:
-        names = _INPUT_ATTRIBUTES.get(event.kind, ())
-        if all(recorded.get(name) == produced.get(name) for name in names):
-            return None
-        first = _find_difference(recorded, produced, names, reader)
+    event_kind = KINDS[event.kind]
+    name = event_kind.duration
+    if name is not None and recorded.get(name) != produced.get(name):
+        kind, path = "duration", name
+        keys: Sequence[str | int] = (name,)
+        values: tuple[Any, Any] = recorded.get(name), produced.get(name)
+    elif any(recorded.get(name) != produced.get(name) for name in event_kind.inputs):
+        first = _find_difference(recorded, produced, event_kind.inputs, reader)
         if first is None:
             return None
         kind, (path, keys, values) = "input", first
+    else:
+        return None
     return ReplayDifference(
         kind=typing.cast("DifferenceKind", kind),
         event=event.number,

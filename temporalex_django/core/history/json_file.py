@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, KINDS, HistoryEvent
+from temporalex_django.core.history import kinds
+from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, HistoryEvent
 from temporalex_django.errors import PayloadError
 
 _HEADER = ("temporalex_history", "workflow", "id", "run_id", "events")
@@ -103,7 +104,7 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
             raise PayloadError(f"{source}: event {number} has no valid {name!r} ({kind.__name__} expected)")
     if row["seq"] != number:
         raise PayloadError(f"{source}: event {row['seq']} is in the place of event {number}")
-    if row["kind"] not in KINDS:
+    if row["kind"] not in kinds.KINDS:
         raise PayloadError(f"{source}: event {number} has the unknown kind {row['kind']!r}")
     try:
         at = datetime.fromisoformat(row["at"])
@@ -118,7 +119,7 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, but a history begins with WorkflowStarted")
-    engine = first.attributes.get("engine", 1)
+    engine = kinds.WORKFLOW_STARTED.read(first).get("engine", 1)
     if engine != ENGINE_VERSION:
         raise PayloadError(
             f"{source}: event 1 is from engine {engine}, but this is engine {ENGINE_VERSION}: read it with the version "

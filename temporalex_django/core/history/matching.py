@@ -12,21 +12,11 @@ from functools import partial
 from typing import Any
 
 from temporalex_django.core import aliases
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.events import Command, HistoryEvent
-from temporalex_django.core.history.inputs import COMPARED_KINDS, Reader, ReplayDifference, input_difference
+from temporalex_django.core.history.inputs import Reader, ReplayDifference, input_difference
+from temporalex_django.core.history.kinds import KINDS
 from temporalex_django.errors import NondeterminismError, PayloadError
-
-#: The attribute that has the name of the activity, message or run, by event kind.
-_NAME_ATTRIBUTES = {
-    "ActivityScheduled": "activity",
-    "PatchMarked": "id",
-    "UpdateAccepted": "id",
-    "UpdateCompleted": "id",
-    "UpdateFailed": "id",
-    "ChildStarted": "workflow",
-    "ExternalSignalSent": "name",
-    "ExternalCancelSent": "id",
-}
 
 
 def check_commands(
@@ -49,7 +39,7 @@ def check_commands(
     for event in recorded:
         command = produced[index] if index < len(produced) else None
         if command is not None and _matches(event, command):
-            if event.kind in COMPARED_KINDS:
+            if KINDS[event.kind].has_input:
                 input_change = input_difference(
                     event,
                     command,
@@ -60,7 +50,7 @@ def check_commands(
                 differences += [] if input_change is None else [input_change]
             index += 1
         # The index stays: the same command is compared with the next event.
-        elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
+        elif event.kind != "PatchMarked" or not kinds.PATCH_MARKED.read(event).get("deprecated"):
             raise _mismatch_error(run, event, command, place_of(None if command is None else index))
     if index < len(produced):
         raise _mismatch_error(run, None, produced[index], place_of(index))
@@ -85,7 +75,7 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
 def _matches(event: HistoryEvent, command: Command) -> bool:
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
-    name = _NAME_ATTRIBUTES.get(event.kind)
+    name = KINDS[event.kind].name_attribute
     return name is None or aliases.is_same_name(name, event.attributes.get(name), command.attributes.get(name))
 
 
@@ -126,9 +116,11 @@ def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
     if event is None or command is None or event.kind != command.event_kind:
         return ""
     if event.kind == "ActivityScheduled":
-        return f"; if the activity was renamed, keep its old name: @activity(aliases=[{event.attributes.get('activity')!r}])"
+        activity = kinds.ACTIVITY_SCHEDULED.read(event)["activity"]
+        return f"; if the activity was renamed, keep its old name: @activity(aliases=[{activity!r}])"
     if event.kind == "ChildStarted":
-        return f"; if the class was renamed, keep its old name: aliases = ({event.attributes.get('workflow')!r},)"
+        workflow = kinds.CHILD_STARTED.read(event)["workflow"]
+        return f"; if the class was renamed, keep its old name: aliases = ({workflow!r},)"
     return ""
 
 
@@ -138,7 +130,7 @@ def _describe(kind: str, attributes: dict[str, Any]) -> str:
         parts.append(f"seq {attributes['seq']}")
     if kind == "WorkflowFailed" and attributes.get("type"):
         parts.append(str(attributes["type"]))
-    name = _NAME_ATTRIBUTES.get(kind)
+    name = KINDS[kind].name_attribute if kind in KINDS else None
     if name is not None:
         parts.append(f"{name} {attributes.get(name)}")
     return ", ".join(parts)

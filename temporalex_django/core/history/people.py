@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.prefix import COPIED
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS
 
@@ -16,12 +16,15 @@ def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
     snapshot: dict[str, Any] | None = None
     deciders: dict[str, None] = {}
     for event in events:
-        attributes = event.attributes
-        if event.kind == "WorkflowStarted":
-            snapshot = attributes.get("snapshot")
-        elif event.kind == "ActivationStarted" and COPIED in attributes:
-            snapshot = four_eyes.snapshot_after_mark(snapshot, attributes[COPIED])
-        elif event.kind == "SignalReceived" and attributes["name"] == RECORDED_AS and "question" in attributes:
-            deciders[attributes["payload"].get("by_key", "")] = None
+        match event.kind:
+            case "WorkflowStarted":
+                snapshot = kinds.WORKFLOW_STARTED.read(event).get("snapshot")
+            case "ActivationStarted":
+                if (mark := kinds.ACTIVATION_STARTED.read(event).get("copied")) is not None:
+                    snapshot = four_eyes.snapshot_after_mark(snapshot, mark)
+            case "SignalReceived":
+                signal = kinds.SIGNAL_RECEIVED.read(event)
+                if signal["name"] == RECORDED_AS and "question" in signal:
+                    deciders[signal["payload"].get("by_key", "")] = None
     deciders.pop("", None)  # decisions of code have no key
     return four_eyes.next_run_snapshot(snapshot, deciders) or {}

@@ -9,8 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import FailedSignal
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, SIGNAL_FAILED, HistoryEvent
+from temporalex_django.core.history.attributes import (
+    ActivityScheduledAttributes,
+    EditedInput,
+    SignalFailedAttributes,
+    SignalReceivedAttributes,
+    UpdateAcceptedAttributes,
+)
+from temporalex_django.core.history.events import CLOSING, DELIVERED, HistoryEvent, end_kinds_of, is_external_close
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.people import four_eyes
@@ -20,10 +28,8 @@ from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_reques
 EXTERNAL_KINDS: Final = frozenset({"signal", "update", REQUEST})
 #: Attribute of ``ActivationStarted``: the events before it were copied. For its value see ``build_copy_mark``.
 COPIED: Final = "copied"
-_ACTIVITY_RESULT_KINDS: Final = frozenset(
-    {"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"}
-)
-_RESULT_KINDS: Final = _ACTIVITY_RESULT_KINDS | {"ChildCompleted", "ChildFailed", "ExternalFailed"}
+_ACTIVITY_ENDS: Final = end_kinds_of("activity")
+_ENDS: Final = end_kinds_of("activity", "child", "external")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class ScheduledActivity:
     if somebody edited the activity itself.
     """
 
-    attributes: Mapping[str, Any]
+    attributes: ActivityScheduledAttributes
     key: str
     edited: Mapping[str, Any] | bool = False
 
@@ -59,11 +65,13 @@ class ScheduledActivity:
 
         ``call`` may contain ``by``, which has the same meaning as in ``edited``.
         """
-        call_input = {name: call[name] for name in ("args", "kwargs")}
+        attributes: ActivityScheduledAttributes = {
+            **self.attributes,
+            "args": call["args"],
+            "kwargs": call["kwargs"],
+        }
         edited: Mapping[str, Any] | bool = {"by": call["by"]} if "by" in call else True
-        return ScheduledActivity(
-            attributes={**self.attributes, **call_input}, key=call.get("key") or key, edited=edited
-        )
+        return ScheduledActivity(attributes=attributes, key=call.get("key") or key, edited=edited)
 
     @property
     def edited_input(self) -> dict[str, Any] | None:
@@ -133,7 +141,10 @@ def count_activations(events: Sequence[HistoryEvent]) -> int:
 
 def is_closed_by_code(events: Sequence[HistoryEvent]) -> bool:
     """Return True if the last activation closed the run, so that no run can continue after it."""
-    return bool(events) and events[-1].kind in CLOSING and not _is_external_close(events[-1])
+    if not events:
+        return False
+    last = events[-1]
+    return last.kind in CLOSING and not is_external_close(last.kind, last.attributes)
 
 
 def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefix:
@@ -142,7 +153,7 @@ def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefi
     later_events: list[HistoryEvent] = []
     external_closes: list[HistoryEvent] = []
     for event in events:
-        if _is_external_close(event):
+        if is_external_close(event.kind, event.attributes):
             external_closes.append(event)
             continue
         if activation and event.activation <= activation:
@@ -155,50 +166,52 @@ def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefi
     return prefix
 
 
-def _is_external_close(event: HistoryEvent) -> bool:
-    return event.kind in CLOSED_FROM_OUTSIDE or (event.kind in CLOSING and bool(event.attributes.get("outside")))
-
-
 def _apply_events(prefix: HistoryPrefix) -> None:
     """Collect what is open at the point."""
     origin = ""
-    signals: dict[int, Mapping[str, Any]] = {}
+    signals: dict[int, SignalReceivedAttributes] = {}
     for event in prefix.events:
-        attributes = event.attributes
         match event.kind:
             case "WorkflowStarted":
-                origin = attributes.get("run_id", "")
-                prefix.carried = {message["id"] for message in attributes.get("failed", ())}
+                start = kinds.WORKFLOW_STARTED.read(event)
+                origin = start.get("run_id", "")
+                prefix.carried = {message["id"] for message in start.get("failed", ())}
             case "ActivationStarted":
+                stamp = kinds.ACTIVATION_STARTED.read(event)
                 # A delivered message to another run has no event of its own; see ``events.DELIVERED``.
-                prefix.unconfirmed.difference_update(attributes.get("delivered", ()))
-                if (copied := attributes.get(COPIED)) is not None:
+                prefix.unconfirmed.difference_update(stamp.get("delivered", ()))
+                if (copied := stamp.get("copied")) is not None:
                     origin = copied["run_id"]
                     _apply_edits(prefix, copied.get("edited", {}), origin)
             case "SignalReceived":
+                signal = kinds.SIGNAL_RECEIVED.read(event)
                 prefix.signal_count += 1
-                signals[prefix.signal_count] = attributes
-                _apply_signal(prefix, attributes)
-            case kind if kind == SIGNAL_FAILED:
-                prefix.signals.pop(attributes["id"], None)
-                prefix.failed[attributes["id"]] = _failed_signal(attributes, signals[attributes["number"]])
+                signals[prefix.signal_count] = signal
+                _apply_signal(prefix, signal)
+            case "SignalFailed":
+                failure = kinds.SIGNAL_FAILED.read(event)
+                prefix.signals.pop(failure["id"], None)
+                prefix.failed[failure["id"]] = _failed_signal(failure, signals[failure["number"]])
             case "UpdateAccepted":
-                prefix.updates[attributes["id"]] = _update_message(attributes)
+                update = kinds.UPDATE_ACCEPTED.read(event)
+                prefix.updates[update["id"]] = _update_message(update)
             case "ActivityScheduled":
-                number = attributes["seq"]
-                prefix.activities[number] = ScheduledActivity(attributes=attributes, key=f"{origin}:{number}")
+                activity = kinds.ACTIVITY_SCHEDULED.read(event)
+                number = activity["seq"]
+                prefix.activities[number] = ScheduledActivity(attributes=activity, key=f"{origin}:{number}")
             case "ChildStarted":
-                prefix.children[attributes["seq"]] = attributes["id"]
+                child = kinds.CHILD_STARTED.read(event)
+                prefix.children[child["seq"]] = child["id"]
             case "ExternalSignalSent" | "ExternalCancelSent":
-                prefix.unconfirmed.add(attributes["seq"])
-            case kind if kind in _RESULT_KINDS:
-                number = attributes["seq"]
+                prefix.unconfirmed.add(event.attributes["seq"])
+            case kind if kind in _ENDS:
+                number = event.attributes["seq"]
                 prefix.activities.pop(number, None)
                 prefix.children.pop(number, None)
                 prefix.unconfirmed.discard(number)
 
 
-def _apply_signal(prefix: HistoryPrefix, signal: Mapping[str, Any]) -> None:
+def _apply_signal(prefix: HistoryPrefix, signal: SignalReceivedAttributes) -> None:
     """Note a signal with an id: it counts once, and is no failed message any more."""
     message_id = signal.get("id")
     if message_id is None:
@@ -209,7 +222,7 @@ def _apply_signal(prefix: HistoryPrefix, signal: Mapping[str, Any]) -> None:
         prefix.signals[message_id] = _signal_message(signal, None)
 
 
-def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, Mapping[str, Any]], origin: str) -> None:
+def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, EditedInput], origin: str) -> None:
     """Apply the inputs that an earlier reset gave to activities, with the idempotency keys that go with them."""
     for number, call in edited.items():
         if (activity := prefix.activities.get(int(number))) is not None:
@@ -222,10 +235,11 @@ def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEven
     No reset undoes such an edit, because the activity may have taken effect with that input.
     """
     for event in later_events:
-        edited: dict[str, Any] = {}
+        edited: Mapping[str, EditedInput] = {}
         if event.kind == "ActivationStarted":
-            edited = (event.attributes.get(COPIED) or {}).get("edited", {})
-        elif event.kind in _ACTIVITY_RESULT_KINDS and "edited" in event.attributes:
+            mark = kinds.ACTIVATION_STARTED.read(event).get("copied")
+            edited = {} if mark is None else mark.get("edited", {})
+        elif event.kind in _ACTIVITY_ENDS and "edited" in event.attributes:
             edited = {event.attributes["seq"]: event.attributes["edited"]}
         elif event.kind in CLOSING:
             edited = event.attributes.get("edited", {})
@@ -239,29 +253,30 @@ def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEven
     signal_count = prefix.signal_count
     carried = 0
     signals: list[tuple[int, PendingMessage]] = []
-    failed = {
-        event.attributes["number"]: event.attributes["id"] for event in later_events if event.kind == SIGNAL_FAILED
-    }
+    failures = [kinds.SIGNAL_FAILED.read(event) for event in later_events if event.kind == "SignalFailed"]
+    failed = {failure["number"]: failure["id"] for failure in failures}
     updates: list[tuple[int, PendingMessage]] = []
     open_numbers = {*prefix.children, *prefix.unconfirmed}
     for event in later_events:
-        attributes = event.attributes
         match event.kind:
             case "WorkflowStarted":
-                carried = attributes.get("carried", 0)
+                carried = kinds.WORKFLOW_STARTED.read(event).get("carried", 0)
             case "ActivationStarted":
-                for number in attributes.get("delivered", ()):
+                for number in kinds.ACTIVATION_STARTED.read(event).get("delivered", ()):
                     if number in prefix.unconfirmed:
-                        prefix.later_results[number] = "ExternalDelivered", {"seq": number}
+                        prefix.later_results[number] = DELIVERED, {"seq": number}
             case "SignalReceived":
                 signal_count += 1
                 if signal_count > carried:  # a carried signal comes with the start of the new run
-                    signals.append((signal_count, _signal_message(attributes, failed.get(signal_count))))
+                    signal = kinds.SIGNAL_RECEIVED.read(event)
+                    signals.append((signal_count, _signal_message(signal, failed.get(signal_count))))
             case "UpdateAccepted":
-                updates.append((attributes["after"], _update_message(attributes)))
-            case "ChildCompleted" | "ChildFailed" | "ExternalFailed":
-                if attributes["seq"] in open_numbers:
-                    prefix.later_results[attributes["seq"]] = event.kind, attributes
+                update = kinds.UPDATE_ACCEPTED.read(event)
+                updates.append((update["after"], _update_message(update)))
+            case kind if kind in _ENDS:
+                number = event.attributes["seq"]
+                if number in open_numbers:
+                    prefix.later_results[number] = event.kind, event.attributes
     prefix.later_messages = deduplicate([*_in_arrival_order(signals, updates)])
 
 
@@ -288,7 +303,7 @@ def _in_arrival_order(
         yield update
 
 
-def _update_message(attributes: dict[str, Any]) -> PendingMessage:
+def _update_message(attributes: UpdateAcceptedAttributes) -> PendingMessage:
     return PendingMessage(
         kind="update",
         name=attributes["name"],
@@ -298,24 +313,24 @@ def _update_message(attributes: dict[str, Any]) -> PendingMessage:
     )
 
 
-def _failed_signal(failure: Mapping[str, Any], signal: Mapping[str, Any]) -> FailedSignal:
+def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttributes) -> FailedSignal:
     """Return a failed message from its event and the event of the signal."""
     return FailedSignal(
         number=failure["number"],
         id=failure["id"],
         name=failure["name"],
         payload=signal.get("payload"),
-        sender=senders.sender_from(dict(signal)),
-        failure={name: failure[name] for name in ("type", "message")},
+        sender=senders.sender_from(signal),
+        failure={"type": failure["type"], "message": failure["message"]},
         untouched=failure["untouched"],
     )
 
 
-def _signal_message(attributes: Mapping[str, Any], failed_as: str | None) -> PendingMessage:
+def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None) -> PendingMessage:
     """Return a signal from after the point. ``failed_as`` is its id as a failed message, which it replaces."""
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
-    sender = senders.sender_from(dict(attributes))
+    sender = senders.sender_from(attributes)
     if name != RECORDED_AS:
         return PendingMessage(
             kind="signal", name=name, payload=payload, message_id=attributes.get("id", failed_as), sender=sender

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation
-from temporalex_django.core.history.events import (
-    CLOSED_FROM_OUTSIDE,
-    DELIVERED,
-    INPUTS,
-    SIGNAL_FAILED,
-    HistoryEvent,
-    Job,
-)
+from temporalex_django.core.history.attributes import ActivationStartedAttributes, WorkflowStartedAttributes
+from temporalex_django.core.history.events import DELIVERED, INPUTS, HistoryEvent, Job, is_external_close
 
 
 @dataclass(slots=True)
@@ -29,7 +23,7 @@ def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActiva
     """Group ``events``, which begin at an activation boundary, into the activations that the executor takes."""
     group: list[HistoryEvent] = []
     for event in events:
-        if event.kind in CLOSED_FROM_OUTSIDE or event.attributes.get("outside"):
+        if is_external_close(event.kind, event.attributes):
             continue
         if group and event.activation != group[0].activation:
             yield _build_activation(group)
@@ -41,20 +35,21 @@ def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActiva
 
 
 def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
-    start = None
-    stamp: dict[str, Any] = {}
+    start: WorkflowStartedAttributes | None = None
+    stamp: ActivationStartedAttributes = {"head": 0}  # until that of the activation is read
     jobs: list[Job] = []
     outputs: list[HistoryEvent] = []
     failed: dict[int, bool] = {}
     for event in group:
         match event.kind:
             case "WorkflowStarted":
-                start = event.attributes
+                start = kinds.WORKFLOW_STARTED.read(event)
             case "ActivationStarted":
-                stamp = event.attributes
+                stamp = kinds.ACTIVATION_STARTED.read(event)
                 jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
-            case kind if kind == SIGNAL_FAILED:
-                failed[event.attributes["number"]] = event.attributes["untouched"]
+            case "SignalFailed":
+                failure = kinds.SIGNAL_FAILED.read(event)
+                failed[failure["number"]] = failure["untouched"]
             case kind if kind in INPUTS:
                 jobs.append(Job(kind, event.attributes))
             case _:

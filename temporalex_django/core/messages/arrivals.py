@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalex_django.core.history.events import DELIVERED, RESOLUTIONS, Job
+from temporalex_django.core.history import kinds
+from temporalex_django.core.history.events import ANSWERS, Job
 from temporalex_django.core.history.split_activations import RecordedActivation
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.mailbox import Update
 from temporalex_django.core.process import REQUESTED
 from temporalex_django.errors import TemporalexError
 
-_NON_MESSAGE_KINDS = RESOLUTIONS | {DELIVERED, "CancelRequested"}
+_NON_MESSAGE_KINDS = ANSWERS | {"CancelRequested"}
 
 
 def order_deliveries(
@@ -65,7 +66,9 @@ def _order_recorded(
     # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
     # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried
-    accepted_attributes = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
+    accepted_attributes = [
+        kinds.UPDATE_ACCEPTED.read(event) for event in recorded.outputs if event.kind == "UpdateAccepted"
+    ]
     updates = [
         Update(a["id"], a["name"], a["args"], a["after"], accepted=True, sender=sender.sender_from(a))
         for a in accepted_attributes

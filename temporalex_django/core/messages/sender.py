@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ def sender_attributes(sender: Sender | None) -> dict[str, Any]:
     return {} if sender is None else {"sender": sender.as_dict()}
 
 
-def sender_from(attributes: dict[str, Any]) -> Sender | None:
+def sender_from(attributes: Mapping[str, Any]) -> Sender | None:
     """Return the sender from attributes that ``sender_attributes`` made."""
     sender_dict = attributes.get("sender")
     return None if sender_dict is None else Sender(sender_dict["key"], sender_dict["name"])

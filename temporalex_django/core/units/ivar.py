@@ -17,6 +17,7 @@ from temporalex_django.errors import NestingError, NotAwaited
 
 if TYPE_CHECKING:
     from temporalex_django.core.messages.mailbox import Signal
+    from temporalex_django.core.primitive_table import Primitive
     from temporalex_django.core.typed_dicts import WaitInfo
     from temporalex_django.core.units.scheduler import Unit
 
@@ -90,20 +91,21 @@ class Call(PendingCall):
 
     __slots__ = ("_begin",)
 
-    def __init__(self, name: str, begin: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, primitive: Primitive, begin: Callable[[], Awaitable[Any]], name: str | None = None) -> None:
         # A copy of ``PendingCall.__init__`` without the call of ``super()``: each activity creates such an object.
-        owner = current.unit_for(name).unawaited
-        self.name = name
+        owner = current.unit_for(primitive, name).unawaited
+        self.primitive = primitive
+        self.name = name or primitive.name
         self._owner: Unawaited | None = owner
         self._begin: Callable[[], Awaitable[Any]] | None = begin
         number = self._number = owner.call_count = owner.call_count + 1
-        owner.unused_calls[number] = name, "await {}(...)"
+        owner.unused_calls[number] = self.name, primitive.usage
 
     def __await__(self) -> Generator[Any, None, Any]:
         begin = self._begin
         if begin is None:
             raise NestingError(f"{self.name} was awaited twice: call it again for a second result")
-        unit = current.unit_for(self.name)
+        unit = current.unit_for(self.primitive, self.name)
         self.settle()
         # Before ``begin``: a unit that lost a call must not issue another command first. See ``core.units.unawaited``.
         if unit.unawaited.dropped:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.core.units.unawaited import PendingCall
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
@@ -20,15 +21,13 @@ class _Scope(PendingCall):
     A call without ``async with`` is reported like a forgotten await.
     """
 
-    form = "async with {}():"
-
-    def __init__(self, name: str) -> None:
-        self.runtime = current.runtime_for(name)
-        super().__init__(name)
+    def __init__(self, primitive: Primitive) -> None:
+        self.runtime = current.runtime_for(primitive)
+        super().__init__(primitive)
         self._entered = False
 
     def enter(self) -> Unit:
-        unit = current.unit_for(self.name)
+        unit = current.unit_for(self.primitive)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for a second block")
         self._entered = True
@@ -40,7 +39,7 @@ class Shield(_Scope):
     """A block in which no cancel is raised. A cancel that arrives inside is raised at the first wait after it."""
 
     def __init__(self) -> None:
-        super().__init__("shield")
+        super().__init__(SHIELD)
 
     async def __aenter__(self) -> None:
         self._unit = self.enter()
@@ -57,7 +56,7 @@ class Saga(_Scope):
     """
 
     def __init__(self) -> None:
-        super().__init__("saga")
+        super().__init__(SAGA)
         self._compensations: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._open = False
 

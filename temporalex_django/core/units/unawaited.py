@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from threading import get_ident
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from temporalex_django.core import current
 from temporalex_django.errors import NotAwaited
@@ -18,6 +18,7 @@ from temporalex_django.errors import NotAwaited
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from temporalex_django.core.primitive_table import Primitive
     from temporalex_django.core.units.scheduler import Unit
 
 #: The name of a call, and the code that uses it; ``{}`` stands for the name.
@@ -68,23 +69,24 @@ class Unawaited:
 class PendingCall:
     """A primitive that was called and waits to be used."""
 
-    __slots__ = ("_number", "_owner", "name")
+    __slots__ = ("_number", "_owner", "name", "primitive")
 
-    #: The code that uses the call.
-    form: ClassVar[str] = "await {}(...)"
+    def __init__(self, primitive: Primitive, name: str | None = None) -> None:
+        """Register the call with the active unit. Raises ``OutsideWorkflow`` or ``NestingError``.
 
-    def __init__(self, name: str) -> None:
-        """Register the call with the active unit. Raises ``OutsideWorkflow`` or ``NestingError``."""
-        owner = current.unit_for(name).unawaited
-        self.name = name
+        ``name`` is the name of an activity.
+        """
+        owner = current.unit_for(primitive, name).unawaited
+        self.primitive = primitive
+        self.name = name or primitive.name
         self._owner: Unawaited | None = owner
         self._number = owner.call_count = owner.call_count + 1
-        owner.unused_calls[self._number] = name, self.form
+        owner.unused_calls[self._number] = self.name, primitive.usage
 
     @property
     def usage(self) -> str:
         """The code that uses the call, for messages."""
-        return self.form.format(self.name)
+        return self.primitive.usage.format(self.name)
 
     def settle(self) -> None:
         """Note that the call has been used, or was passed to another unit."""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, Command
+from temporalex_django.core.history.events import Command, is_external_close
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import CarriedMessages
@@ -288,7 +288,7 @@ class RunWrite:
         if not self.events:
             return False
         last = self.events[-1]
-        return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
+        return is_external_close(last.kind, last.attributes)
 
     @property
     def drops_open_activities(self) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import error_data
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import FailedSignal
-from temporalex_django.core.history.events import DELIVERED, HistoryEvent
+from temporalex_django.core.history.events import DELIVERED, HistoryEvent, end_kinds_of
 from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark
 from temporalex_django.engine.contracts.records import (
     InboxMessage,
@@ -137,9 +138,10 @@ def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outco
     for event in prefix.events:
         match event.kind:
             case "UpdateCompleted":
-                outcomes[event.attributes["id"]] = Outcome(status="completed", value=event.attributes["result"])
+                answer = kinds.UPDATE_COMPLETED.read(event)
+                outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
             case "UpdateFailed":
-                outcomes[event.attributes["id"]] = failed_outcome(event.attributes)
+                outcomes[kinds.UPDATE_FAILED.read(event)["id"]] = failed_outcome(event.attributes)
     updates = [
         (update, outcomes.get(update_id, Outcome(status="accepted"))) for update_id, update in prefix.updates.items()
     ]
@@ -195,8 +197,8 @@ def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> 
     Their handlers had not finished.
     """
     events = storage.histories({run.run_id: 0})[run.run_id]
-    open_ids = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
-    open_ids -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
+    open_ids = {kinds.UPDATE_ACCEPTED.read(event)["id"] for event in events if event.kind == "UpdateAccepted"}
+    open_ids -= {event.attributes["id"] for event in events if event.kind in end_kinds_of("update")}
     visible_ids = plan.prefix.updates.keys() | {
         message.message_id for message in plan.prefix.later_messages if plan.redeliver
     }

@@ -16,6 +16,7 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import (
     HistoryPrefix,
@@ -228,7 +229,9 @@ def make_plan(
         tags=list(code.tags) or None,
         metadata=dict(code.metadata) or None,
         atomic=atomic,
-        search_attributes=events[0].attributes.get("search_attributes") if events else record.search_attributes,
+        search_attributes=kinds.WORKFLOW_STARTED.read(events[0]).get("search_attributes")
+        if events
+        else record.search_attributes,
         unread=[
             InboxMessage(
                 id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.core.history import kinds
 from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryEvent, Job
-from temporalex_django.core.history.prefix import COPIED
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
@@ -70,17 +70,19 @@ class Projection:
         results: list[tuple[int, Result]] = []
         resumes: list[dict[str, Any]] = []
         for event in events:
-            attributes = event.attributes
             match event.kind:
                 case "WorkflowStarted":
+                    start = kinds.WORKFLOW_STARTED.read(event)
                     # No limit: data in the history was accepted under the limit of its time.
-                    self.progress = Progress(initial_instance(self.workflow, attributes), limit=sys.maxsize)
+                    self.progress = Progress(initial_instance(self.workflow, start), limit=sys.maxsize)
                 case "ActivationStarted":
                     self._apply_activation_start(event)
-                case "SignalReceived" if attributes["name"] == RECORDED_AS:
-                    resumes.append(attributes["payload"])
-                case kind if kind in RESOLUTIONS and attributes["seq"] in self._step_of:
-                    results.append(self._pop_result(Job(kind, attributes)))
+                case "SignalReceived":
+                    signal = kinds.SIGNAL_RECEIVED.read(event)
+                    if signal["name"] == RECORDED_AS:
+                        resumes.append(signal["payload"])
+                case kind if kind in RESOLUTIONS and event.attributes["seq"] in self._step_of:
+                    results.append(self._pop_result(Job(kind, event.attributes)))
         progress = self.progress
         if progress is None:
             raise TemporalexError(f"a history begins with WorkflowStarted, not with {events[0].kind}")
@@ -106,13 +108,14 @@ class Projection:
 
     def _apply_activation_start(self, event: HistoryEvent) -> None:
         """Apply the start of an activation: the first one, the first one after a fork or reset, or any other."""
-        progress, copied = self.progress, event.attributes.get(COPIED)
+        stamp = kinds.ACTIVATION_STARTED.read(event)
+        progress, copied = self.progress, stamp.get("copied")
         if progress is not None and not self.head_at:
             progress.begin(event.at)
         # A reset or fork copies the events of the source run, which has another id.
         if progress is not None and copied is not None:
             progress.instance = progress.instance.changed(id=copied["id"])
-        self.head, self.head_at = event.attributes.get("head"), event.number
+        self.head, self.head_at = stamp.get("head"), event.number
 
     def _pop_result(self, job: Job) -> tuple[int, Result]:
         command = job.attributes["seq"]
@@ -127,23 +130,25 @@ class Projection:
         return number, step_result(job)
 
     def _apply_command(self, event: HistoryEvent, progress: Progress, waiting_mask: int) -> None:
-        attributes = event.attributes
         match event.kind:
             case "ActivityScheduled":
-                number = self._step_of[attributes["seq"]] = self._step_number(attributes["args"][0])
+                activity = kinds.ACTIVITY_SCHEDULED.read(event)
+                number = self._step_of[activity["seq"]] = self._step_number(activity["args"][0])
                 if not progress.instance.active >> number & 1 and not progress.instance.closed:
-                    raise self._mismatch_error(f"step {attributes['args'][0]!r} was started, but is not active there")
-                self.activity_instances[attributes["seq"]] = progress.instance
-            case "TimerStarted" if "step" in attributes:  # other timers belong to human tasks
-                number = self._step_of[attributes["seq"]] = self._step_number(attributes["step"])
+                    raise self._mismatch_error(f"step {activity['args'][0]!r} was started, but is not active there")
+                self.activity_instances[activity["seq"]] = progress.instance
+            case "TimerStarted" if "step" in event.attributes:  # other timers belong to human tasks
+                timer = kinds.TIMER_STARTED.read(event)
+                number = self._step_of[timer["seq"]] = self._step_number(timer["step"])
                 if not waiting_mask >> number & 1 and not progress.instance.closed:
-                    raise self._mismatch_error(f"step {attributes['step']!r} had a timer, but does not wait there")
-                self._due_by_step[number] = attributes["due"]
+                    raise self._mismatch_error(f"step {timer['step']!r} had a timer, but does not wait there")
+                self._due_by_step[number] = timer["due"]
             case "TimerCancelled":
-                self._step_of.pop(attributes["seq"], None)
+                self._step_of.pop(kinds.TIMER_CANCELLED.read(event)["seq"], None)
             case "WorkflowFailed" | "WorkflowTimedOut" if (
                 not progress.instance.closed
             ):  # the run failed, but no step did: its class had an error, for example
+                attributes = event.attributes
                 progress.instance = progress.instance.changed(
                     status="failed", reason=attributes.get("message") or attributes.get("timeout"), **engine.NO_STEPS
                 )

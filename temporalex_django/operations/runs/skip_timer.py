@@ -10,8 +10,9 @@ from uuid import UUID
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.core.history.events import kinds_of
 from temporalex_django.db.inserts import notify_on_commit
-from temporalex_django.engine.operator_overrides import TIMERS, pending_timers, skip_message_id, skip_timer
+from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id, skip_timer
 from temporalex_django.models import HistoryEvent, Instance, Message
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, batches
 
@@ -37,7 +38,7 @@ class SkipTimer(OperatorRunAction[None]):
         if reason := cls.why_not_open(run):
             return reason
         alias = run._state.db  # noqa: SLF001 - Django documents it
-        events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=TIMERS).order_by("seq")
+        events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=kinds_of("timer")).order_by("seq")
         # Running timers have no rows of their own; they follow from the events of the history.
         timers = pending_timers((event.kind, event.data) for event in events)
         if seq is None:
@@ -62,7 +63,7 @@ class SkipTimer(OperatorRunAction[None]):
         parts: list[tuple[UUID, int | None]] = []
         for batch in batches(runs):
             events_by_run: dict[UUID, list[tuple[str, dict[str, Any]]]] = {run: [] for run in batch}
-            events = HistoryEvent.objects.using(alias).filter(run__in=batch, kind__in=TIMERS).order_by("seq")
+            events = HistoryEvent.objects.using(alias).filter(run__in=batch, kind__in=kinds_of("timer")).order_by("seq")
             for event in events:
                 events_by_run[event.run_id].append((event.kind, event.data))
             running_timers = ((run, seq) for run, events in events_by_run.items() for seq in pending_timers(events))

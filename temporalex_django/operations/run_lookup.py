@@ -14,7 +14,7 @@ from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
@@ -253,7 +253,7 @@ def list_runs(
 ) -> Iterator[tuple[str, UUID]]:
     """Iterate over id and chain of the current runs of a class that match ``filters``, in the order that they name.
 
-    The filters are those of ``authoring.listing``. Only runs that exist for ``by`` are returned. Raises
+    The filters are those of ``authoring.run_filters``. Only runs that exist for ``by`` are returned. Raises
     ``ActionNotPermitted``.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)

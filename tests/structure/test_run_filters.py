@@ -50,20 +50,20 @@ NAMED = {
 SHOWN = {row.name for row in RUN_FILTERS.values() if row.title}
 
 
-def difference(rows: Collection[str], queries: Collection[str]) -> list[str]:
-    """Say which row of the table has no query, and which query no row."""
-    return [f"the filter {row} has no query" for row in sorted({*rows} - {*queries})] + [
-        f"the query {query} has no filter" for query in sorted({*queries} - {*rows})
+def difference(rows: Collection[str], parts: Collection[str], part: str) -> list[str]:
+    """Say which row of the table lacks its part of an interface, and which part has no row."""
+    return [f"the filter {row} has no {part}" for row in sorted({*rows} - {*parts})] + [
+        f"the {part} {word} has no row" for word in sorted({*parts} - {*rows})
     ]
 
 
 def test_each_row_has_a_query_and_each_query_a_row() -> None:
     from temporalex_django.operations.read.run_filters import FILTERS
 
-    assert difference(RUN_FILTERS, FILTERS) == []
-    assert difference({"id", "seed"}, {"id", "soil"}) == [
+    assert difference(RUN_FILTERS, FILTERS, "query") == []
+    assert difference({"id", "seed"}, {"id", "soil"}, "query") == [
         "the filter seed has no query",
-        "the query soil has no filter",
+        "the query soil has no row",
     ]
 
 
@@ -75,14 +75,26 @@ def test_each_type_has_a_check_and_a_form_field() -> None:
     assert {row.type for row in RUN_FILTERS.values()} == {*FilterType}, "a type that no row has"
 
 
-def test_rest_and_commands_enumerate_the_table() -> None:
-    from temporalex_django.management.cli import filter_options
+def test_rest_enumerates_the_table() -> None:
     from temporalex_django.rest.filters import RunFilter
 
-    helps = {row: str(field.extra["help_text"]) for row, field in RunFilter.base_filters.items()}
+    assert difference(INTERFACE_FILTERS, RunFilter.base_filters, "parameter") == []
+    for row, field in RunFilter.base_filters.items():
+        assert (row, str(field.extra["help_text"])) == (row, INTERFACE_FILTERS[row].help)
 
-    assert helps == {row.name: row.help for row in INTERFACE_FILTERS.values()}
-    assert [*filter_options.filter_names()] == [*INTERFACE_FILTERS] == [*RunFilter.base_filters]
+
+def test_commands_enumerate_the_table() -> None:
+    from django.core.management.base import CommandParser
+
+    from temporalex_django.management.cli import filter_options
+
+    parser = CommandParser(add_help=False)
+    filter_options.add_filters(parser)
+    options = {action.option_strings[0].removeprefix("--").replace("-", "_"): action.help for action in parser._actions}
+
+    assert difference(INTERFACE_FILTERS, options, "option") == []
+    assert options == {name: row.help for name, row in INTERFACE_FILTERS.items()}
+    assert [*filter_options.filter_names()] == [*INTERFACE_FILTERS]
 
 
 def test_the_admin_shows_the_rows_that_have_a_title() -> None:
@@ -100,7 +112,7 @@ def test_the_admin_shows_the_rows_that_have_a_title() -> None:
     }
     conditions = {choice for choice, _ in TroubleFilter.lookups(TroubleFilter, None, None)}  # type: ignore[arg-type]
 
-    assert difference(SHOWN, (listed | conditions) & RUN_FILTERS.keys()) == []
+    assert difference(SHOWN, (listed | conditions) & RUN_FILTERS.keys(), "list filter") == []
 
 
 def test_orders_have_a_column_and_a_place_in_memory() -> None:
@@ -114,12 +126,20 @@ def test_orders_have_a_column_and_a_place_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "rows"), [("howto/search.md", CODE_FILTERS), ("reference/rest.md", INTERFACE_FILTERS), ("", CODE_FILTERS)]
+    ("page", "start", "end", "rows"),
+    [
+        ("howto/search.md", "| filter |", "\n\n", CODE_FILTERS),
+        ("reference/rest.md", "## Filters", "\n## ", INTERFACE_FILTERS),
+    ],
 )
-def test_the_documentation_names_every_row(page: str, rows: Mapping[str, FilterRow]) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8") if page else str(Startable._list.__doc__)
+def test_the_documentation_lists_every_row(page: str, start: str, end: str, rows: Mapping[str, FilterRow]) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
 
-    assert [row for row in rows if f"`{row}`" not in text] == []
+    assert [f"{page} lacks the filter {row}" for row in rows if f"`{row}`" not in text] == []
+
+
+def test_the_docstring_of_list_names_every_row() -> None:
+    assert [row for row in CODE_FILTERS if f"``{row}``" not in str(Startable._list.__doc__)] == []
 
 
 def named_rows(source: ast.Module) -> set[str]:

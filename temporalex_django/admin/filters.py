@@ -151,7 +151,7 @@ class TroubleFilter(admin.SimpleListFilter):
 
     title = _("condition")
     parameter_name = "standing"
-    # Stuck runs come first: they need a person, and contain those that are blocked.
+    # Stuck runs come first, because they need a person.
     _CONDITIONS = sorted(
         ((row.name, _(row.title)) for row in RUN_FILTERS.values() if row.type is FilterType.BOOLEAN and row.title),
         key=lambda choice: choice[0] != "stuck",

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.listing import ORDERS, WAIT_KINDS
+from temporalex_django.authoring.run_filters import CHECKS, ORDERS, RUN_FILTERS, WAIT_KINDS, FilterType
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import BulkJob, EndedTask, Status
 from temporalex_django.operations.audit import READ
@@ -105,6 +105,36 @@ class BackendFilter(ChoicesFilter):
         return [(name, name) for name in sorted(getattr(settings, "TASKS", None) or {})]
 
 
+class RunListFilter(admin.SimpleListFilter):
+    """Base of list filters by a row of ``authoring.run_filters.RUN_FILTERS``, named by the class argument ``row``."""
+
+    def __init_subclass__(cls, *, row: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.parameter_name, cls.title = row, _(RUN_FILTERS[row].title)
+
+    def parse(self, text: str) -> Any:
+        """Return the value of the filter. Raises ``ValueError`` for a text that no run fits."""
+        return CHECKS[RUN_FILTERS[str(self.parameter_name)].type](text)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        text = self.value()
+        if text is None:
+            return queryset
+        try:
+            value = self.parse(text)
+        except ValueError:
+            return queryset.none()
+        return run_filters.FILTERS[str(self.parameter_name)](queryset, value)
+
+
+class RunWorkflowFilter(RunListFilter, WorkflowFilter, row="workflow"):
+    """List filter of runs by workflow class."""
+
+
+class RunQueueFilter(RunListFilter, QueueFilter, row="queue"):
+    """List filter of runs by queue."""
+
+
 class JobStateFilter(ChoicesFilter):
     """List filter by the state of a bulk job."""
 
@@ -117,44 +147,32 @@ class JobStateFilter(ChoicesFilter):
 
 
 class TroubleFilter(admin.SimpleListFilter):
-    """List filter for stuck, blocked, paused, open and closed runs."""
+    """List filter by the conditions of the table of run filters, and for open and closed runs."""
 
     title = _("condition")
     parameter_name = "standing"
+    # Stuck runs come first, because they need a person.
+    _CONDITIONS = sorted(
+        ((row.name, _(row.title)) for row in RUN_FILTERS.values() if row.type is FilterType.BOOLEAN and row.title),
+        key=lambda choice: choice[0] != "stuck",
+    )
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [
-            ("stuck", _("Stuck")),
-            ("blocked", _("Blocked")),
-            ("paused", _("Paused")),
-            ("open", _("Open")),
-            ("closed", _("Closed")),
-        ]
+        return [*self._CONDITIONS, ("open", _("Open")), ("closed", _("Closed"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         match self.value():
-            case "stuck":
-                return run_filters.stuck_runs(queryset)
-            case "blocked":
-                return queryset.filter(blocked__isnull=False)
-            case "paused":
-                return queryset.filter(paused__isnull=False)
             case "open":
                 return queryset.exclude(status__in=CLOSED_STATUSES)
             case "closed":
                 return queryset.filter(status__in=CLOSED_STATUSES)
+            case name if name in dict(self._CONDITIONS):
+                return run_filters.FILTERS[name](queryset, True)
         return queryset
 
 
-class CauseFilter(ChoicesFilter):
+class CauseFilter(RunListFilter, row="cause"):
     """List filter by the cause for which runs failed or their activities fail."""
-
-    title = _("cause")
-    parameter_name = "cause"
-    column = "cause"
-
-    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the largest groups of failures, as the command ``doctor`` lists them."""
@@ -165,35 +183,22 @@ class CauseFilter(ChoicesFilter):
         for group in groups:
             counts[group.cause] += group.count
         choices = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
-        chosen = self.used_parameters.get(self.parameter_name)
+        chosen = self.used_parameters.get(str(self.parameter_name))
         return choices if chosen is None or chosen in counts else [*choices, (str(chosen), str(chosen))]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value()
-        if value is None:
-            return queryset
-        # The cause of an open run is that of a failing activity, so this filters by more than the column.
-        return run_filters.with_cause(queryset, value) if value.isprintable() else queryset.none()
 
-
-class VersionFilter(ChoicesFilter):
+class VersionFilter(RunListFilter, ChoicesFilter, row="version"):
     """List filter by the version of the workflow class."""
-
-    title = _("version")
-    parameter_name = "version"
-    column = "version"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         versions = {number for numbers in workflows.registered_versions().values() for number in numbers}
         return [(str(number), str(number)) for number in sorted(versions)]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        value = self.value()
-        if value is None:
-            return queryset
+    def parse(self, text: str) -> Any:
         # More digits would overflow the integer column, and int() accepts digits that are not ASCII.
-        digits = value.isascii() and value.isdigit() and len(value) < _MAX_DIGITS
-        return run_filters.with_version(queryset, int(value)) if digits else queryset.none()
+        if not (text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS):
+            raise ValueError("must be a version")
+        return int(text)
 
 
 class StartedFilter(admin.SimpleListFilter):
@@ -220,11 +225,8 @@ class StartedFilter(admin.SimpleListFilter):
         return queryset.filter(pk__gte=UUID(int=int(first.timestamp() * 1000) << 80))
 
 
-class WaitingForFilter(admin.SimpleListFilter):
+class WaitingForFilter(RunListFilter, row="waits"):
     """List filter by the kind of thing that open runs wait for."""
-
-    title = _("waiting for")
-    parameter_name = "waits"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [
@@ -235,25 +237,15 @@ class WaitingForFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        kind = self.value()
-        return run_filters.waiting_for(queryset, kind) if kind in WAIT_KINDS else queryset
+        # An address with another kind shows all runs.
+        return super().queryset(request, queryset) if self.value() in WAIT_KINDS else queryset
 
 
-class RunStatusFilter(admin.SimpleListFilter):
+class RunStatusFilter(RunListFilter, row="status"):
     """List filter by the status of runs."""
-
-    title = _("status")
-    parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [*Status.choices]
-
-    # Not a ChoicesFilter: some statuses have an index, or are found by the rows that cause them.
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        status = self.value()
-        if status is None:
-            return queryset
-        return run_filters.with_status(queryset, [status]) if status in Status else queryset.none()
 
 
 class OrderFilter(admin.SimpleListFilter):
@@ -284,18 +276,11 @@ class OrderFilter(admin.SimpleListFilter):
         return run_ordering.order_runs(queryset, order) if order in ORDERS else queryset
 
 
-class TagFilter(ChoicesFilter):
+class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
     """List filter by a tag of classes; tags that a start added work in the address (``?tag=``)."""
-
-    title = _("tag")
-    parameter_name = "tag"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete_classes() for tag in cls.tags})]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        tag = self.value()
-        return queryset if tag is None else run_filters.with_tag(queryset, tag)
 
 
 class ActionFilter(ChoicesFilter):

@@ -14,12 +14,13 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.searching import condition_keys, parse_conditions
+from temporalex_django.authoring.run_filters import RUN_FILTERS, condition_keys, parse_conditions
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.models import Instance
 from temporalex_django.operations.read import run_filters
 
-_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM = "attributes", "attribute", "attribute_value"
+_ROW = RUN_FILTERS["attributes"]
+_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM = _ROW.name, "attribute", "attribute_value"
 #: Parameters of an address that a link of this filter drops: its own, the page, and the error flag of Django.
 _DROPPED_PARAMS = frozenset({_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM, "p", "e"})
 _OPERATOR_SIGNS = {"": "=", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "prefix": _("begins with")}
@@ -28,7 +29,7 @@ _OPERATOR_SIGNS = {"": "=", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "p
 class SearchAttributeFilter(admin.ListFilter):
     """List filter by search attributes; a form adds a condition to the JSON in the address, as in the REST API."""
 
-    title = _("search attributes")
+    title = _(_ROW.title)
     #: The parameters of an address that belong to this filter.
     parameters = (_ALL_PARAM, _NAME_PARAM, _VALUE_PARAM)
     template = "admin/temporalex_django/instance/attributes_filter.html"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from temporalex_django.authoring import backend, listing
+from temporalex_django.authoring import backend, run_filters
 from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
@@ -229,11 +229,11 @@ class Startable:
         ``TypeError`` for other filters, ``ValueError`` for a value that a filter cannot have, ``InvalidId`` and
         ``ActionNotPermitted``.
         """
-        return backend.backend(cls).list(cls, listing.check_filters(cls, filters), by=by)
+        return backend.backend(cls).list(cls, run_filters.check_filters(cls, filters), by=by)
 
     async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
         """Return a list of handles of the newest runs of this class, from async code; see ``list``."""
-        return await backend.backend(cls).alist(cls, listing.check_filters(cls, filters), by=by)
+        return await backend.backend(cls).alist(cls, run_filters.check_filters(cls, filters), by=by)
 
     def _cancel(
         cls: Any,  # noqa: N805

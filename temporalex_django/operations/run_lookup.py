@@ -14,7 +14,7 @@ from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
@@ -254,8 +254,9 @@ def list_runs(
 ) -> Iterator[tuple[str, UUID]]:
     """Yield the business id and the chain of the current runs of a class that match ``filters``.
 
-    The filters and the order among them are those of ``authoring.listing``. Only runs that exist for the user ``by``
-    are yielded. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look at runs.
+    The filters and the order among them are those of ``authoring.run_filters``. Only runs that exist for the user
+    ``by`` are yielded. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look
+    at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)

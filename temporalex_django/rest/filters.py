@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -12,10 +13,16 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
+from django_filters.constants import EMPTY_VALUES
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.listing import WAIT_KINDS
-from temporalex_django.authoring.searching import parse_conditions
+from temporalex_django.authoring.run_filters import (
+    INTERFACE_FILTERS,
+    WAIT_KINDS,
+    FilterRow,
+    FilterType,
+    parse_conditions,
+)
 from temporalex_django.core.payloads.search_attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
@@ -41,28 +48,6 @@ class SubjectField(forms.CharField):
             raise ValidationError(_("There is no such model. Enter app.model:key, such as shop.order:42.")) from None
 
 
-class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
-    """Filter for the runs of one object."""
-
-    field_class = SubjectField
-
-    def filter(self, runs: QuerySet[Instance], value: tuple[ContentType, str] | None) -> QuerySet[Instance]:
-        return runs if value is None else runs.filter(subject_type=value[0], subject_id=value[1])
-
-
-class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """Filter for one status, or several separated by commas."""
-
-    def filter(self, runs: QuerySet[Instance], value: list[str] | None) -> QuerySet[Instance]:
-        return run_filters.with_status(runs, value) if value else runs
-
-
-class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """Filter for a whole number."""
-
-    field_class = forms.IntegerField
-
-
 class TrueFalseField(forms.Field):
     """Form field that takes ``true`` and ``false`` and nothing else."""
 
@@ -75,14 +60,37 @@ class TrueFalseField(forms.Field):
         return bool(value == "true")
 
 
-class FunctionFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """Filter that calls a function of ``operations.read.run_filters.FILTERS``."""
+class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
+    """Filter of a row of ``authoring.run_filters.RUN_FILTERS``, with the query of that row."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
-        return runs if value in (None, "") else run_filters.FILTERS[self.field_name](runs, value)
+        return runs if value in EMPTY_VALUES else run_filters.FILTERS[self.field_name](runs, value)
 
 
-class FlagFilter(FunctionFilter):
+class NameFilter(TableFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
+    """Filter for a text."""
+
+
+class StatusFilter(TableFilter, django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
+    """Filter for one status, or several separated by commas."""
+
+
+class WholeNumberFilter(TableFilter):
+    """Filter for a whole number."""
+
+    field_class = forms.IntegerField
+
+
+class SubjectFilter(TableFilter):
+    """Filter for the runs of one object."""
+
+    field_class = SubjectField
+
+    def filter(self, runs: QuerySet[Instance], value: tuple[ContentType, str] | None) -> QuerySet[Instance]:
+        return runs if value is None else runs.filter(subject_type=value[0], subject_id=value[1])
+
+
+class FlagFilter(TableFilter):
     """Filter for a flag of a run: ``true`` or ``false``."""
 
     field_class = TrueFalseField
@@ -100,17 +108,13 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
             raise ValidationError(_("Enter a time in the years 1 to 9999 in UTC.")) from None
 
 
-class UTCDateTimeFilter(FunctionFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
+class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
     """Filter for a time."""
 
     field_class = UTCDateTimeField
 
 
-class PrefixFilter(FunctionFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
-    """Filter for the beginning of a text."""
-
-
-class WaitKindFilter(FunctionFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
+class WaitKindFilter(TableFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
     """Filter for what open runs wait for."""
 
 
@@ -128,7 +132,7 @@ class AttributesField(forms.CharField):
             raise ValidationError(_('Enter a JSON object, such as {"total__gt": 1000}.')) from None
 
 
-class AttributesFilter(FunctionFilter):
+class AttributesFilter(TableFilter):
     """Filter for search attributes of a class."""
 
     field_class = AttributesField
@@ -159,6 +163,26 @@ class RunFilterForm(forms.Form):
         return cleaned
 
 
+#: Class of the filter for each type of the table, with its arguments.
+TYPE_CLASSES: Mapping[FilterType, tuple[type[TableFilter], Mapping[str, Any]]] = {
+    FilterType.NAME: (NameFilter, {}),
+    FilterType.TEXT: (NameFilter, {"strip": False}),
+    FilterType.CAUSE: (NameFilter, {"strip": False}),
+    FilterType.STATUSES: (StatusFilter, {"choices": Status.choices}),
+    FilterType.INTEGER: (WholeNumberFilter, {"min_value": 1, "max_value": _MAX_INTEGER}),
+    FilterType.BOOLEAN: (FlagFilter, {}),
+    FilterType.WAIT_KIND: (WaitKindFilter, {"choices": [(kind, kind) for kind in WAIT_KINDS]}),
+    FilterType.SUBJECT: (SubjectFilter, {}),
+    FilterType.DATETIME: (UTCDateTimeFilter, {}),
+    FilterType.ATTRIBUTES: (AttributesFilter, {}),
+}
+
+
+def _make_filter(row: FilterRow) -> TableFilter:
+    filter_class, options = TYPE_CLASSES[row.type]
+    return filter_class(field_name=row.name, help_text=_(row.help), **options)
+
+
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     """The filters of a list of runs.
 
@@ -168,37 +192,5 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     class Meta:
         form = RunFilterForm
 
-    status = StatusFilter(
-        field_name="status", choices=Status.choices, help_text=_("One status, or several separated by commas.")
-    )
-    workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the workflow class."))
-    version = WholeNumberFilter(
-        field_name="version", min_value=1, max_value=_MAX_INTEGER, help_text=_("Version of the workflow class.")
-    )
-    queue = django_filters.CharFilter(field_name="queue", help_text=_("Name of the queue of the run."))
-    id_prefix = PrefixFilter(strip=False, help_text=_("The beginning of the business id."))
-    blocked = FlagFilter(help_text=_("Whether the run cannot continue until somebody corrects something."))
-    paused = FlagFilter(help_text=_("Whether the run is paused."))
-    stuck = FlagFilter(
-        help_text=_(
-            "Whether the run is blocked, keeps failing, has a failed message, is due but no "
-            "worker has claimed it, or has an activity whose queue no live worker polls."
-        )
-    )
-    cause = FunctionFilter(
-        help_text=_(
-            "Why the run failed or is blocked, or why one of its activities fails, as `doctor` groups the causes."
-        )
-    )
-    waits = WaitKindFilter(choices=[(kind, kind) for kind in WAIT_KINDS], help_text=_("What an open run waits for."))
-    tag = FunctionFilter(help_text=_("A tag of the run, from its class or from its start."))
-    attributes = AttributesFilter(
-        help_text=_(
-            'Search attributes of the class that workflow names, as JSON: {"total__gt": 1000, "customer": "x"}.'
-        )
-    )
-    subject = SubjectFilter(help_text=_("The object that the run was started for: app.model:key."))
-    created_after = UTCDateTimeFilter()
-    created_before = UTCDateTimeFilter()
-    closed_after = UTCDateTimeFilter()
-    closed_before = UTCDateTimeFilter()
+    # The metaclass collects the filters of the class body, where ``vars()`` is the namespace of the class.
+    vars().update({name: _make_filter(row) for name, row in INTERFACE_FILTERS.items()})

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
 from temporalex_django.authoring.backend import Description
-from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage

@@ -20,8 +20,8 @@ from temporalex_django.authoring import activity, django_tasks, workflow
 from temporalex_django.authoring.authorization import APP, Person, check_person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
@@ -65,13 +65,6 @@ from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
 from temporalex_django.testing.live_worker import call_in_thread, live_worker
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
-
-_TIME_LOOKUPS = {
-    "created_after": "created_at__gte",
-    "created_before": "created_at__lt",
-    "closed_after": "closed_at__gte",
-    "closed_before": "closed_at__lt",
-}
 
 
 def drain(timeout: float | None = 20.0) -> int:
@@ -288,9 +281,11 @@ class DjangoEnvironment(Environment):
 
         Times are compared with columns, which have the virtual clock; the ids of runs may have another one.
         """
-        times = {_TIME_LOOKUPS[name]: value for name, value in filters.items() if name in _TIME_LOOKUPS}
+        times = {
+            run_filters.TIME_LOOKUPS[name]: value for name, value in filters.items() if name in run_filters.TIME_LOOKUPS
+        }
         other_filters = {
-            name: value for name, value in filters.items() if name not in _TIME_LOOKUPS and name != "order"
+            name: value for name, value in filters.items() if name not in run_filters.TIME_LOOKUPS and name != "order"
         }
         visible_runs = access.runs_for(by, alias=self.storage.alias)
         all_runs = Instance.objects.using(self.storage.alias) if visible_runs is None else visible_runs

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast, overload
 from uuid import UUID
 
-from temporalex_django.authoring import listing
+from temporalex_django.authoring import run_filters
 from temporalex_django.authoring.authorization import Person, check_person, sender_of
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.start_api import Startable
@@ -194,7 +194,7 @@ class Environment(EnvironmentActivities):
         user = check_person(by)
         if user is not None:
             self.require_permitted(user, "view", action_text="view")
-        listed_runs = self._list_runs(workflow.name, listing.check_filters(workflow, filters), user)
+        listed_runs = self._list_runs(workflow.name, run_filters.check_filters(workflow, filters), user)
         return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in listed_runs]
 
     def send(

@@ -221,7 +221,7 @@ def test_a_token_is_for_what_it_came_with() -> None:
     first = late.execute()
     for hours in (0, 5):
         moment = timezone.now() - timedelta(hours=hours)
-        runs = run_filters.created_before(some, moment + timedelta(days=1))
+        runs = run_filters.FILTERS["created_before"](some, moment + timedelta(days=1))
         found = StartBulk("signal", runs=runs, signal="note", token="since").execute()
         assert found.total == 1
     again = run_filters.stuck_runs(Instance.objects.all()) | some

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from temporalex_django.authoring.listing import FILTERS
+from temporalex_django.authoring.run_filters import CODE_FILTERS
 
 #: Modules of the public names, and what else users get into their hands.
 _PACKAGES = ("temporalex_django", "temporalex_django.graph", "temporalex_django.testing")
@@ -22,7 +22,7 @@ _ATTRIBUTES = {
     "Step": "events key retry timeout heartbeat queue atomic",
 }
 _OF_DEFINITION = frozenset({"atomic", "concurrency", "rate", "concurrency_per_key", "lane", "by_hand"})
-_OF_LIST = ("by", "value", *FILTERS)
+_OF_LIST = ("by", "value", *CODE_FILTERS)
 
 
 def arguments() -> dict[str, list[str]]:

@@ -26,14 +26,14 @@ from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_o
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
-    QueueFilter,
+    RunQueueFilter,
     RunStatusFilter,
+    RunWorkflowFilter,
     StartedFilter,
     TagFilter,
     TroubleFilter,
     VersionFilter,
     WaitingForFilter,
-    WorkflowFilter,
 )
 from temporalex_django.admin.formatting import format_duration, format_time, shorten, status_badge
 from temporalex_django.admin.operator_views import (
@@ -58,7 +58,7 @@ from temporalex_django.admin.run.queries import QueryView, query_links
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
 from temporalex_django.admin.switches import switch_address_for
-from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
@@ -135,10 +135,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         RunStatusFilter,
         CauseFilter,
         WaitingForFilter,
-        WorkflowFilter,
+        RunWorkflowFilter,
         VersionFilter,
         StartedFilter,
-        QueueFilter,
+        RunQueueFilter,
         TagFilter,
         SearchAttributeFilter,
         OrderFilter,

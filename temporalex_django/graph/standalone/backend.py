@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import RESULT_TIMEOUT
-from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.errors import (
     InvalidId,
     NotConfigured,

@@ -1,4 +1,4 @@
-"""Filters of runs, shared by code, REST and the admin.
+"""The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
 ``stuck_runs`` reads the workers. Columns that turns rewrite have no index, so open runs are distinguished by reading
@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
@@ -20,8 +21,7 @@ from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, Te
 from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
-from temporalex_django.authoring.listing import WAIT_PREFIXES
-from temporalex_django.authoring.searching import SearchCondition
+from temporalex_django.authoring.run_filters import WAIT_PREFIXES, SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -123,7 +123,7 @@ def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Return the open runs that wait for something of this kind.
 
-    ``kind`` is one of ``authoring.listing.WAIT_KINDS``.
+    ``kind`` is one of ``authoring.run_filters.WAIT_KINDS``.
     """
     # PostgreSQL estimates that LIKE matches hardly any run. It would then sort a page of many rows instead of reading
     # it in order.
@@ -166,25 +166,32 @@ def _stopped_run_ids(alias: str) -> QuerySet[Any]:
     return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
 
 
-def created_after(runs: Runs, moment: datetime) -> Runs:
-    """Return the runs that were started at that time or later.
+#: Lookup of each filter by a time.
+TIME_LOOKUPS: Final[Mapping[str, str]] = {
+    "created_after": "created_at__gte",
+    "created_before": "created_at__lt",
+    "closed_after": "closed_at__gte",
+    "closed_before": "closed_at__lt",
+}
+#: Bounds of the ids of runs that follow from a filter by a time. Ids sort by the time of the start, so no other runs
+#: are read. A run that was closed before a time was started before it, too.
+_ID_BOUNDS: Final[Mapping[str, tuple[str, timedelta]]] = {
+    "created_after": ("pk__gte", -_CLOCK_TOLERANCE),
+    "created_before": ("pk__lt", _CLOCK_TOLERANCE),
+    "closed_before": ("pk__lt", _CLOCK_TOLERANCE),
+}
 
-    Run ids sort by time, so no other runs are read.
+
+def with_time(runs: Runs, moment: datetime, *, name: str) -> Runs:
+    """Return the runs that fit the filter ``name`` of ``TIME_LOOKUPS``.
+
+    *After* includes the time itself, *before* does not.
     """
-    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCK_TOLERANCE))
-
-
-def created_before(runs: Runs, moment: datetime) -> Runs:
-    """Return the runs that were started before that time."""
-    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
-
-
-def closed_before(runs: Runs, moment: datetime) -> Runs:
-    """Return the runs that were closed before that time.
-
-    They were started before it too, so a bound on the ids applies.
-    """
-    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCK_TOLERANCE))
+    lookups: dict[str, Any] = {TIME_LOOKUPS[name]: moment}
+    if name in _ID_BOUNDS:
+        lookup, margin = _ID_BOUNDS[name]
+        lookups[lookup] = _first_id(moment, margin)
+    return runs.filter(**lookups)
 
 
 def with_tag(runs: Runs, tag: str) -> Runs:
@@ -276,13 +283,14 @@ def with_version(runs: Runs, version: int) -> Runs:
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
 
 
-#: Filters by the names of ``authoring.listing.FILTERS``, and ``attributes``.
+#: Queries by the names of ``authoring.run_filters.RUN_FILTERS``.
 FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "id": lambda runs, value: runs.filter(workflow_id=value),
-    "id_prefix": with_id_prefix,
     "status": with_status,
+    "workflow": lambda runs, value: runs.filter(workflow=value),
     "version": with_version,
     "queue": lambda runs, value: runs.filter(queue=value),
+    "id_prefix": with_id_prefix,
     "blocked": lambda runs, value: runs.filter(blocked__isnull=not value),
     "paused": lambda runs, value: runs.filter(paused__isnull=not value),
     "stuck": lambda runs, value: (
@@ -290,20 +298,17 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     ),
     "cause": with_cause,
     "waits": waiting_for,
-    "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of the model's queryset class
     "tag": with_tag,
     "attributes": with_attributes,
-    "created_after": created_after,
-    "created_before": created_before,
-    "closed_after": lambda runs, value: runs.filter(closed_at__gte=value),
-    "closed_before": closed_before,
+    "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of the model's queryset class
+    **{name: partial(with_time, name=name) for name in TIME_LOOKUPS},
 }
 
 
 def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
     """Return the runs for which all filters hold.
 
-    Names and values are those of ``authoring.listing.check_filters``.
+    Names and values are those of ``authoring.run_filters.check_filters``.
     """
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)

@@ -456,14 +456,9 @@ class ActivationStep:
             )
         request = kinds.EXTERNAL_CANCEL_SENT.read(command)
         child = request.get("child")
-        return NewMessage(
-            kind="cancel",
-            name="",
-            payload={"reason": f"requested by {record.workflow_id}"},
-            workflow_id=request["id"],
-            child=None if child is None else (run.run_id, child),
-            ask=ask,
-        )
+        payload = {"reason": f"requested by {record.workflow_id}"}
+        target = None if child is None else (run.run_id, child)
+        return NewMessage(kind="cancel", name="", payload=payload, workflow_id=request["id"], child=target, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
         run, write = self.run, self.write

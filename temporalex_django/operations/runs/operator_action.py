@@ -118,7 +118,9 @@ class OperatorRunAction(RunAction[T]):
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
     ) -> None:
-        """Validate ``seq`` and the ``inputs``, which are passed by name.
+        """Validate the arguments; the values of ``inputs`` are passed by name.
+
+        ``seq`` is the number of the command that created the activity or timer; None for an operation on the whole run.
 
         Raises ``PayloadError`` for an input of the wrong kind, and ``TypeError`` for an unknown or missing one.
         """

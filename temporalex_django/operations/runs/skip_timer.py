@@ -57,7 +57,8 @@ class SkipTimer(OperatorRunAction[None]):
     ) -> list[tuple[UUID, int | None]]:
         """Return every running timer of the runs, as pairs of a run id and the number of the timer, at most ``limit``.
 
-        Timers are sleeps, and the time limits of phases, waits and human tasks.
+        Timers are sleeps, and the time limits of phases, waits and human tasks. ``selection`` is ignored: no input
+        chooses among timers.
         """
         del selection
         parts: list[tuple[UUID, int | None]] = []

@@ -127,7 +127,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
-        return format_html("{} {}", title, badge("blocked", _("Nobody is left"))) if task.nobody_left else title
+        return format_html("{} {}", title, badge("blocked", _("Nobody can decide"))) if task.nobody_left else title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:

@@ -349,8 +349,7 @@ class TaskStatements(ABC):
     ) -> list[tuple[Any, ...]]:
         """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite).
 
-        ``condition`` is SQL that their rows must meet (`` and …``), and ``excluded`` has the values of its
-        placeholders.
+        ``condition`` is SQL that their rows must meet, and ``excluded`` has the values of its placeholders.
         """
         now, moment = self.sql.now_expression(self.clock)
         parameters = [queue, *excluded, *moment, limit]

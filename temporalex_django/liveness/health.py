@@ -126,7 +126,7 @@ class _ProcessFile:
 
 
 class HealthFile(_ProcessFile):
-    """The file in which a worker writes its health, for the commands and its guardian.
+    """The file in which a worker writes its health, for the command ``health``.
 
     ``domain`` identifies the database of the worker (``DjangoStorage.domain``).
     """

@@ -87,8 +87,8 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
     """Return the keys of those ``users`` to whom the access policy gives the permission ``name``.
 
-    ``principal`` is that permission as a candidate names it, ``perm:app.codename``. More than ``limit`` keys, if there
-    are that many.
+    ``principal`` is that permission as a candidate names it, ``perm:app.codename``. It returns more than ``limit``
+    keys if there are that many.
 
     None means that they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
     """

@@ -28,6 +28,7 @@ class SkipTimer(OperatorRunAction[None]):
     name: ClassVar[str] = "skip_timer"
     permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
+    summary: ClassVar[Promise] = _("Fire a timer now.")
     effect: ClassVar[Promise] = _("The run continues as if the time were up.")
     done: ClassVar[Promise] = _("The timer fires.")
     destructive: ClassVar[bool] = True

@@ -455,15 +455,9 @@ class ActivationStep:
                 kind="signal", name=signal["name"], payload=signal["payload"], workflow_id=signal["id"], ask=ask
             )
         request = kinds.EXTERNAL_CANCEL_SENT.read(command)
-        child = request.get("child")
-        return NewMessage(
-            kind="cancel",
-            name="",
-            payload={"reason": f"requested by {record.workflow_id}"},
-            workflow_id=request["id"],
-            child=None if child is None else (run.run_id, child),
-            ask=ask,
-        )
+        child = (run.run_id, request["child"]) if "child" in request else None
+        reason = {"reason": f"requested by {record.workflow_id}"}
+        return NewMessage(kind="cancel", name="", payload=reason, workflow_id=request["id"], child=child, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
         run, write = self.run, self.write

@@ -48,19 +48,6 @@ def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntim
 
     ``name`` is the name of an activity. Raises ``OutsideWorkflow`` or ``NestingError``.
     """
-    runtime = _check_context(primitive, name)
-    if primitive.acts:
-        _check_unit(runtime, primitive, name)
-    return runtime
-
-
-def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
-    """Return the active unit, if the primitive may be called in it. For arguments and errors see ``runtime_for``."""
-    return _check_unit(_check_context(primitive, name), primitive, name)
-
-
-def _check_context(primitive: Primitive, name: str | None) -> WorkflowRuntime:
-    """Return the active executor. Raises ``OutsideWorkflow``, or ``NestingError`` in a wrong pure context."""
     runtime = _thread_state.runtime
     context = _thread_state.pure_context if runtime is None else runtime.run_context.pure_context
     if context is not None and context not in primitive.pure_contexts:
@@ -68,15 +55,26 @@ def _check_context(primitive: Primitive, name: str | None) -> WorkflowRuntime:
             f"{_display_name(name or primitive.name)} is not allowed in a {context}, which may only read its arguments "
             "and return a value"
         )
-    return active_runtime(name or primitive.name) if runtime is None else runtime
+    if runtime is None:
+        return active_runtime(name or primitive.name)
+    if primitive.acts:
+        _check_unit(runtime.scheduler.current, primitive, name)
+    return runtime
 
 
-def _check_unit(runtime: WorkflowRuntime, primitive: Primitive, name: str | None) -> Unit:
-    """Return the active unit. Raises ``OutsideWorkflow`` without one, and ``NestingError`` in a wrong one."""
+def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
+    """Return the active unit, if the primitive may be called in it. For arguments and errors see ``runtime_for``."""
+    runtime = runtime_for(primitive, name)
     unit = runtime.scheduler.current
+    # A primitive that acts has been checked there.
+    return unit if unit is not None and primitive.acts else _check_unit(unit, primitive, name)
+
+
+def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Unit:
+    """Return the active unit. Raises ``OutsideWorkflow`` without one, and ``NestingError`` in a wrong one."""
     if unit is None:
         raise OutsideWorkflow(f"{name or primitive.name} was called outside of a unit of the workflow")
-    reason = primitive.refusals.get(unit.kind)
+    reason = primitive.refusals.get(unit.kind) if primitive.refusals else None
     if reason is not None:
         raise NestingError(
             f"{_display_name(name or primitive.name)} is not allowed in a {unit.kind} ({unit.name}): {reason}"

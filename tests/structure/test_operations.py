@@ -66,7 +66,7 @@ def test_each_operation_is_on_a_how_to_page() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    assert without_method(DatabaseHandle, ["shelve"]) == ["DatabaseHandle has no method shelve: see docs/how-to-add.md"]
+    assert without_method(DatabaseHandle, ["juggle"]) == ["DatabaseHandle has no method juggle: see docs/how-to-add.md"]
     assert other_permissions(["pause"], {}) == [
         "pause takes pause_instance: add it to _PERMISSIONS of testing/memory_actions.py"
     ]

@@ -26,6 +26,8 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/admin/run/action_views.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/admin/run/start_view.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/authoring/human_tasks.py", "asked"): (1, "a key of the JSON of an open human task"),
+    ("temporalex_django/core/history/attributes.py", "known"): (1, "a key of the JSON of a history"),
+    ("temporalex_django/core/history/attributes.py", "shown"): (1, "a key of the JSON of a history"),
     ("temporalex_django/core/people/approvals.py", "shown"): (1, "a field of the public class Decision"),
     ("temporalex_django/errors/requests.py", "known"): (2, "an attribute of the public error UnknownSignal"),
     ("temporalex_django/forms/decisions.py", "shown"): (1, "the name of a field in HTML forms"),

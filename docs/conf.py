@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
-    ("py:.*", r"temporalex_django\.(core\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
+    ("py:.*", r"temporalex_django\.(core\.messages\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
     (
         "py:.*",
         r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)",

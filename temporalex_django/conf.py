@@ -81,7 +81,7 @@ class Settings:
     PAYLOAD_CODEC: str = _setting(
         _JSON_CODEC,
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
-        "It has `encode(value) -> bytes` and `decode(data) -> value`. Name a class that encrypts here.",
+        "It has `encode(value) -> bytes` and `decode(data) -> value`. To encrypt payloads, give the path of a class that does so.",
     )
     ACCESS_POLICY: str = _setting(
         "temporalex_django.access.AccessPolicy",
@@ -100,9 +100,10 @@ class Settings:
     UPDATE_LOCK_WAIT: float = _setting(
         2.0, "Seconds that an update in a request waits for the lock of its run before a worker handles it instead."
     )
-    BULK_LIMIT: int = _setting(1000, "Most runs of one bulk job.")
+    BULK_LIMIT: int = _setting(1000, "Maximum number of runs in one bulk job.")
     BULK_JOBS: int = _setting(
-        20, "Bulk jobs of one person that may run at a time. One more raises `ActionNotPossible`."
+        20,
+        "Number of bulk jobs that one person may have running at the same time. Starting another raises `ActionNotPossible`.",
     )
     CLAIM_SECONDS: float = _setting(
         900.0, "Seconds after which the claim of a human task expires. Claiming it again starts a new period."
@@ -114,30 +115,31 @@ class Settings:
     )
     POLL_INTERVAL: float = _setting(
         0.2,
-        "Seconds between two polls of an idle worker; five times as long while it receives notifications. Correctness never depends on notifications.",
+        "Seconds between two polls by an idle worker. While the worker receives notifications, the interval is five times as long. "
+        "Correctness never depends on notifications.",
     )
     CACHE_SIZE: int = _setting(
         1000, "Runs that a worker keeps in memory between activations. It rebuilds the others from their histories."
     )
     CACHE_BYTES: int | None = _setting(
         128_000_000,
-        "Approximate memory of these runs in bytes; the worker drops the least recently used first. It estimates 25 kB for each run, plus "
-        "its payloads. None: only `CACHE_SIZE` limits the cache.",
+        "Approximate memory, in bytes, for the runs that a worker keeps in memory; the worker drops the least recently used first. "
+        "It estimates 25 kB for each run, plus its payloads. None: only `CACHE_SIZE` limits the cache.",
     )
     TURN_SIZE: int | None = _setting(
         None,
-        "Most runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, or up to 100 as long as a transaction takes no more than 8 ms.",
+        "Maximum number of runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, or up to 100 as long as a transaction takes no more than 8 ms.",
     )
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(
-        100, "Most `async def` activities that a worker runs at the same time, in one event loop."
+        100, "Maximum number of `async def` activities that a worker runs at the same time, in one event loop."
     )
     QUEUES: Mapping[str, Mapping[str, Any]] = _setting(
         {},
-        "Limits of queues, over all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
+        "Limits of queues, across all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
         "'weight': 3}}`. `concurrency`: attempts of activities that run at the same time; `rate`: attempts that start per second (`s`), minute "
         "(`m`) or hour (`h`); `concurrency_per_key`: attempts at the same time for one key, which an activity sets with `options(concurrency_key=...)`; "
-        "`weight`: how often the queue comes first (default: 1). A queue that you do not name has no limits.",
+        "`weight`: how often a worker looks at this queue first, relative to other queues (default: 1). A queue that you do not name has no limits.",
     )
     LEASE_SECONDS: float = _setting(
         6.0,
@@ -164,12 +166,12 @@ class Settings:
     )
     WORKER_CONNECTIONS: int | None = _setting(
         None,
-        "Most database connections that one worker opens, at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
+        "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
         "and `async` activities, one for each activity thread, and two for turns that continue during a long atomic activity. With a "
         "lower limit, a worker uses fewer of these, and then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. Connections that activities open "
         "themselves, to other databases or in threads of their own, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
-        kind="a whole number from 6, or None",
+        kind="a whole number of at least 6, or None",
     )
     Q2_PUMPS: int | None = _setting(
         None,
@@ -200,8 +202,8 @@ class Settings:
     HARD_DEADLOCK_TIMEOUT: float | None = _setting(
         10.0,
         "Seconds after which the guardian kills a worker whose code cannot be interrupted from inside: a loop that catches every "
-        "exception, or C code that blocks the interpreter, also in activities. Time in which the worker process was suspended does not "
-        "count. A run that has killed three workers is blocked, and an activity that has done so fails. None: never.",
+        "exception, or C code that blocks the interpreter. This includes the code of activities. Time in which the worker process was "
+        "suspended does not count. A run that has killed three workers is blocked, and an activity that has done so fails. None: never.",
     )
     STRICT_REPLAY: bool = _setting(
         False,
@@ -215,7 +217,7 @@ class Settings:
     )
     WAITING_UPDATES: int = _setting(
         1000,
-        "Updates of one run that may wait to be accepted, for example by a busy handler or for a worker. One more raises "
+        "Number of updates of one run that may wait to be accepted, for example by a busy handler or for a worker. Sending another raises "
         "`TooManyUpdates`.",
     )
     WAITING_REQUESTS: int = _setting(

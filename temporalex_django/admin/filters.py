@@ -260,8 +260,8 @@ class OrderFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [
             ("started", _("Oldest first")),
-            ("-closed", _("Last closed first")),
-            ("closed", _("First closed first")),
+            ("-closed", _("Most recently closed first")),
+            ("closed", _("Earliest closed first")),
             ("due", _("Earliest due first")),
             ("-due", _("Latest due first")),
         ]

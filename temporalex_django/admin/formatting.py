@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from temporalex_django.models import Status
+from temporalex_django.models import HumanTask, Status
 from temporalex_django.models.fields import UnreadablePayload
 
 #: Largest number of characters of a payload that a page shows; the REST API returns all of it.
@@ -143,3 +143,9 @@ def format_duration(span: timedelta | None) -> str:
             rest = whole_seconds % size // below
             return f"{whole_seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
     return f"{whole_seconds} s"
+
+
+def claimed_by_name(task: HumanTask) -> str:
+    """Return the name of the person who has claimed the task now, or an empty text: a claim expires."""
+    is_claimed = task.claimed_until is not None and task.claimed_until > timezone.now()
+    return task.claimed_by_name if is_claimed else ""

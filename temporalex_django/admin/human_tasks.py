@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
 from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_of
 from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
-from temporalex_django.admin.formatting import badge, format_payload, format_time, shorten
+from temporalex_django.admin.formatting import badge, claimed_by_name, format_payload, format_time, shorten
 from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
@@ -127,7 +127,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
-        return format_html("{} {}", title, badge("blocked", _("Nobody is left"))) if task.nobody_left else title
+        return format_html("{} {}", title, badge("blocked", _("Nobody can decide"))) if task.nobody_left else title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -150,7 +150,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def claimed_by(self, task: HumanTask) -> str:
         if not task.is_open:
             return task.decided_by_name or "–"
-        return (task.claimed_by_name if _is_claimed(task) else "") or "–"
+        return claimed_by_name(task) or "–"
 
     @admin.display(description=gettext_lazy("since"))
     def since(self, task: HumanTask) -> SafeString:
@@ -351,13 +351,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return reverse(page, args=[quote(run.subject_id or "")])
 
 
-def _is_claimed(task: HumanTask) -> bool:
-    return task.claimed_until is not None and task.claimed_until > timezone.now()
-
-
 def _state_badge(task: HumanTask) -> SafeString:
     if task.is_open:
-        return badge("running", _("Claimed")) if _is_claimed(task) else badge("waiting", _("Open"))
+        return badge("running", _("Claimed")) if claimed_by_name(task) else badge("waiting", _("Open"))
     label = outcome_label(task.outcome) if task.ending == "decided" else task.get_ending_display()
     return badge(_ENDINGS.get(task.ending, "pending"), label)
 

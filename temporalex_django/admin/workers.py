@@ -169,7 +169,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def name(self, worker: Worker) -> str:
         return str(worker)
 
-    @admin.display(description=_("lease"), ordering="expires_at")
+    @admin.display(description=_("state"), ordering="expires_at")
     def lease(self, worker: Worker) -> SafeString:
         if worker.buried_at is not None:
             return badge("gone", str(_("Dead")))

@@ -203,7 +203,7 @@ class FilterRow:
     in_interfaces: bool = True
 
 
-_TIME_HELP, _TIME_EXAMPLE = "An ISO 8601 time.", "2026-11-03T14:00:00Z"
+_TIME_EXAMPLE = "2026-11-03T14:00:00Z"
 
 #: All filters of runs by name, in the order in which interfaces show them.
 RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
@@ -257,7 +257,7 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
         FilterRow(
             name="blocked",
             type=FilterType.BOOLEAN,
-            help="Whether the run cannot continue until somebody corrects something.",
+            help="true or false: whether the run cannot continue until somebody corrects something.",
             matches=lambda run, value: run.is_blocked == value,
             title="Blocked",
             example="true, or false",
@@ -265,14 +265,14 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
         FilterRow(
             name="paused",
             type=FilterType.BOOLEAN,
-            help="Whether the run is paused.",
+            help="true or false: whether the run is paused.",
             matches=lambda run, value: run.is_paused == value,
             title="Paused",
         ),
         FilterRow(
             name="stuck",
             type=FilterType.BOOLEAN,
-            help="Whether the run is blocked, keeps failing, has a failed message, is due but no "
+            help="true or false: whether the run is blocked, keeps failing, has a failed message, is due but no "
             "worker has claimed it, or has an activity whose queue no live worker polls.",
             matches=lambda run, value: run.is_stuck() == value,
             title="Stuck",
@@ -280,28 +280,29 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
         FilterRow(
             name="cause",
             type=FilterType.CAUSE,
-            help="Why the run failed or is blocked, or why one of its activities fails, as `doctor` groups the causes.",
+            help="A cause, as shown by `doctor`: why the run failed or is blocked, or why one of its activities fails.",
             matches=lambda run, value: value in run.causes(),
             title="cause",
         ),
         FilterRow(
             name="waits",
             type=FilterType.WAIT_KIND,
-            help="What an open run waits for.",
+            help="What an open run waits for: message, activity, timer or child.",
             matches=ListedRun.is_waiting_for,
             title="waiting for",
         ),
         FilterRow(
             name="tag",
             type=FilterType.TEXT,
-            help="A tag of the run, from its class or from its start.",
+            help="A tag of the run, from its class or given when it was started.",
             matches=lambda run, value: value in run.tags,
             title="tag",
         ),
         FilterRow(
             name="attributes",
             type=FilterType.ATTRIBUTES,
-            help='Search attributes of the class that workflow names, as JSON: {"total__gt": 1000, "customer": "x"}.',
+            help="Search attributes of the class given by the filter `workflow`, as JSON: "
+            '{"total__gt": 1000, "customer": "x"}.',
             matches=lambda run, conditions: all(condition.matches(run.search_attributes) for condition in conditions),
             title="search attributes",
             example="""'{"total__gt": 1000, "customer": "x"}'""",
@@ -316,28 +317,28 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
         FilterRow(
             name="created_after",
             type=FilterType.DATETIME,
-            help=_TIME_HELP,
+            help="Only runs created at or after this time (ISO 8601).",
             matches=lambda run, moment: run.created_at >= moment,
             example=_TIME_EXAMPLE,
         ),
         FilterRow(
             name="created_before",
             type=FilterType.DATETIME,
-            help=_TIME_HELP,
+            help="Only runs created before this time (ISO 8601).",
             matches=lambda run, moment: run.created_at < moment,
             example=_TIME_EXAMPLE,
         ),
         FilterRow(
             name="closed_after",
             type=FilterType.DATETIME,
-            help=_TIME_HELP,
+            help="Only runs closed at or after this time (ISO 8601).",
             matches=lambda run, moment: run.closed_at is not None and run.closed_at >= moment,
             example=_TIME_EXAMPLE,
         ),
         FilterRow(
             name="closed_before",
             type=FilterType.DATETIME,
-            help=_TIME_HELP,
+            help="Only runs closed before this time (ISO 8601).",
             matches=lambda run, moment: run.closed_at is not None and run.closed_at < moment,
             example=_TIME_EXAMPLE,
         ),

@@ -1,4 +1,4 @@
-"""The class methods by which code starts and reaches runs: by id, or by the business value of ``unique``.
+"""The class methods by which code starts and reaches runs: by id, or by the value from which ``unique`` makes it.
 
 A class with ``unique`` has ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with an async
 twin. Without ``unique``, and with scope ``none``, where several runs share a value, only ``start`` and ``list`` exist.
@@ -174,7 +174,7 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Resume a step of the run with the business value ``value``: give it the event that it waits for.
+        """Resume a step of the run whose id ``unique`` makes from ``value``: give it the event that it waits for.
 
         The arguments and errors are those of ``WorkflowHandle.resume``. ``version`` selects one of several open runs.
         """
@@ -190,12 +190,12 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Resume a step of the run with that business value, from async code; see ``resume``."""
+        """Resume a step of the run whose id is made from ``value``, from async code; see ``resume``."""
         handle = await cls.aget(value, version=version)
         await handle.aresume(event, step=step, data=data, by=by)
 
     def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """Return the handle of the newest run with the business value ``value``.
+        """Return the handle of the newest run whose id ``unique`` makes from ``value``.
 
         With scope ``version`` several runs may be open, so ``version`` selects one (``UnknownVersion`` without it).
         Raises ``WorkflowNotFound``, ``InvalidId``.
@@ -203,7 +203,7 @@ class Startable:
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
     async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """Return the handle of the newest run with that business value, from async code; see ``get``."""
+        """Return the handle of the newest run whose id is made from ``value``, from async code; see ``get``."""
         return await backend.backend(cls).aget(cls, _id_for_value(cls, value), version=version)
 
     def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
@@ -242,10 +242,10 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the run with the business value ``value``.
+        """Cancel the newest run whose id ``unique`` makes from ``value``.
 
-        A graph is closed at once, while a function workflow is asked to end. See ``WorkflowHandle.cancel``. Raises
-        ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
+        A graph is closed at once, while a function workflow is asked to end. See ``WorkflowHandle.cancel``. ``version``
+        selects one of several open runs. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
         """
         try:
             cls.get(value, version=version).cancel(by=by)
@@ -259,7 +259,7 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the run with that business value, from async code; see ``cancel``."""
+        """Cancel the newest run whose id is made from ``value``, from async code; see ``cancel``."""
         handle = await cls.aget(value, version=version)
         try:
             await handle.acancel(by=by)
@@ -285,7 +285,7 @@ START_API = frozenset(
 def parse_start_arguments(
     cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
-    """Return the business value (or None) and the input from the arguments of a call of ``start``.
+    """Return the value for ``unique`` (or None) and the input from the arguments of a call of ``start``.
 
     ``positional`` are the positional arguments of the call; the others are its keyword arguments. Raises ``InvalidId``
     if the value is missing, and ``TypeError`` for too many arguments.

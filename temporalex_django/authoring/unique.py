@@ -1,4 +1,4 @@
-"""``Unique``: the business key of a workflow class, which makes ids of runs from business values."""
+"""``Unique``: the business key of a workflow class, which makes ids of runs from values, such as numbers of orders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Unique:
         return f"{self.key}{SEPARATOR}{value}"
 
     def run_id_for(self, value: object, suffix: Callable[[], str]) -> str:
-        """Return the id of a new run with that business value. Raises ``InvalidId``.
+        """Return the id of a new run with that value. Raises ``InvalidId``.
 
         With scope ``none`` several runs share a value, so ``suffix()`` (8 hex digits) is added to distinguish them.
         """

@@ -79,7 +79,7 @@ class Workflow(Startable):
     """The base class of workflows: subclass it and write ``async def run(self, args)``; see the tutorial.
 
     ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is the queue of its turns.
-    ``unique`` makes the ids of its runs from a business value. Timeouts are timedeltas or seconds.
+    ``unique`` makes the ids of its runs from a value. Timeouts are timedeltas or seconds.
 
     Workers that have the class delete a closed chain with its histories after the time ``retention``. For chains that
     never end, they delete earlier runs and answers to messages after the time ``chain_retention``. An update that is

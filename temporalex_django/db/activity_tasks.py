@@ -177,7 +177,7 @@ class TaskStatements(ABC):
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Submit a claim of one queue, by priority if some activities that wait there have one."""
+        """Submit a claim of one queue, by priority if some have one. ``condition``: see ``due_candidates``."""
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit, fetch_ranked = (
             capacity.total if capacity.threads or capacity.prefetch_limit else 0,
@@ -347,7 +347,10 @@ class TaskStatements(ABC):
     def due_candidates(
         self, queue: str, limit: int, condition: str, excluded: Sequence[Any], *, ranked: bool
     ) -> list[tuple[Any, ...]]:
-        """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite)."""
+        """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite).
+
+        ``condition`` is SQL that their rows must meet, and ``excluded`` has the values of its placeholders.
+        """
         now, moment = self.sql.now_expression(self.clock)
         parameters = [queue, *excluded, *moment, limit]
 
@@ -389,10 +392,7 @@ class TaskStatements(ABC):
         self.sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """Release claimed activities that were never started, as ``release_tasks`` does.
-
-        Returns the queue and the name of each activity whose claim (id, attempt and owner) was still valid.
-        """
+        """Release activities as ``release_tasks`` does; return queue and name of each whose claim was still valid."""
         rows = self.sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
 
@@ -406,8 +406,7 @@ class TaskStatements(ABC):
         if not results:
             return []
         with self.join_transaction():
-            # One attempt has one result. Another attempt of the same activity, which was lost meanwhile, may be beside
-            # it.
+            # One attempt has one result. A lost attempt of the same activity may be beside it.
             return self._finish_and_deliver(_results_of_runs(results)) + self._finish_others(results)
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:

@@ -50,7 +50,8 @@ def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> Ta
 def encode_payload(value: Any, *, description: str) -> bytes:
     """Encode plain data with the codec.
 
-    Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError`` for any other error of the codec.
+    ``description`` names the data in errors. Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError``
+    for any other error of the codec.
     """
     try:
         return codec().encode(value)
@@ -61,7 +62,7 @@ def encode_payload(value: Any, *, description: str) -> bytes:
 
 
 def send_activity_signal(name: str, task: TaskState, **facts: Any) -> None:
-    """Send a Django signal about an activity, if it has receivers."""
+    """Send a Django signal about an activity, if it has receivers. ``facts`` are further arguments of the signal."""
     signal = signals.ALL[name]
     if not signal.receivers:
         return

@@ -170,7 +170,10 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
 
 
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
-    """Return the values of the row of the first run, by column; columns without a value are left out."""
+    """Return the values of the row of the first run, by column; columns without a value are left out.
+
+    ``when`` has times by column.
+    """
     subject: dict[str, Any] = {}
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
@@ -336,7 +339,8 @@ def insert_message(
 def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
     """Delete the failed message that a new one replaces, and return the digest of its payload (None: there is none).
 
-    Its row is locked, so only one of two senders replaces it.
+    Its row is locked, so only one of two senders replaces it. ``sent`` is the new message; only a failed signal of the
+    same name and sender is deleted.
     """
     if sent.kind != "signal":
         return None

@@ -150,7 +150,8 @@ class LimitedClaims:
     ) -> QueuePartition | None:
         """Return the partition with this name if this worker may claim from it now, else None.
 
-        If no limit needs the partition any more, its activities move to another one, and ``claim`` counts them.
+        If no limit needs the partition any more, its activities move to another one, and ``claim`` counts them. ``off``
+        has the names of activities that are switched off.
         """
         partition = QueuePartition.from_name(name)
         if partition.activity is None:
@@ -225,7 +226,8 @@ class LimitedClaims:
     ) -> None:
         """Choose one activity of each partition, then another one of each, and claim them; ``claim`` gets the outcome.
 
-        It ends where the limits and the capacity of the worker end.
+        It ends where the limits and the capacity of the worker end. ``groups`` has the due activities of each
+        partition, and ``starts`` the recent starts by the name of the limit.
         """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = self._storage.now().timestamp() if rates else 0.0

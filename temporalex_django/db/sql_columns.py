@@ -108,7 +108,8 @@ class SqlTable:
 class ColumnSet:
     """Some columns of a table in a fixed order, with the statements and conversions for them.
 
-    ``fields`` are the names of the attributes in which an object has these values.
+    ``fields`` are the names of the attributes in which an object has these values. ``extra`` has the types of columns
+    that are not those of the table.
     """
 
     def __init__(

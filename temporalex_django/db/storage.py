@@ -169,7 +169,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxInserts, TaskStatements,
         The function takes the runs claimed so far, to which it adds its own, and the runs with results
         (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
         the time may not suffice for all. It returns the time after the locks, or None if it had to lock more runs after
-        that.
+        that. ``due`` limits the number of runs that are due; None: only ``limit`` does.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill

@@ -177,7 +177,8 @@ class TurnStatements(ABC):
     ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced: see ``RunStorage.write``.
 
-        Locks the messages and activities that it names, and no rows of other runs.
+        Locks the messages and activities that it names, and no rows of other runs. ``is_last`` says that no statement
+        follows in the transaction.
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
         ExternalRunWriter(self.sql, self.clock).write(writes)
@@ -395,7 +396,10 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
-    """Return the values of the row of a new activity."""
+    """Return the values of the row of a new activity.
+
+    ``run_queue`` is the queue of its run, ``partition`` its partition of its own queue, or None.
+    """
     options = task.options
     to_start = options.get("schedule_to_start")
     total = options.get("schedule_to_close")

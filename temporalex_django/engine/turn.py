@@ -62,12 +62,14 @@ _MAX_LONG_INBOXES = 1_000
 class _TurnClock:
     """The time of one turn: whether its next run may start, and until when that run may take messages.
 
-    Runs with short inboxes come first. There are ``short_count`` of them.
+    Runs with short inboxes come first. There are ``short_count`` of them. A turn that is not ``limited`` starts all
+    runs: in an environment, the order of runs must not depend on how fast the machine is.
     """
 
-    __slots__ = ("_short_count", "_started_at")
+    __slots__ = ("_limited", "_short_count", "_started_at")
 
-    def __init__(self, *, short_count: int) -> None:
+    def __init__(self, *, short_count: int, limited: bool) -> None:
+        self._limited = limited
         self._short_count = short_count
         self._started_at = time.monotonic()
 
@@ -80,7 +82,7 @@ class _TurnClock:
         budget = _BUDGET_WITH_RESULTS if has_results else _BUDGET
         if index == self._short_count:
             budget = _LATE
-        return not index or now - self._started_at <= budget
+        return not index or not self._limited or now - self._started_at <= budget
 
     def deadline(self, index: int, now: float) -> float:
         """Return the time until which the run at ``index``, which starts now, may take messages."""
@@ -271,7 +273,7 @@ class WorkflowEngine(Executors):
         active = [step.run for step, decision in steps.items() if decision is TurnDecision.ACTIVATE]
         entries, errors = self.load_entries(active, report.records)
         short_steps, long_steps = self._split_long(steps)
-        clock = _TurnClock(short_count=len(short_steps))
+        clock = _TurnClock(short_count=len(short_steps), limited=self._budgeted)
         for index, step in enumerate(short_steps + long_steps):
             step_started_at = time.monotonic()
             if not clock.may_start(index, step_started_at, has_results=bool(step.finished_activities)):

@@ -103,7 +103,8 @@ def supervise(
 ) -> int | Callable[[], None]:
     """Fork: the child continues as the worker, and the parent supervises it.
 
-    Call it before any thread or connection exists.
+    Call it before any thread or connection exists. ``domain`` identifies the database of the worker
+    (``DjangoStorage.domain``).
 
     In the parent it returns when the child has ended, with the exit status for the parent. A child that a signal ended
     gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there

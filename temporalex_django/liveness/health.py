@@ -126,7 +126,10 @@ class _ProcessFile:
 
 
 class HealthFile(_ProcessFile):
-    """The health file of a worker."""
+    """The file in which a worker writes its health, for the command ``health``.
+
+    ``domain`` identifies the database of the worker (``DjangoStorage.domain``).
+    """
 
     suffix = _HEALTH
 

@@ -111,12 +111,14 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "failed_tries",
-                    models.IntegerField(db_default=0, help_text="Failed attempts in a row of the present activation."),
+                    models.IntegerField(
+                        db_default=0, help_text="Consecutive failed attempts of the current activation."
+                    ),
                 ),
                 (
                     "crashes",
                     models.SmallIntegerField(
-                        db_default=0, help_text="Processes in a row that died while they ran its code."
+                        db_default=0, help_text="Number of consecutive processes that died while they ran its code."
                     ),
                 ),
                 ("atomic_due", models.DateTimeField(help_text="When its next atomic activity is due.", null=True)),
@@ -887,7 +889,7 @@ class Migration(migrations.Migration):
                 (
                     "source",
                     models.CharField(
-                        help_text="The interface: admin, rest, pages, command or code. If a signal was refused, it is turn.",
+                        help_text="The interface: admin, rest, pages, command or code; `turn` if a signal was refused while the run processed it.",
                         max_length=40,
                     ),
                 ),

@@ -35,7 +35,9 @@ class OperatorAction(models.Model):
     reason = models.TextField(blank=True)
     source = models.CharField(
         max_length=40,
-        help_text=_("The interface: admin, rest, pages, command or code. If a signal was refused, it is turn."),
+        help_text=_(
+            "The interface: admin, rest, pages, command or code; `turn` if a signal was refused while the run processed it."
+        ),
     )
     address = models.GenericIPAddressField(null=True)
     request_id = models.CharField(

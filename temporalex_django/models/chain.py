@@ -31,9 +31,11 @@ class Chain(models.Model):
     activated_at = models.DateTimeField(
         null=True, help_text=_("When the last activation ran. This time never goes back.")
     )
-    failed_tries = models.IntegerField(db_default=0, help_text=_("Failed attempts in a row of the present activation."))
+    failed_tries = models.IntegerField(
+        db_default=0, help_text=_("Consecutive failed attempts of the current activation.")
+    )
     crashes = models.SmallIntegerField(
-        db_default=0, help_text=_("Processes in a row that died while they ran its code.")
+        db_default=0, help_text=_("Number of consecutive processes that died while they ran its code.")
     )
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is due."))
     closed = models.BooleanField(db_default=False)

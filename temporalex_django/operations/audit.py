@@ -294,7 +294,8 @@ def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Addres
     """Return the first of the ``claims`` that is not the address of a trusted proxy.
 
     ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``address`` is the result if the first entry
-    is no address. The search ends at an entry that is none, and returns the address before it.
+    is no address. The search ends at an entry that is none, and returns the address before it. ``networks`` are those
+    of the trusted proxies.
     """
     for claim in claims:
         parsed_address = _parse_address(claim)

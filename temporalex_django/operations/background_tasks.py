@@ -43,7 +43,8 @@ def enqueue(
     """Store a background task; return its id and the time at which it was enqueued.
 
     ``path`` is the dotted name of the function. ``options`` are the options of an activity, such as its retry policy,
-    and those that ``engine.background_task`` names. ``run_after`` is the earliest time of the first attempt.
+    and those that ``engine.background_task`` names. ``run_after`` is the earliest time of the first attempt. A task
+    with a higher ``priority`` is claimed before others of its queue.
 
     This is one INSERT, in the caller's transaction if one is open. Raises ``PayloadError`` for arguments that are too
     large, and ``NestingError`` inside workflow code.

@@ -307,7 +307,8 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = N
 def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
     """Return the target for a row of ``_COLUMNS``.
 
-    A class that was renamed takes one more statement, because its switch may have the old or the new name.
+    A class that was renamed takes one more statement, because its switch may have the old or the new name. ``pinned``
+    is the run that the caller named by its run id, or None.
     """
     chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
     if current_name(str(workflow)) != workflow:

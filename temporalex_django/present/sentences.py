@@ -203,7 +203,7 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
         return Summary(state="no_worker", text=text, trouble=True, since=since)
     # Workers exist, so this is load or a stuck worker: wait longer before calling it trouble.
     if now - since >= LATE_PERIOD:
-        text = _("Due for %(span)s, although a live worker could run it.") % words
+        text = _("Due for %(span)s. A live worker could run it, but none has picked it up.") % words
         return Summary(state="late", text=text, trouble=True, since=since)
     return None
 

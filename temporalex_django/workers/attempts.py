@@ -158,7 +158,7 @@ class Attempt:
         if task.chain_id is None:
             result.error_entry = background_task.error_entry(exc)
         log.warning(
-            "%s failed in attempt %d%s: %s",
+            "%s failed on attempt %d%s: %s",
             *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", error_line(exc)),
             extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
         )

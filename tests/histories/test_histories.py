@@ -14,6 +14,7 @@ from temporalex_django.core.history.kinds import KINDS
 from temporalex_django.core.history.replay import replay
 from temporalex_django.errors import NondeterminismError
 from tests.histories import flows
+from tests.support.event_attributes import undeclared
 
 FILES = sorted(Path(__file__).parent.glob("*.json"))
 
@@ -56,6 +57,12 @@ def test_every_kind_of_event_occurs():
     seen = Counter(event.kind for path in FILES for event in stored(path)[1])
     assert [f"no history of tests/histories has the event {kind}" for kind in KINDS if kind not in seen] == []
     assert not seen.keys() - KINDS.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_attribute_is_declared(path):
+    """What code reads with a type is what the histories of earlier days have."""
+    assert undeclared(stored(path)[1]) == {}
 
 
 def test_all_are_of_the_engine_and_the_format_of_today():

@@ -279,7 +279,7 @@ def test_commands_act_as_a_user(red: Any, blue: Any, tmp_path: Any) -> None:
 
     run("export", "--workflow", "test.Basket", "--as-user", "red-ann", "--output", str(tmp_path))
     assert [json.loads(f.read_text())["events"][0]["attributes"]["id"] for f in tmp_path.iterdir()] == ["red-1"]
-    with pytest.raises(CommandError, match="no run"):
+    with pytest.raises(CommandError, match="no matching run"):
         run("export", "blue-1", "--as-user", "red-ann", "--output", str(tmp_path))
     assert [one["open"] for one in json.loads(run("versions", "--json", "--as-user", "red-ann"))] == [1]
     assert [one["open"] for one in json.loads(run("versions", "--json"))] == [2]
@@ -414,8 +414,8 @@ def test_unique_binds_whoever_gives_an_id(id: str) -> None:
         ({"internal": "yes"}, "internal 'yes' must be True or False"),
         ({"start_permission": "start"}, "start_permission must be of the form app.codename"),
         ({"redacted": "card"}, "redacted 'card' must be a tuple of paths"),
-        ({"redacted": ("customer.",)}, "redacted: 'customer.' is no path"),
-        ({"redacted": (7,)}, "redacted: 7 is no path"),
+        ({"redacted": ("customer.",)}, "redacted: 'customer.' is not a path"),
+        ({"redacted": (7,)}, "redacted: 7 is not a path"),
     ],
 )
 def test_wrong_attributes_are_refused_when_the_class_is_defined(attributes: dict[str, Any], says: str) -> None:

@@ -151,7 +151,7 @@ def test_the_page_has_a_form_for_each_message_that_the_run_takes(admin):
 
     text = admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
 
-    assert "What it accepts now" in text
+    assert "Messages that the run accepts now" in text
     for name in (*WISH, "token"):
         assert f'name="{name}"' in text
     assert text.count("/message/?kind=") == 4
@@ -257,7 +257,7 @@ def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(adm
     assert "The run is closed" in response.content.decode()
     assert "Nothing was done" in response.content.decode()
     assert Message.objects.count() == before
-    assert "What it accepts now" not in admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    assert "Messages that the run accepts now" not in admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
 
 
 def test_what_the_run_does_not_take_now_is_not_sent(admin):

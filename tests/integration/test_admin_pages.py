@@ -142,7 +142,7 @@ def test_a_blocked_run_shows_cause_and_next_step(admin):
     assert "UnknownWorkflow: no &lt;i&gt;class" in text
     assert "Next step" in text
     assert "workflows.py" in text
-    assert "3 tries" in text
+    assert "3 attempts" in text
 
 
 @pytest.mark.django_db(transaction=True)  # its handler waits, which a transaction would refuse
@@ -276,7 +276,7 @@ def test_workers(admin, django_assert_num_queries):
     own = page(admin, f"{WORKERS}{first.pk}/change/")
     assert "test.Basket" in own
     assert "client_flows.double (3 min" in own
-    assert "test.Sleepy" in own[own.index("Lacks") :]
+    assert "test.Sleepy" in own[own.index("Missing classes") :]
     assert "client_flows.double" not in page(admin, f"{WORKERS}{other.pk}/change/")
 
 

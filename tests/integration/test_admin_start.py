@@ -158,9 +158,9 @@ def test_search_attributes_are_fields_of_the_form(admin):
     assert run.search_attributes == {"total": {"decimal": "120.50"}, "labels": ["red", "blue"], "paid": True}
     assert [one.id for one in Found.list(attributes={"total__gt": 120, "labels": "blue"})] == [run.workflow_id]
     for wrong, said in (
-        ({"attribute_total": "much"}, "is a number, not"),
-        ({"attribute_paid": "perhaps"}, "is true or false, not"),
-        ({"attribute_total": "NaN"}, "the search attribute total is"),
+        ({"attribute_total": "much"}, "must be a number, not"),
+        ({"attribute_paid": "perhaps"}, "must be true or false, not"),
+        ({"attribute_total": "NaN"}, "the search attribute total"),
     ):
         assert said in html.unescape(start(admin, "test.AdminFound", **wrong).content.decode()), said
     assert Instance.objects.count() == 1

@@ -179,7 +179,7 @@ def test_what_others_wrote_after_a_rollback_is_not_fed_to_what_was_rolled_back(b
 def test_a_process_without_the_class_never_turns_the_run(basket, monkeypatch):
     monkeypatch.delitem(workflows.registry, "test.Basket")
 
-    with pytest.raises(errors.UpdateTimeout, match=r"no test\.Basket"):
+    with pytest.raises(errors.UpdateTimeout, match=r"does not have test\.Basket"):
         basket.update("add", 1)
     with pytest.raises(errors.UnknownWorkflow):
         basket.query("items")

@@ -75,7 +75,7 @@ def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPat
     def hears(chain: UUID, *, alias: str) -> AbstractContextManager[WaitFunction]:
         raise Listens(chain, alias)
 
-    for module in ("describe", "update"):
+    for module in ("read.describe", "runs.update"):
         monkeypatch.setattr(f"temporalex_django.operations.{module}.listen", hears)
     handle = Heard.start(7)
 

@@ -147,7 +147,7 @@ def test_a_form_of_django_judges(settings: Any) -> None:
     assert "The task is delegated." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
     eve = browser(stored_again("eve"))
     right = {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "7"}
-    assert "is decided" in text(eve.post(f"{page}decide/", right, follow=True))
+    assert "You decided" in text(eve.post(f"{page}decide/", right, follow=True))
     drain()
     assert InvoiceDesk.handle(id="invoice::1").result(timeout=0)["data"] == {"account": "goods", "cost_centre": 7}
 

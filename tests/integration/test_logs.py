@@ -51,7 +51,7 @@ def test_attempts_that_fail(caplog):
         if record.name.startswith("temporalex")
     ]
     assert any(
-        "charge failed in attempt 1 (the last): LookupError at integration/test_logs.py:" in line for line in lines
+        "charge failed on attempt 1 (the last): LookupError at integration/test_logs.py:" in line for line in lines
     )
     for line in lines:
         assert "4111" not in line

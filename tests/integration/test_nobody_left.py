@@ -75,7 +75,7 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     (listed,) = client(manager).get(f"{URL}?all=true").json()["results"]
     assert listed["nobody_left"] is True
     assert "Nobody is left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/change/"))
-    assert "Nobody is left" in text(browser(manager).get(f"{INBOX}?whose=all"))
+    assert "Nobody can decide" in text(browser(manager).get(f"{INBOX}?whose=all"))
     run_page = text(browser(manager).get(f"/admin/temporalex_django/instance/{task.run_id}/change/"))
     assert "Nobody is left" in run_page
     done = shell("tasks", "show", task.pk, "--json")

@@ -203,7 +203,7 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert "no workflow 'Nobody'" in listed({"total": 1}, "Nobody")
     assert "Enter a JSON object" in listed("{")
     assert "did you mean total__gt" in listed({"totl__gt": 1})
-    assert "total__gt is a number, not 'x'" in listed({"total__gt": "x"})
+    assert "total__gt must be a number, not 'x'" in listed({"total__gt": "x"})
     assert "must be a mapping of attributes" in listed("[1]")
     assert "Enter a JSON object" in listed('{"total": 1e99999999999999999999}')
     assert "years 1 to 9999 in UTC" in listed({"sent": "9999-12-31T23:00:00-05:00"})
@@ -301,7 +301,7 @@ def test_the_admin_narrows_its_list_a_condition_at_a_time():
     for asked, said in [
         ({"attributes": '{"total": 1}'}, "Choose the workflow that has these search attributes."),
         ({"workflow": Invoicing.name, "attribute": "totl", "attribute_value": "1"}, "did you mean total?"),
-        ({"workflow": Invoicing.name, "attribute": "total", "attribute_value": "<x>"}, "is a number, not"),
+        ({"workflow": Invoicing.name, "attribute": "total", "attribute_value": "<x>"}, "must be a number, not"),
         ({"workflow": Invoicing.name, "attributes": "{"}, "Enter a JSON object"),
         ({"workflow": Invoicing.name, "attributes": '{"total": 1e99999999999999999999}'}, "Enter a JSON object"),
         (

@@ -627,7 +627,7 @@ def test_the_page_of_a_run_says_it_first(charging):
     text = _page(_reader("view_payload")[1], f"{charging.run_id}/change/")
 
     said = text.index("Charge the card has failed 8 times since ")
-    assert said < text.index("failed in attempt")
+    assert said < text.index("failed on attempt")
     assert "gives up after 20 attempts." in text
 
 

@@ -47,7 +47,8 @@ def test_all_of_them_are_found_by_name() -> None:
 def test_a_face_finds_what_it_shows_and_asks(name: str) -> None:
     cls = STEERING[name]
 
-    assert all(isinstance(words, Promise) and str(words) for words in (cls.label, cls.effect, cls.done))
+    assert all(isinstance(words, Promise) and str(words) for words in (cls.label, cls.summary, cls.effect, cls.done))
+    assert str(cls.summary).endswith(".")
     assert str(cls.effect).endswith(".")
     assert str(cls.done).endswith(".")
     assert len({one.name for one in cls.inputs} | {"reason", "seq", "by", "target"}) == len(cls.inputs) + 4

@@ -11,6 +11,7 @@ from temporalex_django.core.history.events import Command
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.handles import EnvironmentHandle
+from tests.support.event_attributes import undeclared
 
 
 @activity
@@ -47,6 +48,8 @@ def replay_all(env: Environment, chains: Iterable[UUID]) -> None:
         for activation in range(1, history[-1].activation if history else 0):
             env.replay_history(cls, [event for event in history if event.activation <= activation])
         assert [event.number for event in history] == list(range(1, len(history) + 1))
+        wrong = undeclared(history)
+        assert not wrong, wrong
     assert len(env.commands) == before, "a replay produced commands"
 
 

@@ -309,14 +309,14 @@ def bulk_effect(
     if not loaded_runs:
         return None
     if len(loaded_runs) > limit:
-        limit_message = _("These are more than %(limit)s runs, the most that one job can process. Narrow the filters.")
+        limit_message = _("You selected more than %(limit)s runs, which is the limit for one job. Narrow the filters.")
         return BulkEffect(text="", skipped=(), why_not=limit_message % {"limit": f"{limit:,}"}, newest=None)
     reasons: dict[str, list[str]] = defaultdict(list)
     ids, alias, parts = [run.pk for run in loaded_runs[:_MAX_CHECKED]], storage().alias, Counter[UUID]()
     if action.target_kind != "run":
         part_keys = action.parts(ids, selection, alias=alias, limit=limit + 1)
         if len(part_keys) > limit:
-            limit_message = _("These are more than %(limit)s, the most that one job can process. Narrow the filters.")
+            limit_message = _("You selected more than %(limit)s, which is the limit for one job. Narrow the filters.")
             return BulkEffect(
                 text="", skipped=(), why_not=limit_message % {"limit": action.count_text(limit)}, newest=None
             )

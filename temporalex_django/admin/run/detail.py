@@ -15,7 +15,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.admin.formatting import FormattedPayload, format_duration, format_payload, status_badge
+from temporalex_django.admin.formatting import (
+    FormattedPayload,
+    claimed_by_name,
+    format_duration,
+    format_payload,
+    status_badge,
+)
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
@@ -120,7 +126,12 @@ def run_detail_context(
         "timers": [{"row": row, "tools": part_links("timer", row.seq or 0)} for row in history.timers[:MAX_ROWS]],
         "more_timers": len(history.timers) > MAX_ROWS,
         "human_tasks": [
-            (task, step_name(task.key), ", ".join(candidate_names(candidates_of(task))))
+            {
+                "row": task,
+                "step": step_name(task.key),
+                "candidates": ", ".join(candidate_names(candidates_of(task))),
+                "claimed_by": claimed_by_name(task),
+            }
             for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
         ],
         "activities": activity_rows,

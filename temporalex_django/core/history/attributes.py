@@ -34,7 +34,7 @@ CopyMark = TypedDict(
         "run_id": str,
         "id": str,
         "parent": str | None,
-        "excluded": NotRequired[list[str]],
+        "excluded": NotRequired[dict[str, str]],
         "edited": NotRequired[dict[str, EditedInput]],
     },
 )
@@ -90,10 +90,10 @@ class ActivityScheduledAttributes(TypedDict):
 
 
 class ActivityEnd(TypedDict):
-    """The part that all ends of an activity share. ``by`` is the person who ended it by hand."""
+    """The part that all ends of an activity share. ``by`` is who ended it by hand: a person, or None for code."""
 
     seq: int
-    by: NotRequired[SenderAttributes]
+    by: NotRequired[SenderAttributes | None]
     edited: NotRequired[EditedInput]
 
 
@@ -128,10 +128,10 @@ class TimerStartedAttributes(TypedDict):
 
 
 class TimerFiredAttributes(TypedDict):
-    """``by`` is the person who skipped it."""
+    """``by`` is who skipped it: a person, or None for code."""
 
     seq: int
-    by: NotRequired[SenderAttributes]
+    by: NotRequired[SenderAttributes | None]
 
 
 class ChildStartedAttributes(TypedDict):
@@ -262,14 +262,14 @@ class ClosingAttributes(TypedDict):
     """The part that all closing events share.
 
     - ``outside`` is True if the run was closed from outside by an event that code may write, too.
-    - ``never_consumed`` has the names of signals that no code took. ``failed_signals`` has the failed messages.
+    - ``never_consumed`` has the names of signals that no code took. ``failed_signals`` has failed ones.
     - ``edited`` has the inputs that people gave to dropped activities, by number. ``unread`` has results that came and
       were never read.
     """
 
     outside: NotRequired[bool]
     never_consumed: NotRequired[list[str]]
-    failed_signals: NotRequired[list[dict[str, Any]]]
+    failed_signals: NotRequired[list[str]]
     edited: NotRequired[dict[str, EditedInput]]
     unread: NotRequired[list[dict[str, Any]]]
 

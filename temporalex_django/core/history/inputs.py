@@ -35,7 +35,10 @@ class InputReading:
 
 
 def to_reading(decoded: Mapping[str, Any], hints: Mapping[str, Any]) -> InputReading:
-    """Return the reading of values that were decoded by annotations. Raises ``PayloadError``."""
+    """Return an input as its receiver reads it, from arguments that were decoded to their annotations.
+
+    ``hints`` are these annotations, by the name of the parameter. Raises ``PayloadError``.
+    """
     return InputReading({name: _fill_defaults(value) for name, value in decoded.items()}, hints)
 
 

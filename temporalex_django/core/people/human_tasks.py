@@ -174,7 +174,8 @@ class HumanTaskState:
 class HumanTaskChange:
     """A human task that a turn has changed, with the names of its ``changes``.
 
-    The names are opened, reminded, escalated, barred and closed. The tuple is empty if the changes are not known.
+    The names are opened, reminded, escalated, barred (a user became excluded) and closed. The tuple is empty if the
+    changes are not known.
     """
 
     changes: tuple[str, ...]

@@ -85,7 +85,7 @@ class PendingCall:
 
     @property
     def usage(self) -> str:
-        """The code that uses the call, for messages."""
+        """The code that the author should have written to use the call, such as ``await sleep(…)``, for messages."""
         return self.primitive.usage.format(self.name)
 
     def settle(self) -> None:

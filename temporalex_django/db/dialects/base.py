@@ -74,7 +74,7 @@ class Dialect(Protocol):
         """Send a query and return a function that waits for its rows and returns them.
 
         Inside ``pipeline()`` several queries can be sent before the first answer is awaited. Elsewhere the query may
-        run at once.
+        run at once. ``types`` are the types of the columns.
         """
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
@@ -95,7 +95,8 @@ class Dialect(Protocol):
     ) -> list[tuple[Any, ...]]:
         """Run the statement of ``write``, whose body returns rows, and return these rows.
 
-        ``columns`` may hold bytes only if the dialect has ``chained_writes``.
+        ``columns`` may hold bytes only if the dialect has ``chained_writes``. ``types`` are the types of the columns
+        that it returns.
         """
 
     def submit_write(

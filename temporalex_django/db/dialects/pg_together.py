@@ -208,7 +208,8 @@ class StatementPipeline:
     def _assign_results(self, sent: list[PipelineStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
         """Give each statement its result and return the first error of the server, or None.
 
-        There may be one result more: that of the commit, for example with an error of deferred constraints.
+        There may be one result more: that of the commit, for example with an error of deferred constraints. ``sent``
+        has the statements in their order; bytes in it are the name of a statement that was prepared.
         """
         for statement, result in zip(sent, results, strict=False):
             if isinstance(statement, PipelineStatement):
@@ -319,7 +320,8 @@ def _receive_results(
 ) -> Generator[Wait, Ready | int, None]:
     """Add the result of each statement to ``results``, in order, until ``ends`` synchronisations have come.
 
-    It is a generator for psycopg, which does the waiting.
+    It is a generator for psycopg, which does the waiting. ``protocol`` is the connection of libpq. ``marks`` gets the
+    number of results before each synchronisation.
     """
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R

@@ -46,7 +46,8 @@ class InboxStatements(ABC):
     ) -> dict[UUID, Inbox]:
         """Return the unsettled messages of locked chains: see ``RunStorage.inbox``.
 
-        It is a statement of its own after the lock, so it sees everything that was committed until then.
+        It is a statement of its own after the lock, so it sees everything that was committed until then. ``waiting``
+        has the chains of which only unread messages are needed.
         """
         return self.submit_inbox(chains, waiting=waiting, page=page)(chains)
 
@@ -105,7 +106,8 @@ class InboxStatements(ABC):
         """Read the ``page`` oldest new messages of a long inbox; return their rows, and True if there may be more.
 
         Results and messages that wait are read, too, wherever they are in the inbox, because they let the run continue.
-        Each of the three kinds has a limit of its own, so none hides another.
+        Each of the three kinds has a limit of its own, so none hides another. ``condition`` is an SQL test of the
+        messages.
         """
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
@@ -171,6 +173,7 @@ def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID 
     """Turn an error of the block into a ``PayloadError`` with the run or chain whose payload cannot be read.
 
     ``KeyMissing`` keeps its type. The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
+    ``description`` names the payload in the error.
     """
     try:
         yield
@@ -184,9 +187,9 @@ def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID 
 
 
 class InboxInserts(ABC):
-    """The implementation of ``RunStorage.prepend_messages``.
+    """The part of the storage that puts messages into inboxes for a reset or fork.
 
-    It is called seldom, so it uses the ORM.
+    ``alias`` is its database. It is called seldom, so it uses the ORM.
     """
 
     alias: str
@@ -195,7 +198,10 @@ class InboxInserts(ABC):
     def now(self) -> datetime: ...
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox: see ``RunStorage.prepend_messages``. Locks its unread messages."""
+        """Put messages at the head of an inbox, before its unread messages, which it locks.
+
+        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
+        """
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
         unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
         unread_ids = {row.request_id for row in unread_rows} - {None}
@@ -218,7 +224,7 @@ class InboxInserts(ABC):
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy failed messages to another chain: see ``RunStorage.copy_failed_messages``."""
+        """Copy the failed messages with these message ids from one chain to another."""
         if not ids:
             return
         rows = [

@@ -70,7 +70,8 @@ def _can_listen(connection: Any) -> bool:
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
     """Send the command for the channel of finished turns, and return True if the server has executed it.
 
-    It does not use Django's cursor, because it is no query of the project.
+    It does not use Django's cursor, because it is no query of the project. ``raw`` is the connection of psycopg inside
+    ``connection``.
     """
     with suppress(DatabaseError), connection.wrap_database_errors:
         raw.execute(f"{command} {DONE_CHANNEL}")

@@ -156,7 +156,7 @@ def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> li
 def send_notifications(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
     """Send the notifications of a turn on Django's own connection.
 
-    Does nothing on SQLite, in a transaction, or behind a pooler.
+    Does nothing on SQLite, in a transaction, or behind a pooler. ``own_queues`` are not named: see ``notify_payloads``.
     """
     dialect = get_dialect(alias)
     if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:

@@ -85,7 +85,10 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
-    """Return the keys of users to whom the access policy gives a permission; more than ``limit``, if there are.
+    """Return the keys of those ``users`` to whom the access policy gives the permission ``name``.
+
+    ``principal`` is that permission as a candidate names it, ``perm:app.codename``. It returns more than ``limit``
+    keys if there are that many.
 
     None means that they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
     """

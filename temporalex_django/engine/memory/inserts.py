@@ -101,7 +101,10 @@ class MemoryInserts(MemoryTables):
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox: see ``RunStorage.prepend_messages``."""
+        """Put messages at the head of an inbox, before its unread messages.
+
+        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
+        """
         inbox, ids = self._inboxes[chain], self._message_numbers[chain]
         unread_messages = [self.messages[number].message for number in sorted(inbox)]
         unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
@@ -148,7 +151,7 @@ class MemoryInserts(MemoryTables):
         return statuses
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy failed messages to another chain: see ``RunStorage.copy_failed_messages``."""
+        """Copy the failed messages with these message ids from one chain to another."""
         numbers = sorted(
             number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
         )

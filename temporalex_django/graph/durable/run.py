@@ -1,6 +1,6 @@
 """The run of a graph on the durable runtime.
 
-The steps that its progress starts become commands. The results of the steps, and the resumes, go into the progress.
+The steps that start become commands. The results of the steps, and the resumes, go into its ``Progress``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class GraphRun:
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """Let the progress report to the host from now on, but not while a history is replayed.
+        """Report to the host from now on what happens to the steps, but not while a history is replayed.
 
         The host passes the reports on after the commit.
         """

@@ -1,9 +1,10 @@
-"""Move open runs to another version of their class.
+"""Move open runs to another version of their class. This does not migrate the database.
+
+For each run, print whether it moves, and if not, why not.
 
 `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
 
-Prints for each run whether it moves, and if not, why. Name steps by their classes or by their keys. `--map Old=`
-drops the data of a step that has ended.
+Name steps by their classes or by their keys. `--map Old=` drops the data of a step that has ended.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ def add_arguments(parser: CommandParser) -> None:
                 "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
             )
             subparser.add_argument(
-                "--reason", default="", metavar="TEXT", help="Reason for the audit, and for people who wait."
+                "--reason",
+                default="",
+                metavar="TEXT",
+                help="Reason, which the audit records and people who wait can see.",
             )
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)

@@ -85,7 +85,7 @@ class JsonLogHandler(logging.Handler):
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex worker`` to its parser."""
     parser.add_argument(
-        "--queues", help="Names of queues, comma-separated (default: all that workflows and activities name)."
+        "--queues", help="Names of queues, comma-separated (default: all queues that workflows and activities use)."
     )
     parser.add_argument("--burst", action="store_true", help="Stop when nothing is due.")
     parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")

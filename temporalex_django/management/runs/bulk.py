@@ -83,8 +83,10 @@ def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex bulk`` to its parser."""
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, action in _ACTIONS.items():
-        _add_start_arguments(parsers.add_parser(name, description=str(action.effect), help=str(action.label)), action)
-    signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal")
+        effect = str(action.effect)
+        first_sentence = f"{effect.split('. ', 1)[0].rstrip('.')}."
+        _add_start_arguments(parsers.add_parser(name, description=effect, help=first_sentence), action)
+    signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal to each run.")
     signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
     signal.add_argument(
         "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
@@ -98,7 +100,7 @@ def add_arguments(parser: CommandParser) -> None:
         subparser = parsers.add_parser(name, description=text, help=text)
         subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
         if name != "show":
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
 
@@ -118,7 +120,7 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
     )
     add_filters(parser)
     if action is None:
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
     else:
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())

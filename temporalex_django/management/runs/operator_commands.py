@@ -44,7 +44,7 @@ class OperatorCommand:
     def __init__(self, action: type[OperatorRunAction[Any]]) -> None:
         self.action = action
         # The docstring of a subcommand is its help text.
-        self.__doc__ = str(action.effect)
+        self.__doc__ = f"{action.summary} {action.effect}"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add RUN, SEQ for an activity or timer, and an option for each input of the operation to the parser."""
@@ -109,7 +109,7 @@ class OperatorCommand:
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
     """Add ``--reason``, and an option for each input of an operation, to the parser."""
-    parser.add_argument("--reason", default="", metavar="TEXT", help="Reason for the audit.")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
     _add_options(parser, action.inputs)
 
 
@@ -127,6 +127,9 @@ def _add_options(parser: CommandParser, inputs: Iterable[Input]) -> None:
     for action_input in inputs:
         option, dest = f"--{action_input.name.replace('_', '-')}", f"{_DEST_PREFIX}{action_input.name}"
         texts = [str(text).rstrip(".") for text in (action_input.label, action_input.help) if text]
+        # A label whose words are in the help as well says nothing new.
+        if len(texts) == 2 and texts[0].lower() in texts[1].lower():
+            del texts[0]
         help_text = " ".join(f"{text}." for text in texts).replace("%", "%%")
         if action_input.kind is bool:
             # None and not False without the option: only the inputs on the command line reach the action.

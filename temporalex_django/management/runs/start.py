@@ -33,7 +33,9 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--id", metavar="ID", help="Business id of the run (default: generated).")
     parser.add_argument(
-        "--value", metavar="VALUE", help="Value from which the business id is made, for a class with `unique`."
+        "--value",
+        metavar="VALUE",
+        help="For a class that declares `unique`: the value that identifies the run. The business id is made from it.",
     )
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
     parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="Object that the run is about.")

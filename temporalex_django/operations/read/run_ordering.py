@@ -95,7 +95,8 @@ def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) ->
 def _first_time(alias: str, *, newest: bool) -> datetime:
     """Return the time at which the order by closing starts.
 
-    For the oldest first, this is when the first run was started, because no run closed before that.
+    With ``newest`` (the newest runs first) this is now. Else it is when the first run was started, because no run
+    closed before that.
     """
     created = Instance.objects.using(alias).order_by("pk").values_list("created_at", flat=True)
     return (None if newest else created.first()) or timezone.now()

@@ -104,7 +104,10 @@ def summarize_run(
 def load_run_state(
     run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
 ) -> RunView:
-    """Return the facts about one run from which its summary is built, without the texts that ``redactor`` hides."""
+    """Return the facts about one run from which its summary is built, without the texts that ``redactor`` hides.
+
+    ``preloaded`` has rows that the caller has read.
+    """
     return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
 
 
@@ -181,7 +184,7 @@ class RunStateLoader:
     """The rows about some runs, all read at once, and the facts and summaries that are built from them.
 
     ``with_details`` is True for a single run, about which more is read. ``has_no_tasks`` is True if the caller knows
-    that none of the runs has an activity task.
+    that none of the runs has an activity task. ``preloaded`` has rows that the caller has read.
     """
 
     def __init__(
@@ -507,7 +510,8 @@ def _without_failure_text(activity: OpenActivity) -> OpenActivity:
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
     """Return why a run failed, as far as ``redactor`` shows it, from the attributes of its last event.
 
-    This is the failure of an activity, the reason that the code gave, or the exception that it raised.
+    This is the failure of an activity, the reason that the code gave, or the exception that it raised. ``closing`` has
+    the attributes of that event.
     """
     kind = str(closing.get("type") or "")
     if not redactor.shows_payloads:

@@ -30,6 +30,7 @@ class Cancel(OperatorRunAction[None]):
     name: ClassVar[str] = "cancel"
     permission: ClassVar[str] = "cancel_instance"
     label: ClassVar[Promise] = _("Cancel")
+    summary: ClassVar[Promise] = _("Ask a run to end.")
     effect: ClassVar[Promise] = _("The run is asked to end. Its code may clean up first; a graph ends at once.")
     done: ClassVar[Promise] = _("The run is asked to end.")
     destructive: ClassVar[bool] = True

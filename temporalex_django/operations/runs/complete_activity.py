@@ -30,6 +30,7 @@ class CompleteActivity(ActivityAction):
     permission: ClassVar[str] = "complete_activity"
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
+    summary: ClassVar[Promise] = _("Complete an activity by hand.")
     effect: ClassVar[Promise] = _(
         "The run continues as if the activity had returned this result. The result of a running attempt is ignored."
     )
@@ -67,6 +68,7 @@ class FailActivity(ActivityAction):
     permission: ClassVar[str] = "fail_activity"
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
+    summary: ClassVar[Promise] = _("Fail an activity by hand.")
     effect: ClassVar[Promise] = _(
         "The activity fails for good with this error, and the run receives it. The result of a "
         "running attempt is ignored."

@@ -23,6 +23,7 @@ class Delete(OperatorRunAction[None]):
     permission: ClassVar[str] = "delete_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Delete")
+    summary: ClassVar[Promise] = _("Delete a run.")
     effect: ClassVar[Promise] = _(
         "The run is deleted for good, with all earlier and later runs of its chain, their histories and messages. "
         "The audit stays."

@@ -94,6 +94,7 @@ class Redeliver(FailedMessageAction):
 
     name: ClassVar[str] = "redeliver"
     label: ClassVar[Promise] = _("Deliver again")
+    summary: ClassVar[Promise] = _("Deliver failed messages again.")
     effect: ClassVar[Promise] = _(
         "The run receives the signal again, with the same payload, after the messages that already wait."
     )
@@ -119,6 +120,7 @@ class Discard(FailedMessageAction):
 
     name: ClassVar[str] = "discard"
     label: ClassVar[Promise] = _("Discard message")
+    summary: ClassVar[Promise] = _("Discard failed messages.")
     effect: ClassVar[Promise] = _(
         "The run never receives the signal, even if it is sent again with the same id. The message stays in the list."
     )

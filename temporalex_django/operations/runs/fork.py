@@ -44,6 +44,7 @@ class Fork(ReplayFromAction[RunTarget]):
     allows_any_point: ClassVar[bool] = True
     destructive: ClassVar[bool] = False
     label: ClassVar[Promise] = _("Fork")
+    summary: ClassVar[Promise] = _("Fork a run.")
     effect: ClassVar[Promise] = _(
         "A new run with its own id continues from the activation that you choose, with the current "
         "code. This run stays as it is. Both runs do the work that was open at that point."

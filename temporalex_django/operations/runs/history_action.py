@@ -52,7 +52,10 @@ class ReplayFromAction(OperatorRunAction[T]):
             name="to",
             kind=int,
             label=_("Activation"),
-            help=_("The last activation to keep, or 0 for the start. If empty, the last one that the code can replay."),
+            help=_(
+                "Number of the last activation to keep (see the history), or 0 to begin again. "
+                "Default: the last one that the current code can replay."
+            ),
         ),
         Input(
             name="messages",

@@ -1,7 +1,8 @@
 """The operations that an operator performs on one run: each has a button, a REST route, a command and a handle method.
 
-An interface needs no code for a new operation. It takes ``label``, ``effect`` and ``inputs`` from the class, asks
-``why_not`` if the operation is possible now, and executes it. ``registry.STEERING`` has all of them by name.
+An interface needs no code for a new operation. It takes ``label``, ``summary``, ``effect`` and ``inputs`` from the
+class, asks ``why_not`` if the operation is possible now, and executes it. ``registry.STEERING`` has all operations by
+name.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class OperatorRunAction(RunAction[T]):
     """Base class of the operations that an operator performs on one run.
 
     - ``label``: the text of the button.
+    - ``summary``: a short sentence in the imperative, with which the help of the command begins.
     - ``effect`` and ``done``: sentences that say what will happen, and what has happened.
     - ``destructive``: True if the operation cannot be undone.
     - ``target_kind``: "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
@@ -106,6 +108,7 @@ class OperatorRunAction(RunAction[T]):
     """
 
     label: ClassVar[Promise]
+    summary: ClassVar[Promise]
     effect: ClassVar[Promise]
     done: ClassVar[Promise]
     destructive: ClassVar[bool] = False
@@ -118,7 +121,9 @@ class OperatorRunAction(RunAction[T]):
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
     ) -> None:
-        """Validate ``seq`` and the ``inputs``, which are passed by name.
+        """Validate the arguments; the values of ``inputs`` are passed by name.
+
+        ``seq`` is the number of the command that created the activity or timer; None for an operation on the whole run.
 
         Raises ``PayloadError`` for an input of the wrong kind, and ``TypeError`` for an unknown or missing one.
         """

@@ -27,6 +27,7 @@ class Pause(OperatorRunAction[None]):
     name: ClassVar[str] = "pause"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Pause")
+    summary: ClassVar[Promise] = _("Pause a run.")
     effect: ClassVar[Promise] = _(
         "The run stops where it is. Messages, timers and results wait until it is unpaused; updates "
         "are refused. Running activities continue."
@@ -57,6 +58,7 @@ class Unpause(OperatorRunAction[None]):
     name: ClassVar[str] = "unpause"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
+    summary: ClassVar[Promise] = _("Unpause a run.")
     effect: ClassVar[Promise] = _(
         "The run continues at once, with the messages, timers and results that waited. A run that is "
         "blocked because its workers crashed stays blocked."

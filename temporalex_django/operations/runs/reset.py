@@ -36,6 +36,7 @@ class Reset(ReplayFromAction[str]):
 
     name: ClassVar[str] = "reset"
     label: ClassVar[Promise] = _("Reset")
+    summary: ClassVar[Promise] = _("Reset a run.")
     effect: ClassVar[Promise] = _(
         "The run ends, and a new run with the same id continues from the activation that you choose, "
         "with the current code. Work that its activities did after that point is done again."

@@ -26,8 +26,9 @@ class Resume(RequestAction):
     The event must match exactly one waiting step, or the one that ``step`` names; otherwise nothing changes. It is
     judged in the process in which an update would be; see ``RequestAction`` for turns and locks.
 
-    ``by`` is the person who decides. A step with a role (``Approval``) accepts only people who have it, and no code. A
-    person who uses an interface needs the permission to signal, or the role of a step of this graph.
+    ``by`` is the person who decides; without a user ``decided_by`` may name that person. A step with a role
+    (``Approval``) accepts only people who have it, and no code. A person who uses an interface needs the permission to
+    signal, or the role of a step of this graph.
 
     Raises ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``, ``PayloadError``, ``NestingError`` and
     ``UpdateTimeout``.
@@ -97,7 +98,7 @@ def has_step_role(user: Person | None, ref: str, *, workflow: str | None = None,
     """Return True if the user has the role of any step in the graph of the run ``ref``, a run id or a business id.
 
     Such a user may resume the run without the permission to signal. The result is also False if no run matches, so that
-    it does not reveal which runs exist.
+    it does not reveal which runs exist. Only ``visible_runs`` are searched (None: all).
     """
     try:
         code = find_run(ref, storage=storage(), workflow=workflow, visible_runs=visible_runs).workflow_class

@@ -22,6 +22,7 @@ class RetryActivity(ActivityAction):
 
     name: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Retry now")
+    summary: ClassVar[Promise] = _("Retry an activity now.")
     effect: ClassVar[Promise] = _("The activity is retried at once, before its next attempt is due.")
     done: ClassVar[Promise] = _("The activity is due.")
     needs_worker: ClassVar[bool] = True

@@ -28,6 +28,7 @@ class SkipTimer(OperatorRunAction[None]):
     name: ClassVar[str] = "skip_timer"
     permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
+    summary: ClassVar[Promise] = _("Fire a timer now.")
     effect: ClassVar[Promise] = _("The run continues as if the time were up.")
     done: ClassVar[Promise] = _("The timer fires.")
     destructive: ClassVar[bool] = True
@@ -57,7 +58,8 @@ class SkipTimer(OperatorRunAction[None]):
     ) -> list[tuple[UUID, int | None]]:
         """Return every running timer of the runs, as pairs of a run id and the number of the timer, at most ``limit``.
 
-        Timers are sleeps, and the time limits of phases, waits and human tasks.
+        Timers are sleeps, and the time limits of phases, waits and human tasks. ``selection`` is ignored: no input
+        chooses among timers.
         """
         del selection
         parts: list[tuple[UUID, int | None]] = []

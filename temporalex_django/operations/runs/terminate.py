@@ -23,6 +23,7 @@ class Terminate(OperatorRunAction[None]):
     permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Terminate")
+    summary: ClassVar[Promise] = _("Terminate a run.")
     effect: ClassVar[Promise] = _(
         "The run is closed at once. None of its code runs any more, so nothing is cleaned up."
     )

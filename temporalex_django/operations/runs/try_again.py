@@ -26,6 +26,7 @@ class TryAgain(OperatorRunAction[None]):
     name: ClassVar[str] = "try_again"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Try again now")
+    summary: ClassVar[Promise] = _("Try a blocked run again now.")
     effect: ClassVar[Promise] = _(
         "The run is retried once, now, and is blocked again if that fails. A run that is blocked "
         "because its workers crashed runs alone on one worker, which may crash as well."

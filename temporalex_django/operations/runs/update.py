@@ -64,7 +64,8 @@ class RequestAction(RunAction[Any]):
 
     Outside of a transaction, this process inserts the message and runs a turn in one transaction. It needs the class of
     the run for that, and the lock of the chain within ``UPDATE_LOCK_WAIT`` seconds. Otherwise it commits only the
-    message, and waits without a transaction until a worker has processed it.
+    message, and waits without a transaction until a worker has processed it. With ``mode`` "worker" only workers
+    process it. ``wait_slot`` limits how many callers wait at a time.
 
     Inside ``atomic()`` it waits for nothing but the lock, and everything commits or is rolled back with the caller's
     transaction. A rejected message leaves nothing behind.
@@ -255,7 +256,10 @@ class RequestAction(RunAction[Any]):
     # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Run a turn with the message in a transaction of its own; return its status, or None without the lock."""
+        """Run a turn with the message in a transaction of its own; return its status, or None without the lock.
+
+        It waits ``wait`` seconds for the lock.
+        """
         try:
             with self.storage.transaction("update"):
                 return self._run_turn(wait=wait)
@@ -302,7 +306,8 @@ class RequestAction(RunAction[Any]):
     def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
         """Lock the run, insert the message and activate the run in the open transaction; return the status.
 
-        Return None, with nothing written, if the lock is not free within ``wait`` seconds.
+        Return None, with nothing written, if the lock is not free within ``wait`` seconds. With ``yields`` it gives up
+        as soon as the worker that has the lock waits for a row of this transaction.
         """
         run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
         if run is None:
@@ -501,7 +506,7 @@ class RequestAction(RunAction[Any]):
 class SendUpdate(RequestAction):
     """Operation that sends an update with ``args`` and returns its answer.
 
-    See ``RequestAction`` for turns, locks and errors.
+    See ``RequestAction`` for turns, locks, errors and the other arguments.
     """
 
     name: ClassVar[str] = "update"

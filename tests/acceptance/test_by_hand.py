@@ -439,6 +439,7 @@ def test_a_handle_of_an_environment_uses_all_that_it_is_given(env: Any, name: st
         "fail_activity": (last.get("type"), last.get("message")) == ("Stolen", "no"),
         "skip_timer": last.get("seq") == 2,
     }
+    assert name in seen, f"{name}: say in seen what it changes, as this test does for {', '.join(seen)}"
     assert seen[name]
 
 

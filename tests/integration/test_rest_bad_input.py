@@ -67,6 +67,7 @@ class Asked:
 
     def __init__(self, name: str) -> None:
         self.verb, _, self.name = name.partition(" ")
+        assert name in REST, f"{name}: add a row to REST in tests/integration/test_permission_matrix.py"
         self.row = REST[name]
         self.contract: Contract = VIEWS[name].contract
         self.user = stored("red-right")  # whom the run that asks people asks, too

@@ -98,6 +98,7 @@ DONE: dict[str, tuple[str, dict[str, Any]]] = {
 
 def prepared(name: str, **more: Any) -> tuple[OperatorRunAction[Any], str]:
     """The action on a run to which it can be done, and the id of that."""
+    assert name in DONE, f"{name} has no row in DONE of tests/integration/test_steering.py"
     run, given = DONE[name]
     handle = Row(None, print, run).ready()
     return STEERING[name](find_run(handle.id, storage=storage()), reason="why", **{**given, **more}), handle.id
@@ -207,6 +208,7 @@ def test_an_update_of_a_paused_run_is_refused_without_a_worker(basket: Any) -> N
     ],
 )
 def test_a_handle_uses_all_that_it_is_given(name: str, given: dict[str, Any], wrong: dict[str, Any]) -> None:
+    assert name in DONE, f"{name} has no row in DONE of tests/integration/test_steering.py"
     call = getattr(Row(None, print, DONE[name][0]).ready(), name)
     for key, value in wrong.items():
         with pytest.raises((errors.PayloadError, errors.ActionNotPossible)):

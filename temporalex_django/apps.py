@@ -21,7 +21,7 @@ from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, BackgroundHo
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.backend import BoundBackend
+    from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.django_tasks import TaskHost
     from temporalex_django.operations.fleet.cleanup import CleanupJob
 
@@ -113,7 +113,7 @@ def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
     return definition_errors
 
 
-def _get_backend() -> BoundBackend:
+def _get_backend() -> Backend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()

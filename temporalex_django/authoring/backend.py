@@ -7,18 +7,22 @@ Engines without Django are registered here while they run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.errors import EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.handle import WorkflowHandle
+    from temporalex_django.authoring.run_request import RunAddress, RunRequest
     from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.authoring.workflow import Workflow
+    from temporalex_django.authoring.start_request import StartRequest
+
+T = TypeVar("T")
 
 #: Most activities in a description.
 MOST_ACTIVITIES = 100
@@ -124,90 +128,42 @@ class Description:
 class Backend(Protocol):
     """The part that runs workflows: the database, a test environment or an engine without Django.
 
-    Its methods start and find runs, and return handles of them.
+    It starts and finds runs, and performs the requests of their handles.
     """
 
-    def start(
-        self,
-        workflow: type[Workflow],
-        args: Any,
-        *,
-        id: str | None = None,
-        value: str | None = None,
-        subject: Any = None,
-        telemetry: Mapping[str, Any] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> Any: ...
+    def start(self, request: StartRequest) -> WorkflowHandle[Any]: ...
 
-    async def astart(
-        self,
-        workflow: type[Workflow],
-        args: Any,
-        *,
-        id: str | None = None,
-        value: str | None = None,
-        subject: Any = None,
-        telemetry: Mapping[str, Any] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> Any: ...
+    async def astart(self, request: StartRequest) -> WorkflowHandle[Any]: ...
 
-    def signal_with_start(
-        self,
-        workflow: type[Workflow],
-        signal: str,
-        payload: Any,
-        args: Any,
-        *,
-        id: str,
-        subject: Any = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> Any: ...
+    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]: ...
 
-    async def asignal_with_start(
-        self,
-        workflow: type[Workflow],
-        signal: str,
-        payload: Any,
-        args: Any,
-        *,
-        id: str,
-        subject: Any = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> Any: ...
+    async def asignal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]: ...
 
-    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> Any: ...
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> WorkflowHandle[Any]: ...
 
-    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> Any: ...
+    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle[Any]: ...
 
-    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> Any: ...
+    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle[Any]: ...
 
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
-    ) -> Iterator[Any]: ...
+    ) -> Iterator[WorkflowHandle[Any]]: ...
 
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
-    ) -> Sequence[Any]: ...
+    ) -> Sequence[WorkflowHandle[Any]]: ...
+
+    def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        """Perform the operation on the run and return its result."""
+
+    async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        """Perform the operation from async code; a wait holds no thread."""
 
 
-class BoundBackend(Backend, Protocol):
-    """The backend that an application is wired to: ``WorkflowHandle(id)`` makes its handles."""
-
-    handle_class: type[Any]
+_backend: Callable[[], Backend] | None = None
 
 
-_backend: Callable[[], BoundBackend] | None = None
-
-
-def bind(backend: Callable[[], BoundBackend]) -> None:
+def bind(backend: Callable[[], Backend]) -> None:
     """Set the function that returns the backend of the application.
 
     The function is called at each use, so that the import of the backend can wait until Django is ready.
@@ -232,7 +188,7 @@ def backend(cls: Any = None) -> Backend:
     return bound_backend()
 
 
-def bound_backend() -> BoundBackend:
+def bound_backend() -> Backend:
     """Return the backend that the application is wired to. Raises ``NotConfigured``."""
     if _backend is not None:
         return _backend()

@@ -8,10 +8,12 @@ The attribute of a method that does not exist is missing, so ``hasattr`` is Fals
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from temporalex_django.authoring import backend, run_filters
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
@@ -102,7 +104,7 @@ class Startable:
         tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> StartRequest:
         """Start a run and return its handle.
 
         The run is written on the caller's connection. Inside a transaction it commits or rolls back with it. Nothing
@@ -120,9 +122,9 @@ class Startable:
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
-        return backend.backend(workflow_class).start(
-            workflow_class,
-            args,
+        return StartRequest(
+            workflow=workflow_class,
+            args=args,
             id=id,
             value=value,
             subject=subject,
@@ -132,37 +134,61 @@ class Startable:
             by=by,
         )
 
-    async def _astart(
-        cls: Any,  # noqa: N805 - as above
-        *positional: Any,
-        args: Any = _UNSET,
-        id: str | None = None,
-        value: str | None = None,
+    @wraps(_start)
+    def _start_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        request = Startable._start(cls, *positional, **options)
+        return backend.backend(request.workflow).start(request)
+
+    @wraps(_start)
+    async def _start_in_async(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        request = Startable._start(cls, *positional, **options)
+        return await backend.backend(request.workflow).astart(request)
+
+    start: ClassVar[Any] = _ConditionalMethod(_start_now, needs="nothing")
+    astart: ClassVar[Any] = _ConditionalMethod(_start_in_async, needs="nothing")
+
+    def _signal_with_start(
+        cls: Any,  # noqa: N805 - made a class method below
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        *,
+        id: str,
         subject: Any = None,
         version: int | None = None,
-        telemetry: Mapping[str, Any] | None = None,
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
-    ) -> Any:
-        """Start a run and return its handle, from async code; see ``start``."""
-        workflow_class = cls.choose(version, options)
-        value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
-        return await backend.backend(workflow_class).astart(
-            workflow_class,
-            args,
+    ) -> tuple[StartRequest, str, Any]:
+        """Send a signal to the open run of that id, and start the run first if there is none. Returns its handle.
+
+        Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
+        ``subject``, ``search_attributes`` and ``tags`` apply to a run that is started; an existing run keeps its own.
+        The open run may have any version; ``version`` and further ``options`` choose that of a run that is started.
+        """
+        request = StartRequest(
+            workflow=cls.choose(version, options),
+            args=args,
             id=id,
-            value=value,
             subject=subject,
-            telemetry=telemetry,
             search_attributes=search_attributes,
             tags=tags,
             by=by,
         )
+        return request, signal, payload
 
-    start: ClassVar[Any] = _ConditionalMethod(_start, needs="nothing")
-    astart: ClassVar[Any] = _ConditionalMethod(_astart, needs="nothing")
+    @wraps(_signal_with_start)
+    def _signal_with_start_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        return backend.backend(cls).signal_with_start(*Startable._signal_with_start(cls, *positional, **options))
+
+    @wraps(_signal_with_start)
+    async def _signal_with_start_in_async(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        parts = Startable._signal_with_start(cls, *positional, **options)
+        return await backend.backend(cls).asignal_with_start(*parts)
+
+    signal_with_start: ClassVar[Any] = classmethod(_signal_with_start_now)
+    asignal_with_start: ClassVar[Any] = classmethod(_signal_with_start_in_async)
 
     def _resume(
         cls: Any,  # noqa: N805

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
@@ -38,6 +38,17 @@ class StartOptions(ValueOptions, total=False):
 
     id: str | None
     value: str | None
+
+
+class SignalStartOptions(TypedDict, total=False):
+    """The keyword arguments of ``signal_with_start``; a dispatcher takes ``version`` as well."""
+
+    id: Required[str]
+    subject: Any
+    version: int | None
+    search_attributes: Mapping[str, Any] | None
+    tags: Sequence[str] | None
+    by: Person | None
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

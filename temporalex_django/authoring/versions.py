@@ -13,7 +13,6 @@ from temporalex_django.core import names
 from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.authorization import Person
     from temporalex_django.core.results import Ok
 
 
@@ -63,68 +62,6 @@ class VersionedWorkflow(Startable):
         """
         del versions, options
         return None
-
-    @classmethod
-    def signal_with_start(
-        cls,
-        signal: str,
-        payload: Any = None,
-        args: Any = None,
-        *,
-        id: str,
-        subject: Any = None,
-        version: int | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-        **options: Any,
-    ) -> Any:
-        """Send a signal to the open run of that id, of any version; start a run first if there is none.
-
-        Returns its handle. Both happen in the caller's transaction. ``version`` and further ``options`` choose the
-        version of a run that is started.
-        """
-        workflow_class = cls.choose(version, options)
-        return backend.backend(cls).signal_with_start(
-            workflow_class,
-            signal,
-            payload,
-            args,
-            id=id,
-            subject=subject,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-        )
-
-    @classmethod
-    async def asignal_with_start(
-        cls,
-        signal: str,
-        payload: Any = None,
-        args: Any = None,
-        *,
-        id: str,
-        subject: Any = None,
-        version: int | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-        **options: Any,
-    ) -> Any:
-        """Send a signal to the open run of that id, or a new one, from async code; see ``signal_with_start``."""
-        workflow_class = cls.choose(version, options)
-        return await backend.backend(cls).asignal_with_start(
-            workflow_class,
-            signal,
-            payload,
-            args,
-            id=id,
-            subject=subject,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-        )
 
     @classmethod
     def handle(cls, id: str) -> Any:

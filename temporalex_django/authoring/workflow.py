@@ -39,9 +39,8 @@ from temporalex_django.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.type_hints import StartOptions, ValueOptions
+    from temporalex_django.authoring.type_hints import SignalStartOptions, StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
@@ -304,65 +303,22 @@ class Workflow(Startable):
             cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None
         ) -> WorkflowHandle[R]: ...
 
-    @classmethod
-    def signal_with_start(
-        cls: type[TypedWorkflow[A, R]],
-        signal: str,
-        payload: Any = None,
-        args: A | None = None,
-        *,
-        id: str,
-        subject: Any = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> WorkflowHandle[R]:
-        """Send a signal to the open run of that id, and start the run first if there is none. Returns its handle.
-
-        Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
-        ``subject``, ``search_attributes`` and ``tags`` apply to a run that is started; an existing run keeps its own.
-        """
-        workflow = cast("type[Workflow]", cls)
-        handle = backend.backend(cls).signal_with_start(
-            workflow,
-            signal,
-            payload,
-            args,
-            id=id,
-            subject=subject,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-        )
-        return cast("WorkflowHandle[R]", handle)
-
-    @classmethod
-    async def asignal_with_start(
-        cls: type[TypedWorkflow[A, R]],
-        signal: str,
-        payload: Any = None,
-        args: A | None = None,
-        *,
-        id: str,
-        subject: Any = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-    ) -> WorkflowHandle[R]:
-        """Send a signal to the open run of that id, or a new one, from async code; see ``signal_with_start``."""
-        workflow = cast("type[Workflow]", cls)
-        handle = await backend.backend(cls).asignal_with_start(
-            workflow,
-            signal,
-            payload,
-            args,
-            id=id,
-            subject=subject,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-        )
-        return cast("WorkflowHandle[R]", handle)
+        @classmethod
+        def signal_with_start(
+            cls: type[TypedWorkflow[A, R]],
+            signal: str,
+            payload: Any = None,
+            args: A | None = None,
+            **options: Unpack[SignalStartOptions],
+        ) -> WorkflowHandle[R]: ...
+        @classmethod
+        async def asignal_with_start(
+            cls: type[TypedWorkflow[A, R]],
+            signal: str,
+            payload: Any = None,
+            args: A | None = None,
+            **options: Unpack[SignalStartOptions],
+        ) -> WorkflowHandle[R]: ...
 
     @classmethod
     def handle(cls: type[TypedWorkflow[Any, R]], id: str) -> WorkflowHandle[R]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
@@ -12,13 +13,27 @@ from temporalex_django.core.aliases import current_name
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import AmbiguousId, InvalidId
 
+#: Returns nanoseconds since 1970; ids of runs begin with it.
+_clock: Callable[[], int] = time.time_ns
+
+
+@contextmanager
+def use_clock(clock: Callable[[], int]) -> Iterator[None]:
+    """Draw ids by another clock inside the block, in all threads: a virtual one in tests."""
+    global _clock  # noqa: PLW0603 - ids are drawn by one clock
+    previous_clock, _clock = _clock, clock
+    try:
+        yield
+    finally:
+        _clock = previous_clock
+
 
 def uuid7() -> UUID:
     """Return a UUIDv7, which sorts by time, also within a millisecond.
 
     RFC 9562, method 3: twelve bits hold the fraction of the millisecond.
     """
-    now = time.time_ns()
+    now = _clock()
     millis, rest = divmod(now, 1_000_000)
     fraction = rest * 4096 // 1_000_000
     tail = token() & ((1 << 62) - 1)

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections
 from django.utils import timezone
 
@@ -32,6 +33,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, NestingError, UpdateTimeout
 from temporalex_django.models import Instance, OperatorAction
 from temporalex_django.operations import audit
+from temporalex_django.operations.host import host
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -82,7 +84,7 @@ class AuditSubject:
 
 def storage() -> DjangoStorage:
     """Return the storage on the database connection of the calling thread."""
-    return DjangoStorage()
+    return host().storage()
 
 
 class Action(ABC, Generic[T]):
@@ -123,6 +125,10 @@ class Action(ABC, Generic[T]):
         with self.audit_denials():
             self.check()
             return self.perform()
+
+    async def aexecute(self) -> T:
+        """Execute the operation from async code, in the thread that asgiref keeps for Django."""
+        return await sync_to_async(self.execute)()
 
     @contextmanager
     def translate_busy(self, label: str) -> Iterator[None]:

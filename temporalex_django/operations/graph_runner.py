@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from temporalex_django.authoring.authorization import split_decider
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef
 from temporalex_django.operations.base import Actor
+from temporalex_django.operations.host import host
 from temporalex_django.operations.polling import Deadline, wait_for
 from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.operations.runs.cancel import Cancel
@@ -45,7 +46,8 @@ class DjangoRunner:
         ``operations.runs.start.Start`` raises.
         """
         cls = workflow.resolve_version(version)[1]
-        return Start(cls, args=context, id=id, telemetry=telemetry).execute().workflow_id
+        request = StartRequest(workflow=cls, args=context, id=id, telemetry=telemetry)
+        return Start(request).execute().workflow_id
 
     def resume(
         self,
@@ -114,5 +116,5 @@ class DjangoRunner:
 
 
 def _find_target(id: str, workflow: str | None, version: int | None) -> RunTarget:
-    storage = DjangoStorage()
+    storage = host().storage()
     return find_run(id, storage=storage, workflow=workflow, version=version)

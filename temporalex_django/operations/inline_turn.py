@@ -31,6 +31,7 @@ from temporalex_django.errors import NestingError, OutsideWorkflow
 from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
 from temporalex_django.liveness.recovery import judge_abandoned_markers
 from temporalex_django.models import ActivityTask
+from temporalex_django.operations.host import host
 from temporalex_django.operations.run_lookup import RunTarget
 
 _engines: dict[tuple[Any, ...], WorkflowEngine] = {}
@@ -44,6 +45,8 @@ def engine(alias: str) -> WorkflowEngine:
     A turn on it runs atomic activities only in the caller's transaction. Otherwise it leaves them to workers, for which
     they are due at once.
     """
+    if (host_engine := host().engine(alias)) is not None:
+        return host_engine
     settings = get_settings()
     sizes = settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES
     # Settings are part of the key, so tests that override them get another engine. The pid is part of it because a
@@ -51,7 +54,7 @@ def engine(alias: str) -> WorkflowEngine:
     key = (os.getpid(), alias, *sizes, settings.UNEXPECTED_ERROR, settings.STRICT_REPLAY)
     with _lock:
         if key not in _engines:
-            storage = DjangoStorage(alias)
+            storage = host().storage(alias)
             # In a caller's transaction this would be rolled back with it. A worker or another process judges the
             # markers then.
             if not connections[alias].in_atomic_block:
@@ -178,6 +181,7 @@ def notify_after_reset(writes: Sequence[RunWrite], target: RunTarget, *, storage
 
 
 def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
+    host().record_turn(report)
     if not report.writes:
         return
     storage.on_commit(partial(notify.send_turn_signals, report))

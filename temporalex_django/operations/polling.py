@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from temporalex_django.db.messages.listen import WaitFunction
+from temporalex_django.operations.host import host
 
 T = TypeVar("T")
 
@@ -41,30 +41,12 @@ class Deadline:
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
 
-class WaitStrategy:
-    """The way in which this process waits: by default it sleeps, while other processes do the work.
-
-    A test environment under an application installs a strategy that does the work itself (``run_pending``).
-    """
-
-    #: Does all work that others would do during the wait; None if there are other processes for that.
-    run_pending: Callable[[], None] | None = None
-
-    def in_transaction(self, alias: str) -> bool:
-        """Return True if the caller has a transaction open, so that waiting for other processes would be in vain."""
-        return connections[alias].in_atomic_block
-
-
-wait_strategy = WaitStrategy()
-
-
 def inside_transaction(alias: str) -> bool:
     """Return True if the caller has a transaction open.
 
-    Other processes do not see its writes before it ends, so the caller must not wait for an outcome. The present
-    ``wait_strategy`` decides.
+    Other processes do not see its writes before it ends, so the caller must not wait for an outcome. The host decides.
     """
-    return wait_strategy.in_transaction(alias)
+    return host().in_transaction(alias)
 
 
 #: Opens a wait slot for the time of the wait; its value is True if the slot was granted.
@@ -100,8 +82,9 @@ def wait_for(
     if (result := poll()) is not None or deadline.seconds_left <= 0:
         return result
     with wait_slot() as is_granted:
-        if is_granted and wait_strategy.run_pending is not None:
-            wait_strategy.run_pending()
+        run_pending = host().run_pending
+        if is_granted and run_pending is not None:
+            run_pending()
             return poll()
         return _poll_until(poll, deadline, listen) if is_granted else None
 
@@ -136,8 +119,9 @@ async def await_for(poll: Callable[[], T | None], deadline: Deadline) -> T | Non
             return result
         if deadline.seconds_left <= 0:
             return None
-        if wait_strategy.run_pending is not None:
-            await sync_to_async(wait_strategy.run_pending)()
+        run_pending = host().run_pending
+        if run_pending is not None:
+            await sync_to_async(run_pending)()
             return await sync_to_async(poll)()
         await asyncio.sleep(min(pause, deadline.seconds_left))
     raise AssertionError("unreachable")

@@ -12,7 +12,6 @@ from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.access import is_unfiltered
-from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.workflow import Workflow
@@ -23,9 +22,10 @@ from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
-from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import Action, AuditSubject, storage
+from temporalex_django.operations.host import host
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.run_ordering import iterate_runs
 
@@ -98,12 +98,21 @@ class RunTarget:
 
         Without it, the run must not be activated in this process.
         """
-        return workflows.find_version(self.workflow, self.version)
+        return find_run_class(self.chain_id, self.workflow, self.version)
 
     def require_open(self, operation: str) -> None:
         """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
         if self.closed:
             raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
+
+
+def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow] | None:
+    """Return the class of a run if this process has it in exactly that version, or None."""
+    try:
+        workflow_class = host().find_class(chain_id, workflow, version)
+    except UnknownWorkflow:
+        return None
+    return workflow_class if workflow_class.version == version else None
 
 
 class RunAction(Action[T]):

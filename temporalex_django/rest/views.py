@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.optimistic_lock import require_unchanged
@@ -79,15 +80,15 @@ class InstanceViewSet(RunReadViewSet):
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
         search_attributes = parse_all(body["search_attributes"], cls.search_attributes, label=f"start of {cls.name}")
-        start = Start(
-            cls,
+        start_request = StartRequest(
+            workflow=cls,
             args=body["args"],
             id=body["id"],
             value=body["value"],
             search_attributes=search_attributes,
             tags=body["tags"],
-            by=self._actor(),
         )
+        start = Start(start_request, by=self._actor())
         return self._created_response(self._run_once(start.execute, lambda target: (target.run_id, True)))
 
     @with_contract(

@@ -5,63 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import Any, Self, cast
+from typing import Any, Self
 from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
-from django.db.models import F, Min
+from django.db.models import Min
 
-from temporalex_django import access
 from temporalex_django.authoring import activity, django_tasks, workflow
-from temporalex_django.authoring.authorization import APP, Person, check_person, has_permission, is_authorized
+from temporalex_django.authoring.authorization import Person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_filters import NEWEST_FIRST
-from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.sender import Judge, Sender
+from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
 from temporalex_django.db.inserts import (
-    NewStart,
-    copy_subject,
-    insert_message,
-    insert_start,
     message_outcome,
-    reopen_chain,
     update_outcome,
 )
 from temporalex_django.db.limited_claims import Switches, read_switches
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import run_closing
 from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
-from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
+from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.operations.base import Actor, registry
 from temporalex_django.operations.human_tasks import inbox
-from temporalex_django.operations.human_tasks.base import admit_decider, require_claims_respected
-from temporalex_django.operations.read import describe, run_filters
-from temporalex_django.operations.read.run_ordering import order_runs
-from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.run_lookup import find_chain, find_run
-from temporalex_django.operations.runs.start import require_saved_subject, require_start_access
-from temporalex_django.testing.application_patch import is_entered, patch_application
+from temporalex_django.operations.read import describe
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
+from temporalex_django.testing.database_backend import EnvironmentBackend
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
+from temporalex_django.testing.environment_base import EPOCH
+from temporalex_django.testing.environment_host import EnvironmentStorage, is_entered, run_application
 from temporalex_django.testing.live_worker import call_in_thread, live_worker
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
@@ -137,7 +120,8 @@ class DjangoEnvironment(Environment):
         self._has_worker = False
         self._switches = Switches()
         self.clock = EPOCH if clock is None else clock
-        self.storage = DjangoStorage(clock=lambda: self.clock)
+        self.storage = EnvironmentStorage(clock=self.now)
+        self.backend = EnvironmentBackend(self)
         # An activation takes the whole inbox, so that tests do not depend on the size of a page.
         self.storage.inbox_page = 1_000_000
         self.engine = WorkflowEngine(
@@ -145,7 +129,7 @@ class DjangoEnvironment(Environment):
             self.storage,
             cache_size=0 if evict else 1_000_000,
             inline_atomic=False,
-            resolve=self.class_of,
+            resolve=self._class_to_run,
             strict_replay=get_settings().STRICT_REPLAY,
             budgeted=False,
             make_judge=self._judges,
@@ -157,7 +141,7 @@ class DjangoEnvironment(Environment):
 
         Raises ``TemporalexError`` where another environment is entered.
         """
-        self._exit_stack.enter_context(patch_application(self))
+        self._exit_stack.enter_context(run_application(self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -184,44 +168,6 @@ class DjangoEnvironment(Environment):
         else:
             super()._skip(duration)
 
-    def require_permitted(
-        self,
-        by: Person,
-        operation: str,
-        *,
-        action_text: str,
-        run_id: UUID | None = None,
-        message: str | None = None,
-        activity: str | None = None,
-    ) -> None:
-        del action_text
-        row = None if run_id is None else self._run(run_id)
-        access_operation = replace(self._access_operation(operation, row, message), activity=activity)
-        access.require_access(by, access_operation, alias=self.storage.alias, run=row)
-
-    def _access_operation(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
-        """Return the operation for which the access policy is asked: the one of the action with that name."""
-        for fixed_operation in (access.VIEW, access.VIEW_PAYLOAD, access.EDIT):
-            if operation == fixed_operation.action:
-                return fixed_operation
-        permission = None if operation in JUDGED_MESSAGES else f"{APP}.{registry[operation].permission}"
-        workflow_name = None if row is None else row.workflow
-        return access.Operation(action=operation, permission=permission, workflow=workflow_name, message=message)
-
-    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
-        require_start_access(Actor(user=check_person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
-
-    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
-        del chain_id
-        self.require_permitted(by, "view", action_text="view", run_id=run_id)
-        return access.redactor_for(by, self._run(run_id))
-
-    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        require_claims_respected(by, chain_id, event, step=step, storage=self.storage)
-
-    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        return require_saved_subject(subject, workflow_name=workflow.name)
-
     def _read_switches(self) -> None:
         old_switches, self._switches = self._switches, read_switches(self.storage.sql)
         # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
@@ -237,13 +183,10 @@ class DjangoEnvironment(Environment):
             and background_hooks.run_hooks(self.storage.alias)
         )
 
-    def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
+    def _class_to_run(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         if name in self._switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
-        return super().class_of(chain_id, name, version)
-
-    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
-        copy_subject(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
+        return self.class_of(chain_id, name, version)
 
     def _judges(self) -> Judge:
         """Return the judge of permissions: the database for stored users; any other user object is asked directly."""
@@ -257,42 +200,6 @@ class DjangoEnvironment(Environment):
 
         return judge
 
-    def _insert(
-        self,
-        cls: type[Workflow],
-        workflow_id: str,
-        args: Any,
-        seed: int,
-        snapshot: dict[str, Any] | None = None,
-        **labels: Any,
-    ) -> UUID:
-        options = {**start_options(cls), **labels}
-        new_start = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
-        return insert_start(new_start, storage=self.storage).chain_id
-
-    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
-        try:
-            return find_run(ref, storage=self.storage, workflow=workflow).chain_id
-        except WorkflowNotFound:
-            return None
-
-    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        """Return id and chain of the runs that match.
-
-        Times are compared with columns, which have the virtual clock; the ids of runs may have another one.
-        """
-        times = {
-            run_filters.TIME_LOOKUPS[name]: value for name, value in filters.items() if name in run_filters.TIME_LOOKUPS
-        }
-        other_filters = {
-            name: value for name, value in filters.items() if name not in run_filters.TIME_LOOKUPS and name != "order"
-        }
-        visible_runs = access.runs_for(by, alias=self.storage.alias)
-        all_runs = Instance.objects.using(self.storage.alias) if visible_runs is None else visible_runs
-        runs = all_runs.filter(workflow=workflow, chain__run_id=F("id"), **times)
-        ordered_runs = order_runs(run_filters.apply_filters(runs, other_filters), filters.get("order", NEWEST_FIRST))
-        return iter([*ordered_runs.values_list("workflow_id", "chain_id")])
-
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
         return list(runs.values_list("pk", flat=True))
@@ -302,14 +209,6 @@ class DjangoEnvironment(Environment):
 
     def _run(self, run_id: UUID) -> Instance:
         return Instance.objects.using(self.storage.alias).get(pk=run_id)
-
-    def _send(
-        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
-    ) -> int:
-        message = insert_message(
-            chain_id, kind=kind, name=name, body=payload, request_id=request_id, sender=sender, storage=self.storage
-        )
-        return message.id
 
     def outcome(self, message_id: int) -> Outcome | None:
         return message_outcome(message_id, storage=self.storage)
@@ -321,29 +220,11 @@ class DjangoEnvironment(Environment):
         tasks = inbox.all_tasks_of_run(run_id)
         return [inbox.to_open_human_task(task) for task in tasks if by is None or inbox.may_view(by, task)]
 
-    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         return describe.failed_messages_of(chain_id, storage=self.storage)
-
-    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        return admit_decider(user, inbox.find_task(task.id, None), storage=self.storage)
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
         return [inbox.to_open_human_task(task) for task in inbox.inbox(user, now=self.clock)]
-
-    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        return reopen_chain(chain_id, start, storage=self.storage)
-
-    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
-        with self.storage.transaction():
-            run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            record = self.storage.run_records([run.run_id])[run.run_id]
-            self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
-        self.errors.pop(run.run_id, None)
-
-    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        action = STEERING[name](find_chain(chain_id, storage=self.storage), by=Actor(user=by), **options)
-        action.storage = self.storage
-        action.execute()
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return await sync_to_async(call)(*args, **options)

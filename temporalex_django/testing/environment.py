@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring import run_filters
-from temporalex_django.authoring.authorization import Person, check_person, sender_of
-from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.type_hints import R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import (
     Workflow,
-    fork_options,
-    input_or_default,
-    last_definition_number,
-    require_signal,
-    start_options,
 )
-from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.names import check_name, key_text, wait_seconds
-from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import warn_lossy_value
-from temporalex_django.core.people.four_eyes import fork_snapshot
-from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.ids import parse_run_id
-from temporalex_django.engine.reset import apply
-from temporalex_django.engine.reset.plan import ResetPlan, fork_id, make_plan, should_redeliver, successors
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexError, WorkflowNotFound
-from temporalex_django.graph import snapshot
-from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.errors import TemporalexError
 from temporalex_django.testing.activities import EnvironmentActivities
 from temporalex_django.testing.environment_base import Crash
 from temporalex_django.testing.handles import EnvironmentHandle
@@ -101,35 +86,17 @@ class Environment(EnvironmentActivities):
         ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``,
         ``NotConfigured``.
         """
-        workflow = cast("type[Startable]", workflow).choose(version, options)
-        self._require_start_permitted(by, workflow)
-        if value is not None:
-            if id is not None:
-                raise InvalidId(f"{workflow.name}: give id= or value=, not both")
-            if workflow.unique is None:
-                raise InvalidId(f"{workflow.name} does not declare `unique`: start it with an id, not a value")
-            id = workflow.unique.run_id_for(key_text(value), self._random_suffix)  # noqa: A001 - the field's name
-        if id is None:
-            self._id_count += 1
-            id = f"{workflow.name}-{self._id_count}"  # noqa: A001
-        elif value is None and workflow.unique is not None:
-            workflow.unique.check(id)
-        workflow_id = check_id(id)
-        plain = codec.to_plain(input_or_default(workflow, args), label=f"the input of {workflow.name}")
-        warn_lossy_value(
-            args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", emit_warning=False
+        request = StartRequest(
+            workflow=cast("type[Startable]", workflow).choose(version, options),
+            args=args,
+            id=id,
+            value=key_text(value),
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
-        run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(by))
-        labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
-        if subject is not None:
-            labels["subject"] = self._subject(workflow, subject)
-        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), run_snapshot, **labels)
-        self._classes[chain_id] = workflow, last_definition_number()
-        self._drive()
-        return EnvironmentHandle(self, workflow_id, chain_id)
-
-    def _random_suffix(self) -> str:
-        return f"{self._seeds.getrandbits(32):08x}"
+        return self.backend.start(request)
 
     def signal_with_start(
         self,
@@ -150,22 +117,16 @@ class Environment(EnvironmentActivities):
 
         Raises ``AlreadyRunning`` when a run of another class has the id, and the errors of ``start``.
         """
-        by = check_person(by)
-        require_signal(workflow, signal)
-        plain = codec.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
-        chain_id = self._chain_of(check_id(id), workflow.name)
-        if chain_id is not None:
-            row = self.row(self.run_ids(chain_id)[-1])
-            if row.status not in CLOSED_STATUSES and row.facts.workflow_id == id:
-                self.send(chain_id, "signal", signal, plain, by=by)
-                return EnvironmentHandle(self, id, chain_id)
-        # In a batch, so that the start and the signal arrive in one activation; batches cannot be nested.
-        with nullcontext() if self._batch is not None else self.batch():
-            handle = self.start(
-                workflow, args, id=id, search_attributes=search_attributes, tags=tags, subject=subject, by=by
-            )
-            self.send(handle.chain_id, "signal", signal, plain, by=by)
-        return handle
+        request = StartRequest(
+            workflow=workflow,
+            args=args,
+            id=check_id(id),
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
+        )
+        return self.backend.signal_with_start(request, signal, payload)
 
     def handle(self, id: str | UUID, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
         """Return the handle of the run with that run id, else of the newest chain with that id.
@@ -174,13 +135,7 @@ class Environment(EnvironmentActivities):
 
         Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that several workflows used.
         """
-        ref = str(id)
-        chain_id = self._chain_of(ref, None if workflow is None else workflow.name)
-        if chain_id is None:
-            raise WorkflowNotFound(f"no run with the id {ref!r} was started in this environment")
-        runs, run_id = self.run_ids(chain_id), parse_run_id(ref)
-        pinned = run_id if run_id in runs else None
-        return EnvironmentHandle(self, self.row(runs[-1]).facts.workflow_id, chain_id, pinned=pinned)
+        return self.backend.handle(str(id), workflow=workflow)
 
     def list(
         self, workflow: type[Startable], *, by: Person | None = None, **filters: Any
@@ -191,131 +146,9 @@ class Environment(EnvironmentActivities):
         an unknown filter, ``ValueError`` for a value that a filter cannot have, ``ActionNotPermitted``,
         ``NotConfigured``.
         """
-        user = check_person(by)
-        if user is not None:
-            self.require_permitted(user, "view", action_text="view")
-        listed_runs = self._list_runs(workflow.name, run_filters.check_filters(workflow, filters), user)
-        return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in listed_runs]
+        return [*self.backend.list(workflow, run_filters.check_filters(workflow, filters), by=by)]
 
-    def send(
-        self,
-        chain_id: UUID,
-        kind: str,
-        name: str,
-        body: Any,
-        request_id: str | None = None,
-        *,
-        by: Person | None = None,
-    ) -> int:
-        """Put a message into an inbox and drive. Return the id of the message."""
-        plain = codec.to_plain(body, label=f"the payload of {kind} {name!r}")
-        if kind in ("signal", "update"):
-            record = self.row(self.run_ids(chain_id)[-1]).facts
-            code = self.class_of(chain_id, record.workflow, record.version)
-            if kind == "signal":
-                require_signal(code, name)
-            warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
-        message_id = self._send(chain_id, kind, name, plain, request_id, self._sender(by))
-        self._drive()
-        return message_id
-
-    def close(self, chain_id: UUID, status: str, reason: str) -> None:
-        """Close a run at once as ``terminated``, or, for a graph, as ``cancelled``."""
-        self._close(chain_id, status, reason)
-        self._drive()
-
-    def reset(self, handle: EnvironmentHandle, *, by: Person | None = None, **point: Any) -> UUID:
-        """Continue the chain of a run with a new run and return its run id.
-
-        The new run starts from a point of the history. For ``point``, see ``_plan``. Raises ``ActionNotPossible``,
-        ``PayloadError``.
-        """
-        with self.engine.storage.transaction():
-            run, plan, code = self._plan(handle, by, in_trouble=False, **point)
-            if plan.record.expires_at is not None and plan.record.expires_at <= self.clock:
-                raise ActionNotPossible(
-                    "the time for all its runs together (execution_timeout) has run out: fork it instead"
-                )
-            if run.closed and not self._reopen(
-                handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))
-            ):
-                raise ActionNotPossible("another open run has its id now")
-            old_run_id, new_run_id = run.run_id, self.engine.storage.new_run_id()
-            apply.reset(self.engine.storage, run, plan, run_id=new_run_id)
-        self._evict_run(old_run_id)
-        return new_run_id
-
-    def fork(
-        self, handle: EnvironmentHandle, id: str | None, *, by: Person | None = None, **point: Any
-    ) -> EnvironmentHandle:
-        """Start a new chain from the history of a run and return its handle. The source run stays as it is.
-
-        Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
-        """
-        with self.engine.storage.transaction():
-            _, plan, code = self._plan(handle, by, in_trouble=True, **point)
-            workflow_id = fork_id(handle.id, id, code.unique, suffix=self._random_suffix)
-            # A history that is kept was made with the old seed, and would not replay with another one. A fork from the
-            # start has none, so it draws its own numbers.
-            seed = plan.record.seed if plan.prefix.activation else plan.seed
-            snapshot = fork_snapshot(plan.record.snapshot, self._sender(by))
-            labels = fork_options(code, tags=self.row(plan.record.run_id).tags)
-            labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
-            chain_id = self._insert(code, workflow_id, plan.record.args, seed, **labels)
-            self._copy_subject(chain_id, plan.record.run_id)
-            # The row is written again below, with the history that the fork starts from: claim it as a turn would.
-            run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            apply.fork(self.engine.storage, run, plan, source_chain=handle.chain_id, id=workflow_id, snapshot=snapshot)
-        self._classes[chain_id] = code, last_definition_number()
-        self._drive()
-        return EnvironmentHandle(self, workflow_id, chain_id)
-
-    def _plan(
-        self,
-        handle: EnvironmentHandle,
-        by: Person | None,
-        *,
-        to: int | None,
-        messages: str,
-        edited: Any,
-        in_trouble: bool,
-    ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
-
-        Raises ``ActionNotPermitted`` if the person may not edit the inputs of the activities in ``edited``.
-        """
-        storage = self.engine.storage
-        run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
-        record = handle.selected_run.facts
-        code = self.class_of(handle.chain_id, record.workflow, record.version)
-        redeliver_messages, runs = should_redeliver(messages), self.run_ids(handle.chain_id)
-        run_statuses = [(run_id, self.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
-        later_run_ids = (
-            successors(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
-        )
-        plan = make_plan(
-            storage.histories({record.run_id: 0})[record.run_id],
-            record,
-            code,
-            to=to,
-            redeliver=redeliver_messages,
-            successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
-            tasks=self.engine.tasks.tasks_of_run(record.run_id),
-            edited_inputs=edited,
-            editable=not issubclass(code, GraphWorkflow),
-            seed=self._seeds.getrandbits(62),
-            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
-            limit=None,
-            atomic=False,
-        )
-        if (user := check_person(by)) is not None:
-            for name in plan.edited_activities:
-                self.require_permitted(
-                    user, "edit_activity_input", action_text="edit the input of", run_id=record.run_id, activity=name
-                )
-        return run, plan, code
-
-    def _evict_run(self, run_id: UUID) -> None:
+    def evict_run(self, run_id: UUID) -> None:
         """Forget a run except for its history, and drive."""
         entry = self.engine.cache.take(run_id)
         if entry is not None:
@@ -323,17 +156,6 @@ class Environment(EnvironmentActivities):
             entry.executor.evict()
         self.errors.pop(run_id, None)
         self._drive()
-
-    def steer(self, handle: EnvironmentHandle, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        """Apply an operation to a run, as an operator does, and drive."""
-        self._operate(handle.chain_id, name, by, options)
-        self._drive()
-
-    def instance(self, handle: EnvironmentHandle) -> Any:
-        """Return the graph of a handle as an instance of the pure engine, computed from its history."""
-        row = handle.selected_run
-        cls = self.class_of(handle.chain_id, row.facts.workflow, row.facts.version)
-        return self.projections.get(row.facts.run_id, cls).instance
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

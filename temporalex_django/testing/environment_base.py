@@ -9,35 +9,55 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person, sender_of
-from temporalex_django.authoring.backend import FailedMessage
+from temporalex_django.authoring.backend import Backend, FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.workflow import Workflow, class_for_run, newest_class
+from temporalex_django.authoring.workflow import Workflow, class_for_run, last_definition_number, newest_class
 from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
-from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
+if TYPE_CHECKING:
+    from temporalex_django.authoring.run_request import RunAddress
+    from temporalex_django.authoring.start_api import Startable
+    from temporalex_django.authoring.start_request import StartRequest
+    from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: Operations that are messages. The handler declares who may send them, and the run checks it at dispatch.
-JUDGED_MESSAGES = frozenset({"signal", "update", "resume"})
 #: The points at which ``crash_at`` can make a worker die.
 CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
 
 
 class Crash(BaseException):
     """The death of a worker in the middle of a transaction; raising it rolls the transaction back."""
+
+
+class EnvironmentBackend(Backend, Protocol):
+    """A backend whose runs live in an environment: its handles are ``EnvironmentHandle``."""
+
+    def start(self, request: StartRequest) -> EnvironmentHandle[Any]: ...
+
+    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]: ...
+
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]: ...
+
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[EnvironmentHandle[Any]]: ...
+
+    def send_update(
+        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
+    ) -> EnvironmentUpdate:
+        """Send an update and work off what it leaves; return it without asking for its response."""
 
 
 class RunRow(Protocol):
@@ -69,6 +89,7 @@ class EnvironmentBase(ABC):
 
     engine: WorkflowEngine
     clock: datetime
+    backend: EnvironmentBackend
 
     def __init__(self) -> None:
         #: One list of commands per recorded activation, in running order over all runs.
@@ -96,43 +117,12 @@ class EnvironmentBase(ABC):
     # -- where runs live ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _insert(
-        self,
-        cls: type[Workflow],
-        workflow_id: str,
-        args: Any,
-        seed: int,
-        snapshot: dict[str, Any] | None = None,
-        **labels: Any,
-    ) -> UUID:
-        """Store a new chain that is due now and return its id.
-
-        ``labels`` are the keyword arguments that ``start_options`` returns. Raises ``AlreadyRunning``.
-        """
-
-    @abstractmethod
-    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
-        """Return the chain that an id names, of one workflow if it is given. Raises ``AmbiguousId``."""
-
-    @abstractmethod
-    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        """Return id and chain of the current runs of a class that match, newest first.
-
-        The filters are checked already. With ``by``, only the runs that this person may see are returned.
-        """
-
-    @abstractmethod
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         """Return the ids of the runs of a chain, oldest first."""
 
     @abstractmethod
     def row(self, run_id: UUID) -> RunRow:
         """Return a run as it is stored."""
-
-    @abstractmethod
-    def _send(
-        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
-    ) -> int: ...
 
     @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None:
@@ -150,27 +140,12 @@ class EnvironmentBase(ABC):
         """
 
     @abstractmethod
-    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         """Return the signals of a chain whose handler failed, oldest first."""
-
-    @abstractmethod
-    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        """Return what a decision records about the person who decides. Raises ``ActionNotPermitted`` and the like."""
 
     @abstractmethod
     def inbox(self, user: Person) -> list[OpenHumanTask]:
         """Return the human tasks of all runs that this person may decide now, the ones due first at the front."""
-
-    @abstractmethod
-    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        """Give a closed chain its business id again. Return False when another open run has the id."""
-
-    @abstractmethod
-    def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
-
-    @abstractmethod
-    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        """Apply an operation of that name to a run."""
 
     @abstractmethod
     def _set_clock(self, now: datetime) -> None: ...
@@ -189,35 +164,7 @@ class EnvironmentBase(ABC):
     def _queues(self) -> Sequence[str]:
         return ()
 
-    # -- permissions and announcements ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def require_permitted(
-        self,
-        by: Person,
-        operation: str,
-        *,
-        action_text: str,
-        run_id: UUID | None = None,
-        message: str | None = None,
-        activity: str | None = None,
-    ) -> None:
-        """Check that a person may do that (with that run). Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
-
-    @abstractmethod
-    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
-        """Check that a person may start runs of that class. Raises ``ActionNotPermitted``."""
-
-    @abstractmethod
-    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
-        """Return the redactor of a run for a person. Raises ``ActionNotPermitted`` if they may not look at the run."""
-
-    @abstractmethod
-    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        """Return ``subject``, the object that a new run is about, after a check that the run can refer to it.
-
-        Raises ``PayloadError`` if the object is not saved, and ``NotConfigured`` if runs here have no subject.
-        """
+    # -- work and announcements ----------------------------------------------------------------------------------------
 
     def _read_switches(self) -> None:
         """Read which queues, activities and workflows are switched off; in memory none is."""
@@ -226,14 +173,6 @@ class EnvironmentBase(ABC):
     def _run_bulk_jobs(self) -> bool:
         """Work on bulk jobs for a moment. Return True if there were any; in memory there are none."""
         return False
-
-    @abstractmethod
-    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
-        """Give the run of a chain the subject of another run."""
-
-    @abstractmethod
-    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        """Raise ``HumanTaskClaimed`` if the event decides a human task that somebody else has claimed."""
 
     @abstractmethod
     def _announce(self, report: TurnReport) -> None:
@@ -255,7 +194,7 @@ class EnvironmentBase(ABC):
         del task
         return self.engine.storage.savepoint()
 
-    def _sender(self, by: Person | None) -> Sender | None:
+    def remember_person(self, by: Person | None) -> Sender | None:
         """Return the sender that is stored with a message of that person.
 
         The person is remembered, because permissions are checked when the message is dispatched (see decision 37).
@@ -274,6 +213,21 @@ class EnvironmentBase(ABC):
     def _drive(self) -> None:
         """Work until every unit is blocked."""
 
+    # -- what a start draws, the same in every run of a test -----------------------------------------------------------
+
+    def generate_id(self, workflow: type[Workflow]) -> str:
+        """Return the business id of a run that is started without one: the name of its class and a number."""
+        self._id_count += 1
+        return f"{workflow.name}-{self._id_count}"
+
+    def new_seed(self) -> int:
+        """Return the seed of a new run."""
+        return self._seeds.getrandbits(62)
+
+    def random_suffix(self) -> str:
+        """Return 8 hex digits, which tell business ids of one value apart."""
+        return f"{self._seeds.getrandbits(32):08x}"
+
     # -- classes, and code of users ------------------------------------------------------------------------------------
 
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
@@ -289,6 +243,15 @@ class EnvironmentBase(ABC):
         ):
             return class_for_run(name, version)
         return newest_class(workflow_class, at)
+
+    def remember_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
+        """Run the chain with this class, or with one of its name that is defined later."""
+        self._classes[chain_id] = workflow, last_definition_number()
+
+    def remember_new_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
+        """Do what ``remember_class`` does, unless the chain has a class already."""
+        if chain_id not in self._classes:
+            self.remember_class(chain_id, workflow)
 
     def _run_async(self, coroutine: Any) -> Any:
         return _run_coroutine(coroutine)

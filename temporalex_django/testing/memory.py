@@ -16,30 +16,24 @@ from temporalex_django.authoring.authorization import (
     is_authorized,
     matches_candidate,
     require_operation,
-    require_permission,
-    require_start,
     sender_key,
 )
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.redaction import VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.run_filters import ListedRun, select_runs
-from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
-from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine import run_closing
 from temporalex_django.engine.contracts.records import HumanTaskWrite, Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
-from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import NotConfigured
 from temporalex_django.present.view_models import LATE_PERIOD
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.environment_base import EPOCH, JUDGED_MESSAGES
-from temporalex_django.testing.memory_actions import MemoryOperator
+from temporalex_django.testing.environment_base import EPOCH
+from temporalex_django.testing.memory_backend import MemoryBackend
 
 _MANY_ATTEMPTS = 5
 
@@ -102,8 +96,6 @@ def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator
     return ((run.workflow_id, run.chain.chain_id) for run in select_runs(current_runs, filters))
 
 
-#: Permissions by operation, where the name is not ``<operation>_instance``.
-_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 VIEW = f"{APP}.view_instance"
 
 
@@ -130,6 +122,7 @@ class WorkflowEnvironment(Environment):
         limits = {"admit_updates": admit_updates, "max_pending": max_pending}
         self.storage = MemoryRunStorage(EPOCH)
         self.clock = EPOCH
+        self.backend = MemoryBackend(self)
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -148,39 +141,13 @@ class WorkflowEnvironment(Environment):
         del message
         return is_authorized(self._people[key], permission, permits=has_permission)
 
-    def require_permitted(
-        self,
-        by: Person,
-        operation: str,
-        *,
-        action_text: str,
-        run_id: UUID | None = None,
-        message: str | None = None,
-        activity: str | None = None,
-    ) -> None:
-        del run_id, message, activity  # there is no access policy without Django
-        if operation not in JUDGED_MESSAGES:
-            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{action_text} runs")
-
-    def _require_start_permitted(self, by: Person | None, workflow: type[Startable]) -> None:
-        require_start(by, workflow)
-
-    def redactor_for(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
-        require_operation(by, "view", action="view")
-        record = self.row(run_id).facts
-        code = self.class_of(chain_id, record.workflow, record.version)
-        return Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
-
-    def require_unclaimed(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
-        """Do nothing: human tasks cannot be claimed in memory."""
-
     def _announce(self, report: TurnReport) -> None:
         """Do nothing: without Django there are no signals."""
 
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         """Do nothing: without Django there are no signals."""
 
-    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         failed_messages = []
         for stored_message in self.storage.failed_messages(chain_id):
             assert stored_message.outcome is not None
@@ -195,44 +162,15 @@ class WorkflowEnvironment(Environment):
             )
         return failed_messages
 
-    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
-        raise NotConfigured(
-            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
-        )
-
-    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
-        """Do nothing: runs in memory have no subject."""
-
-    def _insert(
-        self,
-        cls: type[Workflow],
-        workflow_id: str,
-        args: Any,
-        seed: int,
-        snapshot: dict[str, Any] | None = None,
-        **labels: Any,
-    ) -> UUID:
-        options = {**start_options(cls), **labels}
-        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
-        return self.storage.start(start)
-
-    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
-        return self.storage.find_chain(ref, workflow=workflow)
-
-    def _list_runs(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
-        del by  # without an access policy, a person may see all runs or none
-        return list_runs(self.storage, {"workflow": workflow, **filters})
+    def list_runs(self, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
+        """Return id and chain of the current runs that match; the filters are checked already."""
+        return list_runs(self.storage, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return list(self.storage.run_ids[chain_id])
 
     def row(self, run_id: UUID) -> MemoryRun:
         return self.storage.runs[run_id]
-
-    def _send(
-        self, chain_id: UUID, kind: str, name: str, payload: Any, request_id: str | None, sender: Sender | None
-    ) -> int:
-        return self.storage.send(chain_id, kind, name, payload, message_id=request_id, sender=sender)
 
     def outcome(self, message_id: int) -> Outcome | None:
         stored_message = self.storage.messages.get(message_id)
@@ -262,17 +200,15 @@ class WorkflowEnvironment(Environment):
         task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
         if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
             return task
-        redactor = self.redactor_for(by, task_row.chain_id, task_row.run_id)
+        require_operation(by, "view", action="view")
+        record = self.row(task_row.run_id).facts
+        code = self.class_of(task_row.chain_id, record.workflow, record.version)
+        redactor = Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
         return replace(
             task,
             title=redactor.redact_text(task.title),
             shows=None if task.shows is None else redactor.redact_payload(task.shows),
         )
-
-    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        # For its error alone: without Django the groups of a user may be unknown.
-        any(matches_candidate(user, word) for word in task.asked)
-        return {"by": str(user), "by_key": sender_key(user)}
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
         rows = [task_row for task_row in self.storage.human_tasks.values() if not task_row.task.ending]
@@ -291,10 +227,8 @@ class WorkflowEnvironment(Environment):
         )
         return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
 
-    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        return self.storage.reopen(chain_id, start)
-
-    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
+    def close(self, chain_id: UUID, status: str, reason: str) -> None:
+        """Close a run at once as ``terminated``, or, for a graph, as ``cancelled``, and drive."""
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             # The run is closed without running any of its code, so its executor must not be activated again.
@@ -302,9 +236,7 @@ class WorkflowEnvironment(Environment):
             record = self.storage.run_records([run.run_id])[run.run_id]
             self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
         self.errors.pop(run.run_id, None)
-
-    def _operate(self, chain_id: UUID, name: str, by: Person | None, options: dict[str, Any]) -> None:
-        MemoryOperator(self, chain_id, by).execute(name, **options)
+        self._drive()
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now

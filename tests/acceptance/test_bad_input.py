@@ -51,7 +51,7 @@ class TestHuge:
         before = h.history()
         with pytest.raises(errors.PayloadError, match=f"the payload of signal 'go' is {TOO_LARGE}"):
             h.signal("go", huge)
-        with pytest.raises(errors.PayloadError, match=f"the payload of update 'go' is {TOO_LARGE}"):
+        with pytest.raises(errors.PayloadError, match=f"(the payload|the arguments) of update 'go' is {TOO_LARGE}"):
             h.update("go", huge)
         with pytest.raises(errors.PayloadError, match=f"the input of StartOfTooMuch is {TOO_LARGE}"):
             env.start(once(work, name="StartOfTooMuch"), huge, id="two")

@@ -19,6 +19,7 @@ from temporalex_django.access import Operation, policy, redactor_for
 from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, refuse, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.payloads.search_attributes import ATTRIBUTE_TYPES, encode, parse
 from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError
@@ -152,14 +153,14 @@ class StartView:
             # The start and the token commit together: if the response gets lost, the second POST starts nothing.
             run_id, value = form.id_and_value
             with idempotent_request(request, token).run_once() as answer:
-                target = Start(
-                    cls,
+                start_request = StartRequest(
+                    workflow=cls,
                     args=form.payload,
                     id=run_id,
                     value=value,
                     search_attributes=form.search_attributes or None,
-                    by=actor_of(request),
-                ).execute()
+                )
+                target = Start(start_request, by=actor_of(request)).execute()
                 answer.made = target.run_id
         # Another process did the same POST between the check above and the insert of the token.
         except DuplicateRequest:

@@ -290,16 +290,11 @@ class TaskSource:
         return instance
 
 
-def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
+def instance_of(run_id: UUID, code: type[Workflow]) -> Any:
     """Return the instance of a graph as the history of the run gives it.
 
-    Raises ``UnknownWorkflow`` for a class that is no graph in this process.
+    ``code`` is the class of the run in its version. Raises ``UnknownWorkflow`` if it is no graph.
     """
-    return _projections(get_settings().DATABASE).get(run_id, _graph_class(name, version)).instance
-
-
-def _graph_class(name: str, version: int) -> type[GraphWorkflow]:
-    cls = workflow.class_for_run(name, version)
-    if not issubclass(cls, GraphWorkflow):
-        raise UnknownWorkflow(f"{name} is not a graph workflow: it has no instance")
-    return cls
+    if not issubclass(code, GraphWorkflow):
+        raise UnknownWorkflow(f"{code.name} is not a graph workflow: it has no instance")
+    return _projections(get_settings().DATABASE).get(run_id, code).instance

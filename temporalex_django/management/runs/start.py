@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.management.cli import as_user as people
@@ -79,16 +80,16 @@ def handle(
     start_args = parse_json(arguments, option="--args")
     search_attributes = None if attributes is None else _parse_attributes(attributes, cls.search_attributes)
     actor = people.resolve_actor(as_user)
-    target = Start(
-        cls,
+    request = StartRequest(
+        workflow=cls,
         args=start_args,
         id=id,
         value=value,
         subject=subject_object,
         search_attributes=search_attributes,
         tags=tags,
-        by=actor,
-    ).execute()
+    )
+    target = Start(request, by=actor).execute()
     if json:
         printing.print_json(command, RunNamed(**run_fields(target)))
     else:

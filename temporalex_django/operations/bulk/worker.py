@@ -27,6 +27,7 @@ from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Action, Actor
+from temporalex_django.operations.host import host
 from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
@@ -63,7 +64,7 @@ def run_jobs(alias: str) -> bool:
     while jobs:
         job = _last_job[alias] = jobs.popleft()
         # Check the time only after an item, so that each call makes progress however long the queries above took.
-        if _run_next_item(job, DjangoStorage(alias)):
+        if _run_next_item(job, host().storage(alias)):
             did_run = True
             if time.monotonic() >= deadline:
                 return True

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 
 from temporalex_django.authoring import django_tasks
 from temporalex_django.models import Instance, Worker
+from temporalex_django.operations.host import host
 from temporalex_django.present.problems import no_code_text, no_poller_text
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
@@ -30,7 +31,12 @@ class LiveWorkers:
     def from_rows(
         cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]
     ) -> LiveWorkers:
-        """Build it from one tuple for each worker: its queues, its versions by class, and its activities."""
+        """Build it from one tuple for each worker: its queues, its versions by class, and its activities.
+
+        On a host that does the work of workers itself, the result can claim everything.
+        """
+        if host().run_pending is not None:
+            return _WorkingHost(workflow_versions=())
         rows = list(workers)
         return cls(
             workflow_versions=[
@@ -75,6 +81,19 @@ class LiveWorkers:
         # A worker imports the module of a Django task when it gets one, so its row need not name the task.
         is_django_task = activity.startswith(f"{django_tasks.KIND}:")
         return any(queue in queues and (is_django_task or activity in names) for queues, names in self.activities)
+
+
+class _WorkingHost(LiveWorkers):
+    """A host that does all work itself, whatever the queue and the code are."""
+
+    def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
+        return None
+
+    def unpolled_tasks(self) -> Q:
+        return Q(pk__in=[])
+
+    def can_run_activity(self, activity: str, *, queue: str) -> bool:
+        return True
 
 
 def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:

@@ -11,11 +11,11 @@ from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db import background_tasks
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
+from temporalex_django.operations.host import host
 
 _MAX_NAMES = 10
 #: Tables whose rows wait for a worker, each with the condition of its partial index.
@@ -103,7 +103,7 @@ def waiting_queues(*, alias: str) -> list[str]:
 
     One read, which looks at an index once for each queue.
     """
-    sql = DjangoStorage(alias).sql
+    sql = host().storage(alias).sql
     return [
         name
         for (name,) in sql.select(

@@ -28,6 +28,7 @@ from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
+from temporalex_django.operations.host import host
 from temporalex_django.operations.polling import (
     Deadline,
     WaitSlot,
@@ -268,10 +269,10 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
 
     Raises ``UnknownWorkflow`` if this process has no graph of that name and version.
     """
-    version = selected_version(target, storage=storage)
+    code = host().find_class(target.chain_id, target.workflow, selected_version(target, storage=storage))
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
     with inline_turn.crash_marker(storage).record_work("run", target.selected_run_id):
-        graph_instance = instance_of(target.selected_run_id, name=target.workflow, version=version)
+        graph_instance = instance_of(target.selected_run_id, code)
     return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
 
 

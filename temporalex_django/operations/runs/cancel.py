@@ -8,11 +8,11 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.db.inserts import insert_message, notify_on_commit
 from temporalex_django.models import Instance
 from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.run_lookup import find_run_class
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
 from temporalex_django.operations.runs.terminate import close_run
 
@@ -47,7 +47,7 @@ class Cancel(OperatorRunAction[None]):
 
         This is so if the run is blocked, or if no live worker can claim it.
         """
-        code = workflows.find_version(run.workflow, run.version)
+        code = find_run_class(run.chain_id, run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):
             return ""
         if run.blocked:

@@ -11,7 +11,6 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
-from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
@@ -22,7 +21,8 @@ from temporalex_django.errors import ActionNotPossible, NondeterminismError, Tem
 from temporalex_django.models import Instance
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.run_lookup import RunAction, RunTarget, runs_in_workers_only
+from temporalex_django.operations.host import host
+from temporalex_django.operations.run_lookup import RunAction, RunTarget, find_run_class, runs_in_workers_only
 
 #: Number of events for which a replay gets one more second.
 REPLAYED_PER_SECOND = 10_000
@@ -58,7 +58,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
     @classmethod
     def why_not(cls, run: Instance) -> str | None:
         """Return why this process cannot replay the run, or None if it can."""
-        code = workflows.find_version(run.workflow, run.version)
+        code = find_run_class(run.chain_id, run.workflow, run.version)
         if code is None:
             message = _(
                 "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
@@ -73,7 +73,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
         run_id = self.target.selected_run_id
         if (reason := self.why_not(self.row)) is not None:
             raise ActionNotPossible(reason)
-        code = workflows.class_for_run(self.target.workflow, self.target.version)
+        code = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         redactor = UNREDACTED if self.by.user is None else access.redactor_for(self.by.user, self.row)
         events = self.storage.histories({run_id: 0}).get(run_id, [])
         limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 from uuid import UUID
 
@@ -19,8 +18,9 @@ from temporalex_django.engine.reset.plan import fork_id
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Instance
 from temporalex_django.operations import inline_turn
-from temporalex_django.operations.run_lookup import RunTarget, find_chain
-from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details, local_class
+from temporalex_django.operations.host import host
+from temporalex_django.operations.run_lookup import RunTarget, find_chain, find_run_class
+from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
 from temporalex_django.operations.runs.operator_action import Input
 from temporalex_django.operations.runs.start import refused_start_operation, require_start_access, require_visible_run
 
@@ -68,13 +68,13 @@ class Fork(ReplayFromAction[RunTarget]):
         It asks about the fork and about a start of the class; both must be allowed.
         """
         refused = super().refused_operation(user, run)
-        code = None if refused is not None or run is None else local_class(run.workflow, run.version)
+        code = None if refused is not None or run is None else find_run_class(run.chain_id, run.workflow, run.version)
         return refused if code is None else refused_start_operation(user, code)
 
     def check(self) -> None:
         """Check that the user may fork the run, and that they may start runs of its class."""
         super().check()
-        code = local_class(self.target.workflow, self.target.version)
+        code = self.target.workflow_class
         if code is not None:
             require_start_access(self.by, code, alias=self.storage.alias)
 
@@ -86,7 +86,7 @@ class Fork(ReplayFromAction[RunTarget]):
             plan, code = self.plan(run)
             run_record = plan.record
             workflow_id = fork_id(
-                target.workflow_id, self.input_values.get("id"), code.unique, suffix=lambda: os.urandom(4).hex()
+                target.workflow_id, self.input_values.get("id"), code.unique, suffix=host().random_suffix
             )
             # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
             # one.

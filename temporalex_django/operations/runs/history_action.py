@@ -9,7 +9,6 @@ from uuid import UUID
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
@@ -25,10 +24,12 @@ from temporalex_django.engine.reset.plan import (
     should_redeliver,
     successors,
 )
-from temporalex_django.errors import ActionNotPossible, UnknownWorkflow
+from temporalex_django.errors import ActionNotPossible
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
 from temporalex_django.operations import inline_turn
+from temporalex_django.operations.host import host
+from temporalex_django.operations.run_lookup import find_run_class
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class ReplayFromAction(OperatorRunAction[T]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        if local_class(run.workflow, run.version) is None:
+        if find_run_class(run.chain_id, run.workflow, run.version) is None:
             message = _(
                 "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
             )
@@ -92,7 +93,11 @@ class ReplayFromAction(OperatorRunAction[T]):
         """
         settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
         run_record = storage.run_records([run_id]).get(run_id)
-        code = None if run_record is None else local_class(run_record.workflow, run_record.version)
+        code = (
+            None
+            if run_record is None
+            else find_run_class(self.target.chain_id, run_record.workflow, run_record.version)
+        )
         # The result stays true: histories only grow. A bulk job calls this before it calls ``execute`` (see decision
         # 42).
         if code is None or self._replay_check is not None:
@@ -118,7 +123,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             self.refuse(_("it has continued as a new run in the meantime"), closed=False)
         run_id = target.selected_run_id
         run_record = storage.run_records([run_id])[run_id]
-        code = local_class(run_record.workflow, run_record.version)
+        code = find_run_class(self.target.chain_id, run_record.workflow, run_record.version)
         if code is None:
             self.refuse(
                 str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
@@ -137,10 +142,10 @@ class ReplayFromAction(OperatorRunAction[T]):
             tasks=storage.tasks_of_run(run_id),
             edited_inputs=self.input_values.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
-            seed=token() >> 2,
+            seed=host().new_seed() or token() >> 2,
             in_trouble=self.allows_any_point or run.closed or run.failed_tries > 0 or run_id != run.run_id,
             limit=get_settings().DEADLOCK_TIMEOUT,
-            atomic=True,
+            atomic=inline_turn.runs_atomic(storage),
             replay_check=self._replay_check,
             max_seconds=get_settings().LEASE_SECONDS,
         )
@@ -159,15 +164,6 @@ class ReplayFromAction(OperatorRunAction[T]):
             self.refuse(exc.message, closed=False)
             raise
         return (self.storage.histories({run_id: 0})[run_id] for run_id in later_ids)
-
-
-def local_class(workflow: str, version: int) -> type[Workflow] | None:
-    """Return the workflow class if this process has it in exactly that version, or None."""
-    try:
-        workflow_class = workflows.class_for_run(workflow, version)
-    except UnknownWorkflow:
-        return None
-    return workflow_class if workflow_class.version == version else None
 
 
 def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:

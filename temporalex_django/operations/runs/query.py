@@ -8,7 +8,6 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from temporalex_django import access
-from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -16,6 +15,7 @@ from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor
+from temporalex_django.operations.host import host
 from temporalex_django.operations.polling import inside_transaction
 from temporalex_django.operations.run_lookup import RunAction, RunTarget
 
@@ -65,12 +65,13 @@ class Query(RunAction[Any]):
 
     def _answer(self) -> Any:
         inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
-        cls = workflows.class_for_run(self.target.workflow, self.target.version)
+        cls = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         row = self._read_row()
         status, _, blocked, has_undelivered, crashes = row
         is_stale = has_undelivered or (status == "pending" and not blocked)
         if (
             self.fresh
+            and host().runs_turns
             and is_stale
             and status not in CLOSED_STATUSES
             and self.target.workflow_class is not None

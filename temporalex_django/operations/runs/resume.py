@@ -9,6 +9,7 @@ from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.core.names import check_wait
 from temporalex_django.db.inserts import InsertedMessage
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import decidable_steps, resume_request
@@ -51,6 +52,7 @@ class Resume(RequestAction):
         by: Actor = CODE,
         decided_by: str | None = None,
     ) -> None:
+        check_wait(timeout)
         code = target.workflow_class
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is not a graph: it has no steps to resume")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from django.db import models
-
 from temporalex_django import access
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.run_lookup import RunTarget, find_run
@@ -29,47 +26,22 @@ class SignalWithStart(Action[RunTarget]):
     # The signal is authorized by its handler. ``Start`` checks the access to the start itself.
     authorized_by_run: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        workflow: type[Workflow],
-        *,
-        signal: str,
-        payload: Any = None,
-        args: Any = None,
-        id: str,
-        subject: models.Model | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Actor = CODE,
-    ) -> None:
+    def __init__(self, request: StartRequest, *, signal: str, payload: Any = None, by: Actor = CODE) -> None:
         super().__init__(by=by)
-        self.workflow = workflow
+        self.request = request
         self.signal = signal
         self.payload = payload
-        self.args = args
-        self.id = id
-        self.subject = subject
-        self.search_attributes = search_attributes
-        self.tags = tags
 
     @property
     def workflow_name(self) -> str:
-        return self.workflow.name
+        return self.request.workflow.name
 
     @property
     def message_name(self) -> str:
         return str(self.signal)
 
     def perform(self) -> RunTarget:
-        start = Start(
-            self.workflow,
-            args=self.args,
-            id=self.id,
-            subject=self.subject,
-            search_attributes=self.search_attributes,
-            tags=self.tags,
-            by=self.by,
-        )
+        start = Start(self.request, by=self.by)
         with self.storage.transaction():
             target = self._find_open_run()
             if target is None:
@@ -84,9 +56,12 @@ class SignalWithStart(Action[RunTarget]):
         return target
 
     def _find_open_run(self) -> RunTarget | None:
+        assert self.request.id is not None
         try:
             visible_runs = access.runs_for(self.by.user, alias=self.storage.alias)
-            target = find_run(self.id, storage=self.storage, workflow=self.workflow.name, visible_runs=visible_runs)
+            target = find_run(
+                self.request.id, storage=self.storage, workflow=self.request.workflow.name, visible_runs=visible_runs
+            )
         except WorkflowNotFound:
             return None
         return None if target.closed or target.pinned is not None else target

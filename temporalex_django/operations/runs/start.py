@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,13 +11,13 @@ from django.db import models
 from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.unique import check_id
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
+from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, PayloadError
 from temporalex_django.graph.snapshot import start_snapshot
 from temporalex_django.operations.base import (
     CODE,
@@ -28,6 +27,7 @@ from temporalex_django.operations.base import (
     refuse_inside_workflow,
     to_plain_payload,
 )
+from temporalex_django.operations.host import host
 from temporalex_django.operations.run_lookup import RunTarget
 
 
@@ -47,40 +47,22 @@ class Start(Action[RunTarget]):
     permission: ClassVar[str] = "start_instance"
     is_routine: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        workflow: type[Workflow],
-        *,
-        args: Any = None,
-        id: str | None = None,
-        value: str | None = None,
-        subject: models.Model | None = None,
-        telemetry: Mapping[str, Any] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Actor = CODE,
-    ) -> None:
+    def __init__(self, request: StartRequest, *, by: Actor = CODE) -> None:
         super().__init__(by=by)
-        self.workflow = workflow
-        self.args = args
-        self.id = id
-        self.value = value
-        self.subject = require_saved_subject(subject, workflow_name=workflow.name)
-        self.telemetry = telemetry
-        self.search_attributes = search_attributes
-        self.tags = tags
+        self.request = request
+        require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def check(self) -> None:
         """Check that the user may start runs, may start runs of this class, and may do so from this interface."""
         refuse_inside_workflow(self.name)
-        require_start_access(self.by, self.workflow, alias=self.storage.alias)
+        require_start_access(self.by, self.request.workflow, alias=self.storage.alias)
 
     @property
     def workflow_name(self) -> str:
-        return self.workflow.name
+        return self.request.workflow.name
 
     def perform(self) -> RunTarget:
-        cls = self.workflow
+        cls = self.request.workflow
         new_start = self._build_start()
         try:
             with self.audit_transaction():
@@ -109,42 +91,37 @@ class Start(Action[RunTarget]):
         )
 
     def _require_visible(self, **lookups: Any) -> None:
-        require_visible_run(self.by, workflow_class=self.workflow, alias=self.storage.alias, **lookups)
+        require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)
 
     def _build_start(self) -> NewStart:
-        cls = self.workflow
-        workflow_id = self._build_id()
+        request, cls = self.request, self.request.workflow
+        own_id = host().generate_id(cls) if request.has_generated_id else None
+        workflow_id = own_id or request.business_id(generate=lambda: str(uuid7()), suffix=host().random_suffix)
         label = f"the input of {cls.name}"
-        args = to_plain_payload(input_or_default(cls, self.args), label=label)
+        args = to_plain_payload(input_or_default(cls, request.args), label=label)
         # Check the input here: now it is an error of the caller, later it would fail the run.
-        codec.convert(args, cls.definition.args_type, label=label)
-        warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
+        if host().checks_input:
+            codec.convert(args, cls.definition.args_type, label=label)
+        warn_lossy_value(
+            request.args,
+            args,
+            lambda: cls.definition.args_type,
+            reader=f"run of {cls.name}",
+            emit_warning=host().checks_input,
+        )
         return NewStart(
             workflow_id=workflow_id,
             args=args,
-            generated=self.id is None and self.value is None,
-            subject=self.subject,
+            seed=host().new_seed(),
+            generated=request.has_generated_id and own_id is None,
+            subject=request.subject,
             snapshot=start_snapshot(
                 cls,
-                telemetry=None if self.telemetry is None else to_plain_payload(self.telemetry, label="telemetry"),
+                telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
                 started_by=authorization.sender_of(self.by.user),
             ),
-            **start_options(cls, search_attributes=self.search_attributes, tags=self.tags),
+            **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
         )
-
-    def _build_id(self) -> str:
-        unique = self.workflow.unique
-        if self.id is not None:
-            if self.value is not None:
-                raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
-            return check_id(self.id) if unique is None else unique.check(self.id)
-        if self.value is None and unique is not None:
-            raise InvalidId(f"{self.workflow.name} declares `unique`: start it with a value")
-        if self.value is None:
-            return str(uuid7())
-        if unique is None:
-            raise InvalidId(f"{self.workflow.name} does not declare `unique`: start it with an id, not a value")
-        return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
 
 
 def require_saved_subject(subject: models.Model | None, *, workflow_name: str) -> models.Model | None:

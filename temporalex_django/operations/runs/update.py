@@ -38,6 +38,7 @@ from temporalex_django.models import Instance
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor, logger, to_plain_payload
 from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.host import host
 from temporalex_django.operations.polling import (
     Deadline,
     WaitSlot,
@@ -105,7 +106,7 @@ class RequestAction(RunAction[Any]):
         self.message_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         self.deadline = Deadline(wait)
         self._workers_only = mode == "worker" or runs_in_workers_only(target.workflow_class)
-        self._can_run_turn = not self._workers_only and target.workflow_class is not None
+        self._can_run_turn = host().runs_turns and not self._workers_only and target.workflow_class is not None
         self._message_pk: int | None = None
         # Set when the insert shows that the message was not sent before.
         self._is_new = False
@@ -120,6 +121,26 @@ class RequestAction(RunAction[Any]):
             return self._result(status)
         listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
         return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+
+    def send(self) -> None:
+        """Check access and commit the message for a worker, without waiting for its outcome.
+
+        Raises ``WorkflowClosed``, ``RunPaused`` and ``TooManyUpdates``.
+        """
+        with self.audit_denials():
+            self.check()
+            inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
+            if self.target.closed:
+                self._status_in_closed_run()
+            elif self.target.paused or self.target.off:
+                self._status_in_paused_run()
+            else:
+                self._enqueue_for_workers()
+
+    @property
+    def message_number(self) -> int | None:
+        """The number of the message; None until it is sent."""
+        return self._message_pk
 
     async def aexecute(self) -> Any:
         """Execute the operation in a coroutine; no thread is held during the wait."""

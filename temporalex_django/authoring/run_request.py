@@ -1,0 +1,96 @@
+"""Requests of handles: the value that a method of ``WorkflowHandle`` makes, and that the backend of its run performs.
+
+Each method is defined once, as a function that builds the request. ``operation_method`` and ``async_method`` make the
+two halves of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from temporalex_django.authoring.start_api import Startable
+
+T = TypeVar("T")
+P = ParamSpec("P")
+H = TypeVar("H", bound="Performer")
+
+#: Default of an input that may be None. ``inputs`` leaves it out, so that the operation uses its own default.
+UNSET: Final[Any] = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAddress:
+    """The run that a handle belongs to, as its backend finds it.
+
+    ``id`` is the business id, or a run id. ``chain_id`` is the chain that a start returned. ``run_id`` is set if the
+    handle shows one run of the chain instead of the newest one. ``workflow`` and ``version`` limit the search.
+    """
+
+    id: str
+    chain_id: UUID | None = None
+    run_id: UUID | None = None
+    workflow: type[Startable] | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest(Generic[T]):
+    """One operation on a run, before it is performed; ``T`` is the type of its result.
+
+    ``operation`` is its name in the audit (``signal``, ``reset``), or the name of a read (``describe``). ``by`` is the
+    user in whose name it is performed. ``inputs`` are the arguments of the operation, by name.
+    """
+
+    operation: str
+    by: Any = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def inputs(**values: Any) -> dict[str, Any]:
+    """Return the inputs of a request, without those that are ``UNSET``."""
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+class Performer(Protocol):
+    """An object that has requests performed: a handle."""
+
+    def _perform(self, request: RunRequest[T]) -> T: ...
+
+    async def _aperform(self, request: RunRequest[T]) -> T: ...
+
+
+def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Callable[Concatenate[H, P], T]:
+    """Make the method that performs the request which ``build`` returns, and returns its result."""
+
+    @wraps(build)
+    def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._perform(build(self, *args, **kwargs))
+
+    perform.__annotations__ = {**build.__annotations__, "return": _result_annotation(build)}
+    return perform
+
+
+def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Make the async half of an ``operation_method``: it takes the same arguments and holds no thread during waits."""
+    build = cast("Callable[Concatenate[H, P], RunRequest[T]]", method.__wrapped__)  # type: ignore[attr-defined] # set by wraps
+
+    @wraps(build)
+    async def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._aperform(build(self, *args, **kwargs))
+
+    perform.__annotations__ = {**build.__annotations__, "return": _result_annotation(build)}
+    perform.__name__ = f"a{build.__name__}"
+    perform.__qualname__ = build.__qualname__.removesuffix(build.__name__) + perform.__name__
+    perform.__doc__ = f"``{build.__name__}`` for async code."
+    return perform
+
+
+def _result_annotation(build: Callable[..., Any]) -> str:
+    """Return the annotation of the result, the ``T`` of ``RunRequest[T]``: callers and documentation see that."""
+    return str(build.__annotations__["return"]).removeprefix("RunRequest[").removesuffix("]")

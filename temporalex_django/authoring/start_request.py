@@ -1,0 +1,59 @@
+"""``StartRequest``: the options of a start, from the caller to the row of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.authoring.unique import check_id
+from temporalex_django.errors import InvalidId
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """A run to start, as the caller described it.
+
+    ``workflow`` is the class of the version that runs, and ``args`` its input. The business id is ``id``, or is made
+    from ``value`` by the ``unique`` of the class. ``subject`` is the model instance that the run is about.
+    ``telemetry`` (JSON) goes into the Django signals about the steps of a graph. ``search_attributes`` are values of
+    declared attributes, and ``tags`` are added to those of the class. ``by`` is the user in whose name it starts.
+    """
+
+    workflow: type[Workflow]
+    args: Any = None
+    id: str | None = None
+    value: str | None = None
+    subject: Any = None
+    telemetry: Mapping[str, Any] | None = None
+    search_attributes: Mapping[str, Any] | None = None
+    tags: Sequence[str] | None = None
+    by: Person | None = None
+
+    @property
+    def has_generated_id(self) -> bool:
+        """True if neither an id nor a value was passed, so that the id is drawn at random."""
+        return self.id is None and self.value is None
+
+    def business_id(self, *, generate: Callable[[], str], suffix: Callable[[], str]) -> str:
+        """Return the business id of the run.
+
+        ``generate`` makes an id for a request without one. ``suffix`` makes the part that tells runs of one value
+        apart, where the scope of ``unique`` is ``none``. Raises ``InvalidId``.
+        """
+        name, unique = self.workflow.name, self.workflow.unique
+        if self.id is not None:
+            if self.value is not None:
+                raise InvalidId(f"{name}: give id= or value=, not both")
+            return check_id(self.id) if unique is None else unique.check(self.id)
+        if self.value is None and unique is not None:
+            raise InvalidId(f"{name} declares `unique`: start it with a value")
+        if self.value is None:
+            return generate()
+        if unique is None:
+            raise InvalidId(f"{name} does not declare `unique`: start it with an id, not a value")
+        return unique.run_id_for(self.value, suffix)

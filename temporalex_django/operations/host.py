@@ -1,0 +1,98 @@
+"""The host of operations: the process in which they run, and the processes that do the work that they leave.
+
+The default host is an application beside its workers. A ``DjangoEnvironment`` installs a host of its own, which reads a
+virtual clock, finds the classes of the test, and does the work of workers itself. Nothing else in ``operations`` knows
+about test environments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from uuid import UUID
+
+from django.db import connections
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
+
+
+class OperationHost:
+    """An application whose workers are other processes: the default host."""
+
+    #: False if turns must not run in the process of the caller, because the host itself orders all turns.
+    runs_turns = True
+    #: False if a start accepts an input that does not fit the class, so that the run fails by it.
+    checks_input = True
+    #: Does all work that workers would do; None if there are workers for that.
+    run_pending: Callable[[], None] | None = None
+
+    def storage(self, alias: str | None = None) -> DjangoStorage:
+        """Return the storage on the database connection of the calling thread."""
+        return DjangoStorage(alias)
+
+    def engine(self, alias: str) -> WorkflowEngine | None:
+        """Return the engine that runs the turns of callers; None for an engine of this process."""
+        del alias
+        return None
+
+    def in_transaction(self, alias: str) -> bool:
+        """Return True if the caller has a transaction open, so that waiting for other processes would be in vain."""
+        return connections[alias].in_atomic_block
+
+    def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
+        """Return the class of a run in its version. Raises ``UnknownWorkflow`` if this process does not have it."""
+        del chain_id
+        return workflows.class_for_run(workflow, version)
+
+    def record_turn(self, report: TurnReport) -> None:
+        """Record a turn that ran in the process of a caller."""
+
+    def generate_id(self, workflow: type[Workflow]) -> str | None:
+        """Return the business id of a run that is started without one; None to draw a random id."""
+        del workflow
+        return None
+
+    def new_seed(self) -> int | None:
+        """Return the seed of a new run; None to draw a random one."""
+        return None
+
+    def random_suffix(self) -> str:
+        """Return 8 random hex digits, which tell business ids of one value apart."""
+        return os.urandom(4).hex()
+
+
+_process_host = OperationHost()
+#: The host of the current call, if it differs from the one of the process.
+_call_host: ContextVar[OperationHost | None] = ContextVar("temporalex_operation_host", default=None)
+
+
+def host() -> OperationHost:
+    """Return the host on which operations run now."""
+    return _call_host.get() or _process_host
+
+
+@contextmanager
+def use_host(call_host: OperationHost | None) -> Iterator[None]:
+    """Run the operations of the block on that host; None means the host of the process."""
+    token = _call_host.set(call_host)
+    try:
+        yield
+    finally:
+        _call_host.reset(token)
+
+
+@contextmanager
+def replace_host(process_host: OperationHost) -> Iterator[None]:
+    """Make it the host of the whole process inside the block, for all threads."""
+    global _process_host  # noqa: PLW0603 - the one host of the process
+    previous_host, _process_host = _process_host, process_host
+    try:
+        yield
+    finally:
+        _process_host = previous_host

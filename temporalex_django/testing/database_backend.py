@@ -1,0 +1,125 @@
+"""The backend of ``DjangoEnvironment``: production's operations, with the environment as the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.run_request import RunAddress, RunRequest, inputs
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.client import READS, DatabaseBackend, build_action
+from temporalex_django.errors import RunBlocked, RunPaused, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.operations.host import use_host
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.update import SendUpdate
+from temporalex_django.testing.environment_host import HandleHost
+from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.database import DjangoEnvironment
+
+T = TypeVar("T")
+
+
+class EnvironmentBackend(DatabaseBackend):
+    """The backend of the database, on the host of an environment. Each call works off what it leaves."""
+
+    def __init__(self, env: DjangoEnvironment) -> None:
+        self._env = env
+        self._host = HandleHost(env)
+
+    def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self._host):
+            handle = cast("EnvironmentHandle[Any]", super().start(request))
+        env.remember_class(handle.chain_id, request.workflow)
+        env.work()
+        return handle
+
+    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self._host):
+            handle = cast("EnvironmentHandle[Any]", super().signal_with_start(request, signal, payload))
+        env.remember_new_class(handle.chain_id, request.workflow)
+        env.work()
+        return handle
+
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]:
+        with use_host(self._host):
+            target = self._find_started(id, workflow)
+        return EnvironmentHandle(self._env, target.workflow_id, target.chain_id, pinned=target.pinned)
+
+    def _find_started(self, id: str, workflow: type[Startable] | None) -> RunTarget:
+        try:
+            return find_run(id, storage=self._env.storage, workflow=None if workflow is None else workflow.name)
+        except WorkflowNotFound:
+            raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment") from None
+
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[EnvironmentHandle[Any]]:
+        env = self._env
+        with use_host(self._host):
+            runs = [*super().list(workflow, filters, by=by)]
+        return (EnvironmentHandle(env, handle.id, cast("UUID", handle.chain_id)) for handle in runs)
+
+    def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self._host):
+            try:
+                result = super().perform(address, request)
+            except UpdateTimeout:
+                # In a batch nothing is delivered yet. The outcome of a decision is not awaited then.
+                if not env.batching or request.operation not in ("resume", "decide"):
+                    raise
+                return cast("T", None)
+        if request.operation not in (*READS, "query"):
+            env.work()
+        return result
+
+    async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        # The environment works in the thread of the call, so the call is the one of sync code.
+        return await sync_to_async(self.perform)(address, request)
+
+    def send_update(
+        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
+    ) -> EnvironmentUpdate:
+        """Send an update and work off what it leaves; return it without asking for its response."""
+        env = self._env
+        env.remember_person(by)
+        request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
+        refusal = None
+        with use_host(self._host):
+            update = cast("SendUpdate", build_action(address, request))
+            try:
+                update.send()
+            except (WorkflowClosed, RunPaused, RunBlocked) as exc:
+                refusal = exc
+        env.work()
+        return EnvironmentUpdate(
+            env,
+            update.target.chain_id,
+            update.message_id,
+            f"update {name!r} of {address.id}",
+            message_id=update.message_number,
+            refusal=refusal,
+        )
+
+    def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> EnvironmentHandle[Any]:
+        del workflow
+        return EnvironmentHandle(self._env, target.workflow_id, target.chain_id)
+
+    def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
+        if request.operation == "fork":
+            assert address.chain_id is not None
+            code = self._env.class_of(address.chain_id, result.workflow, result.version)
+            self._env.remember_class(result.chain_id, code)
+        return super()._result(address, request, result)

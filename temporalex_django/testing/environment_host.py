@@ -1,0 +1,167 @@
+"""The hosts of a ``DjangoEnvironment``: where its handles, and the application under test, perform operations.
+
+Both hosts use the virtual clock and the environment's engine, and the environment does the work that operations leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, tzinfo
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import ids
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.errors import TemporalexError
+from temporalex_django.operations.host import OperationHost, replace_host, use_host
+from temporalex_django.testing.commit_hooks import call_robustly, commit_point, has_open_transaction
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.database import DjangoEnvironment
+
+_EPOCH = datetime.fromtimestamp(0, tz=timezone.get_fixed_timezone(0))
+#: Nanoseconds between two ids that are drawn at one time of the virtual clock, so that ids keep their order.
+_BETWEEN_IDS = 1_000
+_entered_environments: list[DjangoEnvironment] = []
+
+
+class EnvironmentStorage(DjangoStorage):
+    """The storage inside a test's transaction, which never commits: a block that ends counts as committed."""
+
+    @contextmanager
+    def transaction(self, site: str = "") -> Iterator[None]:
+        with commit_point(self.alias), super().transaction(site):
+            yield
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        # Inside the test's own blocks alone, Django would keep the callback until a commit that never comes.
+        if has_open_transaction(self.alias):
+            super().on_commit(callback)
+        else:
+            call_robustly(callback)
+
+
+class ApplicationHost(OperationHost):
+    """The host of the application under test: its requests run turns, as those of a web process do."""
+
+    def __init__(self, env: DjangoEnvironment) -> None:
+        self._env = env
+
+    def storage(self, alias: str | None = None) -> DjangoStorage:
+        if alias is None or alias == self._env.storage.alias:
+            return EnvironmentStorage(alias, clock=self._env.now)
+        return super().storage(alias)
+
+    def engine(self, alias: str) -> WorkflowEngine | None:
+        return self._env.engine if alias == self._env.storage.alias else None
+
+    def in_transaction(self, alias: str) -> bool:
+        """Return True if the application has a transaction open; the blocks of a ``TestCase`` do not count."""
+        return has_open_transaction(alias)
+
+    def run_pending(self) -> None:
+        """Do all work that is due, as the workers of the application would."""
+        # Activities run code of the application, whose operations belong to the host of the application.
+        with use_host(None):
+            self._env.work()
+
+    def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
+        return self._env.class_of(chain_id, workflow, version)
+
+    def record_turn(self, report: TurnReport) -> None:
+        self._env.note(report)
+
+
+class HandleHost(ApplicationHost):
+    """The host of the environment's own handles: the environment runs each turn, in an order that never varies.
+
+    Business ids, seeds and suffixes are drawn from the environment, so that a test gives the same history every time.
+    """
+
+    runs_turns = False
+    # A test of a workflow sees what the run makes of a wrong input.
+    checks_input = False
+
+    def in_transaction(self, alias: str) -> bool:
+        """Return False: the environment works inside the transaction of the test, so a wait is never in vain."""
+        del alias
+        return False
+
+    def generate_id(self, workflow: type[Workflow]) -> str | None:
+        return self._env.generate_id(workflow)
+
+    def new_seed(self) -> int | None:
+        return self._env.new_seed()
+
+    def random_suffix(self) -> str:
+        return self._env.random_suffix()
+
+
+@contextmanager
+def run_application(env: DjangoEnvironment) -> Iterator[None]:
+    """Run the application on the environment inside the block: views, signal receivers and activities.
+
+    Raises ``TemporalexError`` where another environment is entered.
+    """
+    if _entered_environments:
+        raise TemporalexError("another DjangoEnvironment is already entered: the application runs on one at a time")
+    _entered_environments.append(env)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(replace_host(ApplicationHost(env)))
+            stack.enter_context(_virtual_now(env))
+            stack.enter_context(ids.use_clock(_id_clock(env)))
+            yield
+    finally:
+        _entered_environments.remove(env)
+
+
+def is_entered(env: DjangoEnvironment) -> bool:
+    """Return True if the application runs on this environment now."""
+    return env in _entered_environments
+
+
+def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
+    """Return a clock in nanoseconds for run ids, which begin with the time."""
+    id_counter = count(1)
+
+    # In integers: a float of seconds has too few digits for nanoseconds.
+    def time_ns() -> int:
+        elapsed = env.clock - _EPOCH
+        micros = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+        return micros * 1_000 + next(id_counter) * _BETWEEN_IDS
+
+    return time_ns
+
+
+@contextmanager
+def _virtual_now(env: DjangoEnvironment) -> Iterator[None]:
+    """Make ``django.utils.timezone.now`` return the virtual clock inside the block.
+
+    ``now`` calls ``datetime.now`` of its module. Replacing that name also works for code that imported ``now``.
+    """
+
+    # The stand-in is a subclass, so real datetimes must still pass isinstance checks against it.
+    class VirtualDatetimeType(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, datetime)
+
+    class VirtualDatetime(datetime, metaclass=VirtualDatetimeType):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            local_time = env.clock.astimezone(tz)
+            return local_time if tz is not None else local_time.replace(tzinfo=None)
+
+    module: Any = timezone
+    original_datetime, module.datetime = module.datetime, VirtualDatetime
+    try:
+        yield
+    finally:
+        module.datetime = original_datetime

@@ -1,0 +1,528 @@
+"""The backend of ``WorkflowEnvironment``: starts, and the requests of handles, on runs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import UUID, uuid4
+
+from temporalex_django.authoring.authorization import (
+    APP,
+    Person,
+    check_person,
+    has_permission,
+    matches_candidate,
+    require_permission,
+    require_start,
+    sender_key,
+    sender_of,
+    split_decider,
+)
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description
+from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.human_tasks import (
+    OpenHumanTask,
+    base_key,
+    clean_form_data,
+    require_outcome,
+    select_task,
+)
+from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
+from temporalex_django.authoring.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring.workflow import (
+    Workflow,
+    decode_result,
+    fork_options,
+    input_or_default,
+    require_signal,
+    start_options,
+)
+from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.names import check_message_id, check_name, check_wait
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.payloads.search_attributes import decode_all
+from temporalex_django.core.people.four_eyes import fork_snapshot
+from temporalex_django.engine.contracts.records import RunState
+from temporalex_django.engine.ids import parse_run_id
+from temporalex_django.engine.outcomes import run_result, update_result
+from temporalex_django.engine.reset import apply
+from temporalex_django.engine.reset.plan import ResetPlan, fork_id, make_plan, should_redeliver, successors
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    ActionNotPossible,
+    NotConfigured,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
+from temporalex_django.graph import snapshot
+from temporalex_django.graph.durable.run import resume_request
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+from temporalex_django.testing.memory_actions import MemoryOperator
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.memory import WorkflowEnvironment
+
+T = TypeVar("T")
+
+VIEW = f"{APP}.view_instance"
+#: Permissions by operation, where the name is not ``<operation>_instance``.
+_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
+#: Requests that a ``MemoryOperator`` performs.
+_STEERING = frozenset(
+    {"pause", "unpause", "try_again", "retry_activity", "complete_activity", "fail_activity"}
+    | {"skip_timer", "redeliver", "discard", "delete"}
+)
+
+
+class MemoryBackend:
+    """Starts, finds and operates the runs of an environment in memory. Each call works off what it leaves."""
+
+    def __init__(self, env: WorkflowEnvironment) -> None:
+        self._env = env
+
+    # -- starting and finding ------------------------------------------------------------------------------------------
+
+    def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        env, workflow = self._env, request.workflow
+        require_start(request.by, workflow)
+        own_id = env.generate_id(workflow) if request.has_generated_id else None
+        workflow_id = own_id or request.business_id(generate=env.random_suffix, suffix=env.random_suffix)
+        plain = codec.to_plain(input_or_default(workflow, request.args), label=f"the input of {workflow.name}")
+        warn_lossy_value(
+            request.args,
+            plain,
+            lambda: workflow.definition.args_type,
+            reader=f"run of {workflow.name}",
+            emit_warning=False,
+        )
+        run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(request.by))
+        options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
+        if request.subject is not None:
+            raise NotConfigured(
+                f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+            )
+        chain_id = env.storage.start(
+            RunStart(workflow_id=workflow_id, args=plain, seed=env.new_seed(), snapshot=run_snapshot, **options)
+        )
+        env.remember_class(chain_id, workflow)
+        env.work()
+        return EnvironmentHandle(env, workflow_id, chain_id)
+
+    async def astart(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        return self.start(request)
+
+    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
+        env, workflow, by = self._env, request.workflow, check_person(request.by)
+        require_signal(workflow, signal)
+        plain = codec.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
+        assert request.id is not None
+        chain_id = env.storage.find_chain(request.id, workflow=workflow.name)
+        if chain_id is not None:
+            row = env.row(env.run_ids(chain_id)[-1])
+            if row.status not in CLOSED_STATUSES and row.facts.workflow_id == request.id:
+                self._run(RunAddress(id=request.id, chain_id=chain_id)).send("signal", signal, plain, by=by)
+                return EnvironmentHandle(env, request.id, chain_id)
+        # In a batch, so that the start and the signal arrive in one activation; batches cannot be nested.
+        with nullcontext() if env.batching else env.batch():
+            handle = self.start(request)
+            self._run(RunAddress(id=request.id, chain_id=handle.chain_id)).send("signal", signal, plain, by=by)
+        return handle
+
+    async def asignal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
+        return self.signal_with_start(request, signal, payload)
+
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]:
+        env = self._env
+        chain_id = env.storage.find_chain(id, workflow=None if workflow is None else workflow.name)
+        if chain_id is None:
+            raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment")
+        runs, run_id = env.run_ids(chain_id), parse_run_id(id)
+        return EnvironmentHandle(
+            env, env.row(runs[-1]).facts.workflow_id, chain_id, pinned=run_id if run_id in runs else None
+        )
+
+    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EnvironmentHandle[Any]:
+        del version
+        return self.handle(id, workflow=workflow)
+
+    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EnvironmentHandle[Any]:
+        return self.get(workflow, id, version=version)
+
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[EnvironmentHandle[Any]]:
+        if (user := check_person(by)) is not None:
+            require_operation_permitted(user, "view")
+        listed_runs = self._env.list_runs({"workflow": workflow.name, **filters})
+        return (EnvironmentHandle(self._env, workflow_id, chain_id) for workflow_id, chain_id in listed_runs)
+
+    async def alist(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Sequence[EnvironmentHandle[Any]]:
+        return [*self.list(workflow, filters, by=by)]
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        if request.operation in _STEERING:
+            assert address.chain_id is not None
+            MemoryOperator(self._env, address.chain_id, check_person(request.by)).execute(
+                request.operation, **request.inputs
+            )
+            self._env.work()
+            return cast("T", None)
+        run = self._run(address)
+        return cast("T", getattr(run, request.operation)(by=request.by, **request.inputs))
+
+    async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        return self.perform(address, request)
+
+    def send_update(
+        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
+    ) -> EnvironmentUpdate:
+        """Send an update and work off what it leaves; return it without asking for its response."""
+        return self._run(address).send_update(name, args, id=id, by=by)
+
+    def _run(self, address: RunAddress) -> MemoryRunOperations:
+        return MemoryRunOperations(self._env, address)
+
+
+class MemoryRunOperations:
+    """The operations on one run. Each method has the name of its request, and takes its inputs."""
+
+    def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
+        assert address.chain_id is not None
+        self._env = env
+        self._address = address
+        self._chain_id = address.chain_id
+        self._id = address.id
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _selected_run_id(self) -> UUID:
+        return self._address.run_id or self._env.run_ids(self._chain_id)[-1]
+
+    @property
+    def _newest_run(self) -> Any:
+        return self._env.row(self._env.run_ids(self._chain_id)[-1])
+
+    @property
+    def _selected_run(self) -> Any:
+        return self._env.row(self._selected_run_id)
+
+    def _code(self, record: Any) -> type[Workflow]:
+        return self._env.class_of(self._chain_id, record.workflow, record.version)
+
+    def run_id(self, *, by: Person | None = None) -> str:
+        del by
+        return str(self._selected_run_id)
+
+    def run_ids(self, *, by: Person | None = None) -> list[str]:
+        del by
+        return [str(run_id) for run_id in self._env.run_ids(self._chain_id)]
+
+    def human_tasks(self, *, by: Person | None) -> list[OpenHumanTask]:
+        return [task for task in self._human_tasks(check_person(by)) if not task.happened]
+
+    def _human_tasks(self, by: Person | None) -> list[OpenHumanTask]:
+        return self._env.human_tasks(self._selected_run_id, by=by)
+
+    def instance(self, *, by: Person | None) -> Any:
+        redactor, row = self._redactor(by).require_payloads(by), self._selected_run
+        instance = self._env.projections.get(row.facts.run_id, self._code(row.facts)).instance
+        return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
+
+    def query(self, *, query: str, args: Any, fresh: bool, by: Person | None) -> Any:
+        """Answer a query from the published state; ``fresh`` has no effect, because no message is ever unread."""
+        del fresh
+        user = self._require_permitted(by, "query")
+        row = self._selected_run
+        published = row.published
+        runs = self._env.run_ids(self._chain_id)
+        if self._address.run_id is None and published is None and row.status == "pending" and len(runs) > 1:
+            previous_row = self._env.row(runs[-2])
+            # In the gap after continue-as-new the new run has published nothing yet (see decision 26).
+            if previous_row.status == "continued_as_new":
+                published = previous_row.published
+        code = self._code(row.facts)
+        answer = code.answer(query, args, published)
+        return answer if user is None else Redactor(redacted_paths=code.redacted).redact_answer(answer)
+
+    def result(self, *, timeout: float | None, by: Person | None) -> Any:
+        redactor = self._redactor(by).require_payloads(by)
+        check_wait(timeout)
+        row = self._newest_run
+        record = row.facts
+        closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
+        value = run_result(
+            row.status,
+            closing,
+            workflow=record.workflow,
+            workflow_id=record.workflow_id,
+            blocked=self._env.errors.get(self._selected_run_id),
+        )
+        return value if redactor is not UNREDACTED else decode_result(self._code(record), value)
+
+    def history(self, *, by: Person | None) -> list[HistoryEvent]:
+        redactor = self._redactor(by)
+        return [
+            redactor.redact_event(replace(event, attributes=deep_copy(event.attributes)))
+            for event in self._selected_run.events
+        ]
+
+    def describe(self, *, by: Person | None) -> Description:
+        redactor, env, row = self._redactor(by), self._env, self._selected_run
+        open_activities = env.engine.tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)
+        return Description(
+            id=row.facts.workflow_id,
+            run_id=str(self._selected_run_id),
+            workflow=row.facts.workflow,
+            version=row.facts.version,
+            status=row.status,
+            blocked=redactor.redact_blocked(row.blocked),
+            paused=row.paused,
+            waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
+            accepts=row.accepts,
+            started_at=row.started_at,
+            closed_at=row.closed_at,
+            activities=[redactor.redact_activity(activity) for activity in open_activities],
+            failed_messages=[redactor.redact_failed_message(failed) for failed in env.failed_messages(self._chain_id)],
+            search_attributes=decode_all(row.facts.search_attributes),
+            tags=row.tags,
+        )
+
+    def _redactor(self, by: Person | None) -> Redactor:
+        """Return the redactor for a person. Raises ``ActionNotPermitted`` if they may not look at runs."""
+        user = check_person(by)
+        if user is None:
+            return UNREDACTED
+        require_operation_permitted(user, "view")
+        code = self._code(self._selected_run.facts)
+        return Redactor(may_see_payloads=has_permission(user, VIEW_PAYLOAD), redacted_paths=code.redacted)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def send(self, kind: str, name: str, body: Any, request_id: str | None = None, *, by: Person | None = None) -> int:
+        """Put a message into the inbox and work off what it leaves. Return the number of the message."""
+        env = self._env
+        plain = codec.to_plain(body, label=f"the payload of {kind} {name!r}")
+        if kind in ("signal", "update"):
+            code = self._code(self._newest_run.facts)
+            if kind == "signal":
+                require_signal(code, name)
+            warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
+        number = env.storage.send(
+            self._chain_id, kind, name, plain, message_id=request_id, sender=env.remember_person(by)
+        )
+        env.work()
+        return number
+
+    def signal(self, *, signal: str, payload: Any, id: str | None, by: Person | None) -> None:
+        by = check_person(by)
+        label = f"signal {check_name(signal, label='signal')!r}"
+        # A signal that was sent with this id before counts as sent, even if the run has closed since. So only a signal
+        # without an id is refused before it is sent.
+        if id is None:
+            self._require_open(label)
+        request_id = None if id is None else check_message_id(id, label="signal")
+        outcome = self._env.outcome(self.send("signal", signal, payload, request_id, by=by))
+        # The run may have closed in the activation that the signal caused.
+        if outcome is not None and outcome.status == "undelivered":
+            self._require_open(label)
+
+    def update(
+        self, *, update: str, args: Any, id: str | None, timeout: float | None, mode: str, by: Person | None
+    ) -> Any:
+        check_wait(timeout, mode)
+        return self.send_update(update, args, id=id, by=by).result()
+
+    def send_update(self, name: str, args: Any, *, id: str | None, by: Person | None) -> EnvironmentUpdate:
+        by = check_person(by)
+        check_name(name, label="update")
+        update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
+        number = self.send("update", name, args, update_id, by=by)
+        return EnvironmentUpdate(
+            self._env, self._chain_id, update_id, f"update {name!r} of {self._id}", message_id=number
+        )
+
+    def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
+        check_wait(timeout)
+        user, name = split_decider(by)
+        self._require_open(f"resume({event!r})")
+        sender_name = str(user) if user is not None else name
+        request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
+        self._send_decision(event, request, label=f"resume({event!r}) of {self._id}", by=user)
+
+    def decide(
+        self, *, outcome: str, task: str | None, data: Any, comment: str, timeout: float | None, by: Person | None
+    ) -> None:
+        check_wait(timeout)
+        user = check_person(by)
+        human_task = select_task(self._human_tasks(None), task, run=f"{self._newest_run.facts.workflow} {self._id}")
+        require_outcome(human_task, outcome)
+        if user is None:
+            raise ActionNotPermitted(
+                f"the human task {human_task.title!r} of {self._id} must be decided by a user: pass by=user"
+            )
+        # For its error alone: without Django the groups of a user may be unknown.
+        any(matches_candidate(user, word) for word in human_task.asked)
+        request = {
+            "event": outcome,
+            "step": base_key(human_task.key),
+            "task": human_task.key,
+            "run": self.run_id(),
+            "comment": check_text(comment, label="the comment"),
+            # As the person saw it: a decision keeps the question that it answers (see decision 47).
+            "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},
+            "by": str(user),
+            "by_key": sender_key(user),
+            **clean_form_data(human_task.form, data, title=human_task.title),
+        }
+        self._send_decision(outcome, request, label=f"the decision {outcome!r} of {self._id}", by=user)
+
+    def _send_decision(self, event: str, request: dict[str, Any], *, label: str, by: Person | None) -> None:
+        update_id = str(uuid4())
+        number = self.send("resume", event, request, update_id, by=by)
+        # In a batch nothing is delivered yet, so there is no outcome to raise.
+        if not self._env.batching:
+            update_result(self._env.outcome(number), update_id=update_id, label=label)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def cancel(self, *, reason: str, by: Person | None) -> None:
+        self._require_permitted(by, "cancel")
+        check_text(reason, label="the reason")
+        self._require_open("cancel request")
+        if self._code(self._newest_run.facts).cancels_at_once:
+            self._env.close(self._chain_id, "cancelled", reason)
+            return
+        self.send("cancel", "", {"reason": reason})
+
+    def terminate(self, *, reason: str, by: Person | None) -> None:
+        self._require_permitted(by, "terminate")
+        check_text(reason, label="the reason")
+        self._require_open("terminate")
+        self._env.close(self._chain_id, "terminated", reason)
+
+    # -- reset and fork ------------------------------------------------------------------------------------------------
+
+    def reset(self, *, messages: str, reason: str, by: Person | None, to: int | None = None, edited: Any = None) -> str:
+        self._require_reset_permitted(by, "reset", edited)
+        check_text(reason, label="the reason")
+        env, storage = self._env, self._env.storage
+        with storage.transaction():
+            run, plan, code = self._plan(by, in_trouble=False, to=to, messages=messages, edited=edited)
+            if plan.record.expires_at is not None and plan.record.expires_at <= env.clock:
+                raise ActionNotPossible(
+                    "the time for all its runs together (execution_timeout) has run out: fork it instead"
+                )
+            start = RunStart(workflow_id=self._id, args=None, **start_options(code))
+            if run.closed and not storage.reopen(self._chain_id, start):
+                raise ActionNotPossible("another open run has its id now")
+            new_run_id = storage.new_run_id()
+            apply.reset(storage, run, plan, run_id=new_run_id)
+        env.evict_run(run.run_id)
+        return str(new_run_id)
+
+    def fork(
+        self,
+        *,
+        messages: str,
+        reason: str,
+        by: Person | None,
+        to: int | None = None,
+        edited: Any = None,
+        id: str | None = None,
+    ) -> EnvironmentHandle[Any]:
+        self._require_reset_permitted(by, "fork", edited)
+        require_start(by, self._code(self._newest_run.facts))
+        check_text(reason, label="the reason")
+        env, storage = self._env, self._env.storage
+        with storage.transaction():
+            _, plan, code = self._plan(by, in_trouble=True, to=to, messages=messages, edited=edited)
+            workflow_id = fork_id(self._id, id, code.unique, suffix=env.random_suffix)
+            # A history that is kept was made with the old seed, and would not replay with another one. A fork from the
+            # start has none, so it draws its own numbers.
+            seed = plan.record.seed if plan.prefix.activation else plan.seed
+            fork_start = RunStart(
+                workflow_id=workflow_id,
+                args=plan.record.args,
+                seed=seed,
+                snapshot=fork_snapshot(plan.record.snapshot, env.remember_person(by)),
+                search_attributes=plan.search_attributes,
+                **fork_options(code, tags=env.row(plan.record.run_id).tags),
+            )
+            chain_id = storage.start(fork_start)
+            # The row is written again below, with the history that the fork starts from: claim it as a turn would.
+            run = storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            apply.fork(storage, run, plan, source_chain=self._chain_id, id=workflow_id, snapshot=fork_start.snapshot)
+        env.remember_class(chain_id, code)
+        env.work()
+        return EnvironmentHandle(env, workflow_id, chain_id)
+
+    def _plan(
+        self, by: Person | None, *, to: int | None, messages: str, edited: Any, in_trouble: bool
+    ) -> tuple[RunState, ResetPlan, type[Workflow]]:
+        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
+
+        Raises ``ActionNotPermitted`` if the person may not edit the inputs of the activities in ``edited``.
+        """
+        env, storage = self._env, self._env.storage
+        run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]
+        record = self._selected_run.facts
+        code = self._code(record)
+        redeliver_messages, runs = should_redeliver(messages), env.run_ids(self._chain_id)
+        run_statuses = [(run_id, env.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
+        later_run_ids = (
+            successors(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
+        )
+        plan = make_plan(
+            storage.histories({record.run_id: 0})[record.run_id],
+            record,
+            code,
+            to=to,
+            redeliver=redeliver_messages,
+            successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
+            tasks=env.engine.tasks.tasks_of_run(record.run_id),
+            edited_inputs=edited,
+            editable=not issubclass(code, GraphWorkflow),
+            seed=env.new_seed(),
+            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
+            limit=None,
+            atomic=False,
+        )
+        return run, plan, code
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _require_permitted(self, by: Person | None, operation: str) -> Person | None:
+        """Return the person if they may do that with runs. Raises ``ActionNotPermitted``."""
+        user = check_person(by)
+        if user is not None:
+            require_operation_permitted(user, operation)
+        return user
+
+    def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
+        """Check the permission for a reset or a fork, and two more permissions where inputs are edited."""
+        for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
+            self._require_permitted(by, name)
+
+    def _require_open(self, label: str) -> None:
+        row = self._newest_run
+        if row.status in CLOSED_STATUSES:
+            raise WorkflowClosed(f"{row.facts.workflow} {self._id} is closed ({row.status}): {label} refused")
+
+
+def require_operation_permitted(by: Person, operation: str) -> None:
+    """Raise ``ActionNotPermitted`` unless the person has the permission for that operation on runs."""
+    require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{operation} runs")

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person, check_person, split_decider
-from temporalex_django.authoring.handle import WorkflowHandle
+from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.human_tasks import select_task
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_request import RunAddress, RunRequest
@@ -55,7 +55,7 @@ class DatabaseBackend:
         return await sync_to_async(self.signal_with_start)(request, signal, payload)
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> WorkflowHandle[Any]:
-        return WorkflowHandle.at(RunAddress(id=id, workflow=workflow), self)
+        return make_handle(RunAddress(id=id, workflow=workflow), self)
 
     def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle[Any]:
         target = find_by_version(id, storage=storage(), workflow=workflow.name, version=version)
@@ -69,7 +69,7 @@ class DatabaseBackend:
     ) -> Iterator[WorkflowHandle[Any]]:
         runs = list_runs(workflow.name, filters, storage=storage(), by=check_person(by))
         return (
-            WorkflowHandle.at(RunAddress(id=workflow_id, chain_id=chain_id, workflow=workflow), self)
+            make_handle(RunAddress(id=workflow_id, chain_id=chain_id, workflow=workflow), self)
             for workflow_id, chain_id in runs
         )
 
@@ -103,7 +103,7 @@ class DatabaseBackend:
 
     def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> WorkflowHandle[Any]:
         address = RunAddress(id=target.workflow_id, chain_id=target.chain_id, workflow=workflow)
-        return WorkflowHandle.at(address, self)
+        return make_handle(address, self)
 
 
 def _actor(by: object) -> Actor:

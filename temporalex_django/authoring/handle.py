@@ -6,7 +6,7 @@ without Django. The methods for async code, with the prefix ``a``, are made from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
 
 from temporalex_django.authoring import backend as backends
 from temporalex_django.authoring.authorization import Person
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.start_api import Startable
-
-T = TypeVar("T")
 
 #: Default waits in seconds: for the answer of an update, resume or decision, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
@@ -62,13 +60,6 @@ class WorkflowHandle(Generic[Result_co]):
         self._backend: Backend = backends.bound_backend()
         self._address = RunAddress(id=str(id), chain_id=chain_id, workflow=workflow)
 
-    @classmethod
-    def at(cls, address: RunAddress, backend: Backend) -> Self:
-        """Return the handle of a run that another backend than the bound one may have."""
-        handle = cls.__new__(cls)
-        handle._backend, handle._address = backend, address  # noqa: SLF001 - of this class
-        return handle
-
     @property
     def id(self) -> str:
         """The business id, or the run id that the handle was made with."""
@@ -89,12 +80,6 @@ class WorkflowHandle(Generic[Result_co]):
 
     def __hash__(self) -> int:
         return hash(self._address)
-
-    def _perform(self, request: RunRequest[T]) -> T:
-        return self._backend.perform(self._address, request)
-
-    async def _aperform(self, request: RunRequest[T]) -> T:
-        return await self._backend.aperform(self._address, request)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -426,17 +411,24 @@ class WorkflowHandle(Generic[Result_co]):
     @property
     def run_id(self) -> str:
         """The id of the newest run, or the run id that the handle was made with."""
-        return self._perform(RunRequest("run_id"))
+        return self._backend.perform(self._address, RunRequest("run_id"))
 
     @property
     def run_ids(self) -> list[str]:
         """The ids of all runs of the chain, oldest first."""
-        return self._perform(RunRequest("run_ids"))
+        return self._backend.perform(self._address, RunRequest("run_ids"))
 
     @property
     def status(self) -> str:
         """The status of the run that ``describe`` returns."""
         return self.describe().status
+
+
+def make_handle(address: RunAddress, backend: Backend) -> WorkflowHandle[Any]:
+    """Return the handle of a run that another backend than the bound one may have."""
+    handle: WorkflowHandle[Any] = WorkflowHandle.__new__(WorkflowHandle)
+    handle._backend, handle._address = backend, address  # noqa: SLF001 - of this module
+    return handle
 
 
 def _unless_none(value: Any) -> Any:

@@ -6,6 +6,7 @@ two halves of it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, P
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.start_api import Startable
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Callable[..., Any]")
 P = ParamSpec("P")
-H = TypeVar("H", bound="Performer")
+H = TypeVar("H", bound="Handle")
 
 #: Default of an input that may be None. ``inputs`` leaves it out, so that the operation uses its own default.
 UNSET: Final[Any] = object()
@@ -57,12 +60,11 @@ def inputs(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
-class Performer(Protocol):
-    """An object that has requests performed: a handle."""
+class Handle(Protocol):
+    """An object whose methods are made here: it has the address of a run, and the backend of that run."""
 
-    def _perform(self, request: RunRequest[T]) -> T: ...
-
-    async def _aperform(self, request: RunRequest[T]) -> T: ...
+    _address: RunAddress
+    _backend: Backend
 
 
 def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Callable[Concatenate[H, P], T]:
@@ -70,10 +72,9 @@ def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Calla
 
     @wraps(build)
     def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._perform(build(self, *args, **kwargs))
+        return self._backend.perform(self._address, build(self, *args, **kwargs))
 
-    perform.__annotations__ = {**build.__annotations__, "return": _result_annotation(build)}
-    return perform
+    return _with_signature(perform, build)
 
 
 def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
@@ -82,15 +83,18 @@ def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate
 
     @wraps(build)
     async def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._aperform(build(self, *args, **kwargs))
+        return await self._backend.aperform(self._address, build(self, *args, **kwargs))
 
-    perform.__annotations__ = {**build.__annotations__, "return": _result_annotation(build)}
     perform.__name__ = f"a{build.__name__}"
     perform.__qualname__ = build.__qualname__.removesuffix(build.__name__) + perform.__name__
     perform.__doc__ = f"``{build.__name__}`` for async code."
-    return perform
+    return _with_signature(perform, build)
 
 
-def _result_annotation(build: Callable[..., Any]) -> str:
-    """Return the annotation of the result, the ``T`` of ``RunRequest[T]``: callers and documentation see that."""
-    return str(build.__annotations__["return"]).removeprefix("RunRequest[").removesuffix("]")
+def _with_signature(method: M, build: Callable[..., Any]) -> M:
+    """Give the method the signature of ``build``, with the ``T`` of ``RunRequest[T]`` as its result."""
+    signature = inspect.signature(build)
+    result = str(signature.return_annotation).removeprefix("RunRequest[").removesuffix("]")
+    method.__annotations__ = {**build.__annotations__, "return": result}
+    method.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined] # inspect reads it
+    return method

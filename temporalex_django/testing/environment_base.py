@@ -41,7 +41,7 @@ class Crash(BaseException):
     """The death of a worker in the middle of a transaction; raising it rolls the transaction back."""
 
 
-class EnvironmentBackend(Backend, Protocol):
+class HandleBackend(Backend, Protocol):
     """A backend whose runs live in an environment: its handles are ``EnvironmentHandle``."""
 
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]: ...
@@ -89,7 +89,7 @@ class EnvironmentBase(ABC):
 
     engine: WorkflowEngine
     clock: datetime
-    backend: EnvironmentBackend
+    backend: HandleBackend
 
     def __init__(self) -> None:
         #: One list of commands per recorded activation, in running order over all runs.

@@ -156,3 +156,7 @@ class MemoryOperator:
     def _refusal_text(self, reason: str) -> str:
         record = self.storage.current_run(self.chain_id).facts
         return f"{self.name} of {record.workflow} {record.workflow_id} refused: {reason}"
+
+
+#: The operations that a ``MemoryOperator`` performs: its methods.
+OPERATIONS = frozenset(name for name in vars(MemoryOperator) if not name.startswith("_")) - {"execute"}

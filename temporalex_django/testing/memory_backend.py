@@ -66,7 +66,7 @@ from temporalex_django.graph import snapshot
 from temporalex_django.graph.durable.run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
-from temporalex_django.testing.memory_actions import MemoryOperator
+from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
@@ -76,11 +76,6 @@ T = TypeVar("T")
 VIEW = f"{APP}.view_instance"
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
-#: Requests that a ``MemoryOperator`` performs.
-_STEERING = frozenset(
-    {"pause", "unpause", "try_again", "retry_activity", "complete_activity", "fail_activity"}
-    | {"skip_timer", "redeliver", "discard", "delete"}
-)
 
 
 class MemoryBackend:
@@ -173,14 +168,14 @@ class MemoryBackend:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        if request.operation in _STEERING:
+        run = self._run(address)
+        if request.operation in OPERATIONS:
             assert address.chain_id is not None
             MemoryOperator(self._env, address.chain_id, check_person(request.by)).execute(
                 request.operation, **request.inputs
             )
             self._env.work()
             return cast("T", None)
-        run = self._run(address)
         return cast("T", getattr(run, request.operation)(by=request.by, **request.inputs))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
@@ -193,6 +188,9 @@ class MemoryBackend:
         return self._run(address).send_update(name, args, id=id, by=by)
 
     def _run(self, address: RunAddress) -> MemoryRunOperations:
+        """Return the operations on a run. Raises ``WorkflowNotFound`` if its chain was deleted."""
+        if address.chain_id not in self._env.storage.chains:
+            raise WorkflowNotFound(f"{address.id} no longer exists: somebody has deleted it")
         return MemoryRunOperations(self._env, address)
 
 
@@ -421,7 +419,7 @@ class MemoryRunOperations:
         check_text(reason, label="the reason")
         env, storage = self._env, self._env.storage
         with storage.transaction():
-            run, plan, code = self._plan(by, in_trouble=False, to=to, messages=messages, edited=edited)
+            run, plan, code = self._plan(in_trouble=False, to=to, messages=messages, edited=edited)
             if plan.record.expires_at is not None and plan.record.expires_at <= env.clock:
                 raise ActionNotPossible(
                     "the time for all its runs together (execution_timeout) has run out: fork it instead"
@@ -449,7 +447,7 @@ class MemoryRunOperations:
         check_text(reason, label="the reason")
         env, storage = self._env, self._env.storage
         with storage.transaction():
-            _, plan, code = self._plan(by, in_trouble=True, to=to, messages=messages, edited=edited)
+            _, plan, code = self._plan(in_trouble=True, to=to, messages=messages, edited=edited)
             workflow_id = fork_id(self._id, id, code.unique, suffix=env.random_suffix)
             # A history that is kept was made with the old seed, and would not replay with another one. A fork from the
             # start has none, so it draws its own numbers.
@@ -471,12 +469,9 @@ class MemoryRunOperations:
         return EnvironmentHandle(env, workflow_id, chain_id)
 
     def _plan(
-        self, by: Person | None, *, to: int | None, messages: str, edited: Any, in_trouble: bool
+        self, *, to: int | None, messages: str, edited: Any, in_trouble: bool
     ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
-
-        Raises ``ActionNotPermitted`` if the person may not edit the inputs of the activities in ``edited``.
-        """
+        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run."""
         env, storage = self._env, self._env.storage
         run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]
         record = self._selected_run.facts

@@ -66,7 +66,7 @@ class Graph(GraphWorkflow):
 
 
 def people(env: Any) -> tuple[Any, Any, Any]:
-    return person(env, "ann", MAY, START), person(env, "bob", MAY, FORK), person(env, "cleo", MAY)
+    return person(env, "ann", MAY, START), person(env, "bob", MAY, START, FORK), person(env, "cleo", MAY)
 
 
 def titles(env: Any, user: Any) -> list[str]:
@@ -131,7 +131,7 @@ def test_who_forks_a_run_does_not_approve_in_the_fork(env: Any, to: int, scope: 
 
 def test_a_fork_of_a_fork_shuts_both_out(env: Any) -> None:
     ann, bob, cleo = people(env)
-    dora = person(env, "dora", MAY, FORK)
+    dora = person(env, "dora", MAY, START, FORK)
     run = env.start(Paying, {}, id="original", by=ann)
     run.decide("approved", by=cleo)
     fork = run.fork(2, id="first", by=bob).fork(2, id="second", by=dora)

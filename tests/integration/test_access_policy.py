@@ -20,6 +20,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.access import AccessPolicy
 from temporalex_django.admin import InstanceAdmin
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.runs.start import Start
@@ -362,7 +363,7 @@ def test_what_is_internal_or_old_is_not_started_from_outside() -> None:
         answer = rest(ann).post(URL, body, format="json")
         assert (answer.status_code, answer.json()["code"]) == (403, "not_permitted"), answer.content
     with pytest.raises(errors.ActionNotPermitted):
-        Start(Inside, by=Actor(user=ann, source="admin")).execute()
+        Start(StartRequest(workflow=Inside), by=Actor(user=ann, source="admin")).execute()
     assert not Chain.objects.exists()
     assert not OperatorAction.objects.filter(denied=False).exists()
     assert rest(ann).post(URL, {"workflow": Parcel.name, "value": "1"}, format="json").status_code == 201

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser, Permission
 
 from temporalex_django import errors
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.fleet.switches import SwitchOff
@@ -35,9 +36,9 @@ def target() -> RunTarget:
 
 #: Every operation on a run: how to make it, its permission, and what its audit row says.
 OPERATIONS = {
-    "start": (lambda by: Start(Basket, id="b-2", by=by), "start", {}),
+    "start": (lambda by: Start(StartRequest(workflow=Basket, id="b-2"), by=by), "start", {}),
     "signal_with_start": (
-        lambda by: SignalWithStart(Basket, signal="note", id="b-3", payload="secret", by=by), "start", {"signal": "note"},
+        lambda by: SignalWithStart(StartRequest(workflow=Basket, id="b-3"), signal="note", payload="secret", by=by), "start", {"signal": "note"},
     ),
     "signal": (lambda by: SendSignal(target(), signal="note", payload="secret", by=by), "signal", {"signal": "note"}),
     "update": (lambda by: SendUpdate(target(), update="add", args=4711, id="u", by=by), "update", {"update": "add", "update_id": "u"}),
@@ -232,7 +233,7 @@ def test_the_log_says_of_which_run_it_was_where_it_was_of_one(django_capture_on_
     caplog.set_level(logging.INFO, logger="temporalex_django.operations")
     with django_capture_on_commit_callbacks(execute=True):
         SwitchOff("queue", "default", by=root).execute()
-        Start(Basket, id="b-9", by=root).execute()
+        Start(StartRequest(workflow=Basket, id="b-9"), by=root).execute()
     said = [record.getMessage() for record in caplog.records]
     by = f"by user {root.user.pk} (command)"
     assert said == [f"switch_off {by}", f"start of {Basket.name} b-9 {by}"]

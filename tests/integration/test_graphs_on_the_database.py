@@ -16,6 +16,7 @@ from django.urls import reverse
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.db.graphs.graph_storage import TableStorage
 from temporalex_django.graph import snapshot
 from temporalex_django.models import (
@@ -456,7 +457,7 @@ def test_somebody_who_is_not_stored_decides_nothing():
 def test_a_class_with_unique_takes_a_value():
     """HE-008: no run of it gets an id that nobody chose."""
     with pytest.raises(errors.InvalidId, match="declares `unique`: start it with a value"):
-        Start(Delivery).execute()
+        Start(StartRequest(workflow=Delivery)).execute()
     with pytest.raises(errors.InvalidId, match="start it with a value"):
         Delivery.start()
 

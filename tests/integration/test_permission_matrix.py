@@ -38,6 +38,7 @@ from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.admin.run.bulk import _encode_ids
+from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING
@@ -206,10 +207,10 @@ def red() -> Any:
 
 #: Operations as a face calls them, when it has found the run: ``by`` is the actor.
 OPERATIONS = {
-    "start": Row(("start_instance",), lambda by: Start(Basket, id="red-2", by=by), of_run=False),
+    "start": Row(("start_instance",), lambda by: Start(StartRequest(workflow=Basket, id="red-2"), by=by), of_run=False),
     "signal_with_start": Row(
         ("start_instance", "signal_instance"),
-        lambda by: SignalWithStart(Basket, signal="note", id="red-2", by=by),
+        lambda by: SignalWithStart(StartRequest(workflow=Basket, id="red-2"), signal="note", by=by),
         of_run=False,
     ),
     "signal": Row(("signal_instance",), lambda by: SendSignal(red(), signal="note", by=by)),

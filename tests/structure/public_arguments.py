@@ -67,10 +67,8 @@ def twins() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """Each function with its async half."""
     from temporalex_django import VersionedWorkflow, Workflow, WorkflowHandle
     from temporalex_django.authoring import start_api
-    from temporalex_django.graph.standalone.backend import EngineHandle
-    from temporalex_django.testing.handles import EnvironmentHandle
 
-    for owner in (WorkflowHandle, EngineHandle, EnvironmentHandle, VersionedWorkflow, Workflow):
+    for owner in (WorkflowHandle, VersionedWorkflow, Workflow):
         for name, fn in inspect.getmembers(owner, inspect.isroutine):
             if (
                 not name.startswith("_")
@@ -103,7 +101,8 @@ def _of_class(name: str, cls: type, found: dict[str, list[str]], *, made: bool =
 _HOOKS = frozenset(
     {"run", "execute", "timer", "handle_query", "answer", "choose", "resolve_version", "is_versioned", "version_for"}
     | {"send", "close", "outcome", "row", "run_ids", "class_of", "perform", "instance_of", "chain_ids", "from_async"}
-    | {"require_permitted", "redactor_for", "require_unclaimed", "note"}
+    | {"remember_person", "remember_class", "remember_new_class", "generate_id", "evict_run", "list_runs", "note"}
+    | {"failed_messages", "human_tasks"}
     | {"start_instance", "check", "forget", "recover", "wait", "put", "delete", "schedule_resume"}
 )
 
@@ -119,6 +118,7 @@ def _inherited(name: str, cls: type, member: str) -> bool:
         "Debug",
         "Approval",
         "DjangoEnvironment",
+        "EnvironmentHandle",
     } and (member not in vars(cls))
 
 

@@ -35,16 +35,16 @@ MADE_OF_IT = (
     "temporalex_django/rest/http/filtering.py",
     "temporalex_django/management/cli/filter_options.py",
     "temporalex_django/testing/memory.py",
+    "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/environment.py",
-    "temporalex_django/testing/database.py",
+    "temporalex_django/testing/database_backend.py",
 )
 #: Words that are no list of rows: a form reads the types of ``attributes`` from the class in ``workflow``; memory adds
 #: the class to the filters; and the kit has options and columns of these names.
 NAMED = {
     "temporalex_django/rest/filters.py": {"attributes", "workflow"},
-    "temporalex_django/testing/memory.py": {"workflow"},
-    "temporalex_django/testing/environment.py": {"blocked", "subject"},
-    "temporalex_django/testing/database.py": {"id", "queue"},
+    "temporalex_django/testing/environment.py": {"blocked"},
+    "temporalex_django/testing/memory_backend.py": {"workflow"},
 }
 #: Rows that the admin shows beside its list.
 SHOWN = {row.name for row in RUN_FILTERS.values() if row.title}

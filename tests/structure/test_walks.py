@@ -23,8 +23,8 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "architecture.md"
-#: They stand around a walk and hand it on: who may, and for how long; how a statement is said to this database.
-AROUND = {"operations/base.py", "engine/watchdog.py", "db/guards/guarded_orm.py"}
+#: They stand around a walk and hand it on: the call of a handle as a request, access, time limits, and statements.
+AROUND = {"authoring/run_request.py", "operations/base.py", "engine/watchdog.py", "db/guards/guarded_orm.py"}
 CORE = "core/executor.py"
 
 

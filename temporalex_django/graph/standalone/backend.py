@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from temporalex_django.authoring.backend import Description
-from temporalex_django.authoring.handle import WorkflowHandle
+from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.run_request import RunAddress, RunRequest
 from temporalex_django.core.names import check_wait
@@ -101,7 +101,7 @@ class EngineBackend:
     def _handle(self, instance: Instance) -> WorkflowHandle[Any]:
         """Return the handle of the newest instance with the id, the workflow and the version of this one."""
         address = RunAddress(id=instance.id, workflow=instance.workflow, version=instance.version)
-        return WorkflowHandle.at(address, self)
+        return make_handle(address, self)
 
     def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle[Any]:
         """Return the handle of the newest instance of a graph class with that id.

@@ -181,7 +181,7 @@ def test_a_replay_and_a_projection_say_nothing(heard):
     drain()
     before = len(heard)
     replay(Told.definition, handle.history())
-    instance_of(Chain.objects.get().run_id, name="test.Told", version=3)
+    instance_of(Chain.objects.get().run_id, Told)
     handle.instance()
     assert len(heard) == before
 

@@ -10,6 +10,8 @@ from django.core.management import call_command
 from django.db import connection
 
 from temporalex_django import ContinueAsNew, Ok, Unique, Workflow, WorkflowHandle, api, errors, query
+from temporalex_django.authoring.run_request import RunAddress
+from temporalex_django.client import _find_target
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import drain
 from tests.support.hosts import environment
@@ -248,7 +250,7 @@ def test_open_runs_of_several_workflows(env):
 def test_handles_of_an_id_of_several_workflows(django_assert_num_queries):
     first = Waits.start(id="x")
     with django_assert_num_queries(1):
-        WorkflowHandle("x")._target()
+        _find_target(RunAddress(id="x"), None)
     first.terminate()
     second = WaitsToo.start(id="x")
     assert WorkflowHandle("x").describe().run_id == second.describe().run_id

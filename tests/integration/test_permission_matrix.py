@@ -132,9 +132,13 @@ CODE = {
     "discard": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
     "delete": Row(("delete_instance",), lambda call, by: call("why", by=by), "acted"),
     "list": Row(LOOK, lambda call, by: [*call(Basket, {}, by=by)], of_run=False),
-    "start": Row(("start_instance",), lambda call, by: call(Basket, None, id="red-2", by=by), of_run=False),
+    "start": Row(
+        ("start_instance",), lambda call, by: call(StartRequest(workflow=Basket, id="red-2", by=by)), of_run=False
+    ),
     "signal_with_start": Row(
-        ("start_instance",), lambda call, by: call(Basket, "note", 1, None, id="red-2", by=by), of_run=False
+        ("start_instance",),
+        lambda call, by: call(StartRequest(workflow=Basket, id="red-2", by=by), "note", 1),
+        of_run=False,
     ),
 }
 #: What of a handle is for code alone: it takes nobody's name.
@@ -146,7 +150,9 @@ def methods() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for cls in (WorkflowHandle, DatabaseBackend):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
-            if not name.startswith("_") and "by" in inspect.signature(method).parameters:
+            parameters = inspect.signature(method).parameters
+            # A start has the user in its request.
+            if not name.startswith("_") and ("by" in parameters or name.endswith(("start", "with_start"))):
                 found[name] = cls
     return found
 

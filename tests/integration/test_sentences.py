@@ -430,7 +430,7 @@ def test_who_did_it_and_why(env):
     ann = get_user_model().objects.create_superuser("ann")
     runs = {name: env.start(SaysLittle, "cancel", id=name) for name in ("cancel", "terminate", "pause")}
     for name, handle in runs.items():
-        env.steer(handle, name, ann, {"reason": "customer called"})
+        getattr(handle, name)("customer called", by=ann)
     runs["pause"].signal("paid_in_full")
     runs["pause"].signal("paid_in_full")
 
@@ -509,9 +509,9 @@ def test_the_rows_of_what_was_ended_by_hand(env):
     done, failed, fired = (
         env.start(SaysLittle, kind, id=f"h-{n}") for n, kind in enumerate(["charge", "charge", "timer"])
     )
-    env.steer(done, "complete_activity", ann, {"seq": 1, "result": "by cash"})
-    env.steer(failed, "fail_activity", ann, {"seq": 1, "message": "no money"})
-    env.steer(fired, "skip_timer", ann, {"seq": 1})
+    done.complete_activity(1, "by cash", by=ann)
+    failed.fail_activity(1, "no money", by=ann)
+    fired.skip_timer(1, by=ann)
 
     told = [build_rows(handle.history())[1].text(now=env.clock) for handle in (done, failed, fired)]
     name = charge_card.name.rpartition(".")[2].replace("_", " ").capitalize()
@@ -527,7 +527,7 @@ def test_what_is_read_for_it(env, django_assert_max_num_queries):
     every = ["phase", "charge", "several", "child", "raises", "again", "cancel", "timer"]
     handles = [env.start(SaysLittle, kind, id=f"{kind}-{n}") for kind in every for n in range(2)]
     handles.append(env.start(ChangesItsCode, "raises in a handler of the turn"))
-    env.steer(handles[0], "pause", None, {"reason": ""})
+    handles[0].pause()
     runs = Instance.objects.select_related("chain").order_by("pk")
 
     with django_assert_max_num_queries(1 + 4):

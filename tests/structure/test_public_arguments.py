@@ -173,10 +173,11 @@ UNREAD: dict[str, list[str]] = {
     "core/units/scopes.py": ["__aexit__:kind", "__aexit__:_"],
     "core/units/unawaited.py": ["_track_collector:_"],
     "graph/durable/activities.py": ["decode_call:kwargs"],
-    "graph/standalone/backend.py": ["signal_with_start:signal", "signal_with_start:payload"],  # refused, whatever it is
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
-    "graph/standalone/engine.py": ["__exit__:kind", "__exit__:exc", "__exit__:tb"],
+    "graph/standalone/engine.py": [  # signals are refused, whatever they are
+        *("__exit__:kind", "__exit__:exc", "__exit__:tb", "signal_with_start:signal", "signal_with_start:payload"),
+    ],
     "graph/standalone/local_runner.py": ["change:now"],
     "graph/steps.py": [
         *("execute:instance", "execute:config", "execute:context", "execute:config"),

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from temporalex_django.core.budget import Budget
 from temporalex_django.core.history.activation import Refusal
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
+from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update
 from temporalex_django.core.messages.phase import Phase

@@ -7,10 +7,11 @@ The attribute of a method that does not exist is missing, so ``hasattr`` is Fals
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from temporalex_django.authoring import backend, run_filters
 from temporalex_django.authoring.start_request import StartRequest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
 
 _UNSET: Any = object()
+M = TypeVar("M", bound="Callable[..., Any]")
 
 
 class _ConditionalMethod:
@@ -56,6 +58,18 @@ def _missing_message(owner: type[Startable], name: str) -> str:
         advice = f": use {owner.__name__}.handle(id)" if name in ("get", "aget") else ""
         return f"{owner.__name__} has no `unique`, so it has no {name!r}{advice}"
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
+
+
+def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
+    """Give a method the name, the docstring and the parameters of the function that builds its request."""
+
+    def decorate(method: M) -> M:
+        wraps(build)(method)
+        method.__annotations__ = {**build.__annotations__, "return": Any}
+        method.__signature__ = inspect.signature(build).replace(return_annotation=Any)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
 
 
 class Startable:
@@ -134,12 +148,12 @@ class Startable:
             by=by,
         )
 
-    @wraps(_start)
+    @_takes_arguments_of(_start)
     def _start_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
         request = Startable._start(cls, *positional, **options)
         return backend.backend(request.workflow).start(request)
 
-    @wraps(_start)
+    @_takes_arguments_of(_start)
     async def _start_in_async(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
         request = Startable._start(cls, *positional, **options)
         return await backend.backend(request.workflow).astart(request)
@@ -178,11 +192,11 @@ class Startable:
         )
         return request, signal, payload
 
-    @wraps(_signal_with_start)
+    @_takes_arguments_of(_signal_with_start)
     def _signal_with_start_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
         return backend.backend(cls).signal_with_start(*Startable._signal_with_start(cls, *positional, **options))
 
-    @wraps(_signal_with_start)
+    @_takes_arguments_of(_signal_with_start)
     async def _signal_with_start_in_async(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
         parts = Startable._signal_with_start(cls, *positional, **options)
         return await backend.backend(cls).asignal_with_start(*parts)

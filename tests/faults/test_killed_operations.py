@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.client import DatabaseHandle, backend
+from temporalex_django import WorkflowHandle
 from temporalex_django.db.inserts import StartedRun, insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.process_identity import process_state
@@ -30,8 +30,8 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
     return log, hold
 
 
-def handle_of(run: StartedRun) -> DatabaseHandle:
-    return backend().handle(str(run.run_id))
+def handle_of(run: StartedRun) -> WorkflowHandle:
+    return WorkflowHandle(run.run_id)
 
 
 @pytest.fixture

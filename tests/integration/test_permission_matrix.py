@@ -101,6 +101,11 @@ def _tenants() -> Iterator[None]:
 
 # -- code ------------------------------------------------------------------------------------------------------------
 
+
+def new_basket(by: Any) -> StartRequest:
+    return StartRequest(workflow=Basket, id="red-2", by=by)
+
+
 #: Methods of handles and of the backend: ``call`` is the method (of an async one, its sync twin), ``by`` the user.
 #: Messages take no permission here: code vouches for the sender, and the handler says who may send them.
 CODE = {
@@ -132,14 +137,8 @@ CODE = {
     "discard": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
     "delete": Row(("delete_instance",), lambda call, by: call("why", by=by), "acted"),
     "list": Row(LOOK, lambda call, by: [*call(Basket, {}, by=by)], of_run=False),
-    "start": Row(
-        ("start_instance",), lambda call, by: call(StartRequest(workflow=Basket, id="red-2", by=by)), of_run=False
-    ),
-    "signal_with_start": Row(
-        ("start_instance",),
-        lambda call, by: call(StartRequest(workflow=Basket, id="red-2", by=by), "note", 1),
-        of_run=False,
-    ),
+    "start": Row(("start_instance",), lambda call, by: call(new_basket(by)), of_run=False),
+    "signal_with_start": Row(("start_instance",), lambda call, by: call(new_basket(by), "note", 1), of_run=False),
 }
 #: What of a handle is for code alone: it takes nobody's name.
 WITHOUT_BY = {"run_id", "run_ids", "status"}
@@ -150,9 +149,7 @@ def methods() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for cls in (WorkflowHandle, DatabaseBackend):
         for name, method in inspect.getmembers(cls, inspect.isfunction):
-            parameters = inspect.signature(method).parameters
-            # A start has the user in its request.
-            if not name.startswith("_") and ("by" in parameters or name.endswith(("start", "with_start"))):
+            if not name.startswith("_") and (name.endswith("start") or "by" in inspect.signature(method).parameters):
                 found[name] = cls
     return found
 
@@ -162,7 +159,6 @@ def rows_of_methods() -> set[str]:
 
 
 def plainly(name: str) -> str:
-    """The name of an entry without what its row adds."""
     return name.replace(" edited", "").removesuffix(" post")
 
 
@@ -213,10 +209,10 @@ def red() -> Any:
 
 #: Operations as a face calls them, when it has found the run: ``by`` is the actor.
 OPERATIONS = {
-    "start": Row(("start_instance",), lambda by: Start(StartRequest(workflow=Basket, id="red-2"), by=by), of_run=False),
+    "start": Row(("start_instance",), lambda by: Start(new_basket(None), by=by), of_run=False),
     "signal_with_start": Row(
         ("start_instance", "signal_instance"),
-        lambda by: SignalWithStart(StartRequest(workflow=Basket, id="red-2"), signal="note", by=by),
+        lambda by: SignalWithStart(new_basket(None), signal="note", by=by),
         of_run=False,
     ),
     "signal": Row(("signal_instance",), lambda by: SendSignal(red(), signal="note", by=by)),

@@ -114,10 +114,6 @@ def _drop_of(head: str, member: str, name: str) -> None:
         if value is not None:
             break
     assert value is not None, head
-    if head == "WorkflowHandle" and member:  # a contract: what is called is what the database's handles make of it
-        from temporalex_django.client import DatabaseHandle
-
-        value = DatabaseHandle
     if not inspect.isclass(value):
         changed = without(value, name)
         setattr(importlib.import_module(value.__module__), head, changed)

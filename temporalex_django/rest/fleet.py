@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Case, QuerySet, Value, When
 from django.db.models.functions import Now
-from rest_framework import ISO_8601
 from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,6 +24,7 @@ from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
 from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
+from temporalex_django.rest.output_fields import time_field
 from temporalex_django.rest.types import type_rows_of
 
 
@@ -113,7 +112,7 @@ class QueueOut(serializers.Base):
     held_activities = fields.IntegerField()
     running = fields.IntegerField()
     workers = fields.ListField(child=fields.CharField())
-    oldest_due = fields.DateTimeField(format=ISO_8601, default_timezone=UTC, allow_null=True)
+    oldest_due = time_field(allow_null=True)
     lag = fields.FloatField()
     off = fields.BooleanField()
     concurrency = fields.IntegerField(allow_null=True)
@@ -166,7 +165,7 @@ class SwitchOut(serializers.Base):
 
     kind = fields.CharField()
     name = fields.CharField()
-    since = fields.DateTimeField(format=ISO_8601, default_timezone=UTC)
+    since = time_field()
     by = fields.CharField()
     reason = fields.CharField()
 

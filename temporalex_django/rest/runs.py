@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
 from temporalex_django.authoring.backend import Description
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
@@ -37,7 +38,7 @@ from temporalex_django.rest.http.etags import etag_of, parse_if_match
 from temporalex_django.rest.http.idempotency import IdempotentViewSet
 from temporalex_django.rest.http.pagination import NewestFirstPagination
 
-_DEFERRED_COLUMNS = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
+_DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
 _MAX_TASKS = 50
 
 

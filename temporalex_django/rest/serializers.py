@@ -7,15 +7,15 @@ schemas in OpenAPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from rest_framework import ISO_8601, serializers
+from rest_framework import serializers
 
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.rest.output_fields import run_column_fields, time_field
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
@@ -118,11 +118,6 @@ class ReasonBody(Body):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
 
-def _time_field(**options: Any) -> serializers.DateTimeField:
-    """Return a field for a time in ISO 8601 and UTC, whatever format the project uses in its own views."""
-    return serializers.DateTimeField(format=ISO_8601, default_timezone=UTC, **options)
-
-
 class AcceptsOut(Base):
     """The names of the messages that the run accepts now."""
 
@@ -164,7 +159,7 @@ class SenderOut(Base):
 class PausedOut(Base):
     """The pause of a run: when it was paused, why and by whom (``by`` is null if code did it)."""
 
-    since = _time_field()
+    since = time_field()
     reason = serializers.CharField(allow_blank=True)
     by = SenderOut(allow_null=True)
 
@@ -172,25 +167,20 @@ class PausedOut(Base):
 class InstanceOut(Base):
     """A run."""
 
-    id = serializers.CharField(source="description.id")
-    run_id = serializers.CharField(source="description.run_id")
-    workflow = serializers.CharField(source="description.workflow")
-    version = serializers.IntegerField(source="description.version")
     status = serializers.ChoiceField(source="description.status", choices=Status.values)
     summary = SummaryOut()
     blocked = serializers.JSONField(source="description.blocked", allow_null=True)
     paused = PausedOut(source="description.paused", allow_null=True)
     waiting_for = serializers.ListField(source="description.waiting_for", child=serializers.CharField())
     accepts = AcceptsOut(source="description.accepts")
-    created_at = _time_field(source="run.created_at")
-    started_at = _time_field(source="description.started_at", allow_null=True)
-    closed_at = _time_field(source="description.closed_at", allow_null=True)
-    queue = serializers.CharField(source="run.queue")
-    tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
     search_attributes = serializers.DictField(child=serializers.JSONField())
     subject = SubjectOut(allow_null=True)
     parent_run_id = serializers.UUIDField(allow_null=True)
     url = serializers.CharField()
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the declared fields, and one for each other column of runs that REST shows."""
+        return {**run_column_fields(), **super().get_fields()}
 
 
 class FailureOut(Base):
@@ -202,9 +192,9 @@ class FailureOut(Base):
     type = serializers.CharField()
     message = serializers.CharField()
     traceback = serializers.CharField(allow_null=True)
-    at = _time_field()
+    at = time_field()
     attempt = serializers.IntegerField()
-    since = _time_field(allow_null=True)
+    since = time_field(allow_null=True)
 
 
 class ActivityOut(Base):
@@ -219,10 +209,10 @@ class ActivityOut(Base):
     queue = serializers.CharField()
     attempt = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
-    scheduled_at = _time_field()
-    started_at = _time_field(allow_null=True)
-    due_at = _time_field()
-    next_try = _time_field(allow_null=True)
+    scheduled_at = time_field()
+    started_at = time_field(allow_null=True)
+    due_at = time_field()
+    next_try = time_field(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
 
@@ -236,8 +226,8 @@ class AskedOut(Base):
     key = serializers.CharField()
     title = serializers.CharField()
     outcomes = serializers.ListField(child=serializers.CharField())
-    opened_at = _time_field()
-    due_at = _time_field(allow_null=True)
+    opened_at = time_field()
+    due_at = time_field(allow_null=True)
 
 
 class FailedMessageOut(Base):
@@ -251,7 +241,7 @@ class FailedMessageOut(Base):
     name = serializers.CharField()
     type = serializers.CharField()
     message = serializers.CharField()
-    failed_at = _time_field(allow_null=True)
+    failed_at = time_field(allow_null=True)
 
 
 class InstanceDetail(InstanceOut):
@@ -291,7 +281,7 @@ class EventOut(Base):
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
     kind = serializers.CharField()
-    at = _time_field()
+    at = time_field()
     attributes = serializers.SerializerMethodField()
 
     def get_attributes(self, event: HistoryEvent) -> Any:
@@ -319,8 +309,8 @@ class JobOut(Base):
     failed = serializers.IntegerField()
     left = serializers.IntegerField()
     by = serializers.CharField(source="actor_name", allow_blank=True)
-    created_at = _time_field()
-    finished_at = _time_field(allow_null=True)
+    created_at = time_field()
+    finished_at = time_field(allow_null=True)
 
 
 class ItemOut(Base):
@@ -364,13 +354,13 @@ class HumanTaskOut(Base):
     nobody_left = serializers.BooleanField()
     asked = serializers.ListField(child=serializers.CharField())
     requested_by = SenderOut(allow_null=True)
-    opened_at = _time_field()
-    due_at = _time_field(allow_null=True)
-    reminded_at = _time_field(allow_null=True)
-    escalated_at = _time_field(allow_null=True)
+    opened_at = time_field()
+    due_at = time_field(allow_null=True)
+    reminded_at = time_field(allow_null=True)
+    escalated_at = time_field(allow_null=True)
     claimed_by = SenderOut(allow_null=True)
-    claimed_until = _time_field(allow_null=True)
-    closed_at = _time_field(allow_null=True)
+    claimed_until = time_field(allow_null=True)
+    closed_at = time_field(allow_null=True)
     ending = serializers.ChoiceField(choices=Ending.values, allow_null=True)
     outcome = serializers.CharField(allow_null=True)
     decided_by = SenderOut(allow_null=True)
@@ -420,9 +410,9 @@ class TimelineOut(Base):
     last = serializers.IntegerField()
     activation = serializers.IntegerField()
     seq = serializers.IntegerField(allow_null=True)
-    began = _time_field()
-    ended = _time_field(allow_null=True)
-    due = _time_field(allow_null=True)
+    began = time_field()
+    ended = time_field(allow_null=True)
+    due = time_field(allow_null=True)
     attempts = serializers.IntegerField()
     who = serializers.CharField(allow_blank=True)
     error = serializers.CharField(allow_blank=True)
@@ -448,10 +438,10 @@ class WorkerOut(Base):
     activities = serializers.IntegerField()
     turns = serializers.IntegerField()
     clock_skew = serializers.FloatField()
-    drained_at = _time_field(allow_null=True)
-    started_at = _time_field()
-    beat_at = _time_field()
-    expires_at = _time_field()
+    drained_at = time_field(allow_null=True)
+    started_at = time_field()
+    beat_at = time_field()
+    expires_at = time_field()
 
 
 class MessageOut(Base):

@@ -31,7 +31,7 @@ from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
 from temporalex_django.db.inserts import (
     NewStart,
-    copy_subject,
+    copy_forked_columns,
     insert_message,
     insert_start,
     message_outcome,
@@ -100,8 +100,10 @@ class StoredRun:
         self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
         self.blocked, self.paused = run.blocked, run.paused
         self.started_at, self.closed_at = run.started_at, run.closed_at
-        self.tags: list[str] = run.tags or []
         self.stored = run.stored
+
+    def column(self, name: str) -> Any:
+        return getattr(self._run, name)
 
     @property
     def published(self) -> Any:
@@ -243,7 +245,7 @@ class DjangoEnvironment(Environment):
         return super().class_of(chain_id, name, version)
 
     def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
-        copy_subject(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
+        copy_forked_columns(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
 
     def _judges(self) -> Judge:
         """Return the judge of permissions: the database for stored users; any other user object is asked directly."""

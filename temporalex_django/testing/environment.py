@@ -259,7 +259,7 @@ class Environment(EnvironmentActivities):
             # start has none, so it draws its own numbers.
             seed = plan.record.seed if plan.prefix.activation else plan.seed
             snapshot = fork_snapshot(plan.record.snapshot, self._sender(by))
-            labels = fork_options(code, tags=self.row(plan.record.run_id).tags)
+            labels = fork_options(code, tags=self.row(plan.record.run_id).column("tags") or ())
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
             chain_id = self._insert(code, workflow_id, plan.record.args, seed, **labels)
             self._copy_subject(chain_id, plan.record.run_id)

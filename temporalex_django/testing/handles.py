@@ -21,13 +21,13 @@ from temporalex_django.authoring.human_tasks import (
     select_task,
 )
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.authoring.workflow import decode_result
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.core.payloads.search_attributes import decode_all
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import run_result, update_result
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
@@ -386,24 +386,13 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         row = self.selected_run
         open_activities = self.env.engine.tasks.open_activities(UUID(self.run_id), limit=MOST_ACTIVITIES)
         return Description(
-            id=self.id,
-            run_id=self.run_id,
-            workflow=row.facts.workflow,
-            version=row.facts.version,
-            status=row.status,
-            blocked=redactor.redact_blocked(row.blocked),
-            paused=row.paused,
+            **describe_columns(row.column, redactor),
             waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
-            accepts=row.accepts,
-            started_at=row.started_at,
-            closed_at=row.closed_at,
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[
                 redactor.redact_failed_message(failed)
                 for failed in self.env._failed_messages(self.chain_id)  # noqa: SLF001 - of the same package
             ],
-            search_attributes=decode_all(row.facts.search_attributes),
-            tags=row.tags,
         )
 
     # -- async ---------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from temporalex_django.admin.formatting import shorten
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance
@@ -50,7 +51,7 @@ _MAX_CHECKED = 1000
 _MAX_NAMES = 5
 _KEY_BYTES = 16
 _FILTERS = "_changelist_filters"
-_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def can_start_bulk(user: Person) -> bool:

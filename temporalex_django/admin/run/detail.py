@@ -27,6 +27,7 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS, ColumnType, Place, columns_shown_in
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
@@ -40,7 +41,7 @@ from temporalex_django.present.human_tasks import candidate_names, step_name
 
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
-_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def run_detail_context(
@@ -333,12 +334,13 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, Formatte
             rows.append((_("Result"), format_redacted(closing.get("result"))))
         else:
             rows.append((_("How it ended"), format_payload(redactor.redact_attributes(closing))))
-    if run.search_attributes:
-        rows.append((_("Search attributes"), format_payload(to_readable(run.search_attributes))))
-    if run.tags:
-        rows.append((_("Tags"), format_payload(run.tags)))
-    if run.metadata:
-        rows.append((_("Metadata"), format_payload(run.metadata)))
+    for column in columns_shown_in(Place.ADMIN):
+        value = getattr(run, column.name)
+        if value in (None, [], {}):
+            continue
+        if column.type is ColumnType.ATTRIBUTES:
+            value = to_readable(value)
+        rows.append((_(column.heading), format_payload(value)))
     return rows
 
 

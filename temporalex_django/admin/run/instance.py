@@ -58,6 +58,7 @@ from temporalex_django.admin.run.queries import QueryView, query_links
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
 from temporalex_django.admin.switches import switch_address_for
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
@@ -72,7 +73,7 @@ from temporalex_django.operations.read.run_summary import (
 )
 from temporalex_django.present.sentences import Summary
 
-_DEFERRED_FIELDS = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
 #: Attribute of a run in the list that holds its summary.
 _SUMMARY_ATTRIBUTE = "run_summary"
 #: Largest number of runs that the list counts and offers as pages: to count a big table takes seconds.

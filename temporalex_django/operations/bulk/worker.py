@@ -19,6 +19,7 @@ from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
@@ -289,7 +290,7 @@ def _actor_of(job: BulkJob) -> Actor:
 
 
 #: Columns that are not read of runs which are only checked and not shown.
-DEFERRED_COLUMNS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 #: Codes of errors whose text may come from the code or the payloads of the project.
 _PAYLOAD_QUOTING_CODES = frozenset(
     {

@@ -13,10 +13,10 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_wait
-from temporalex_django.core.payloads.search_attributes import decode_all
 from temporalex_django.db.graphs.graph_storage import instance_of
 from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
@@ -147,19 +147,8 @@ def build_description(
     if run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code:
         waiting.append(f"the class {run.workflow} to be switched on")
     return Description(
-        id=run.workflow_id,
-        run_id=str(run.pk),
-        workflow=run.workflow,
-        version=run.version,
-        status=run.status,
-        blocked=redactor.redact_blocked(run.blocked),
-        paused=run.paused,
+        **describe_columns(partial(getattr, run), redactor),
         waiting_for=redactor.redact_waiting_for(waiting, run.waits),
-        accepts=run.accepts or {"signals": [], "updates": []},
-        started_at=run.started_at,
-        closed_at=run.closed_at,
-        search_attributes=decode_all(run.search_attributes),
-        tags=run.tags or [],
     )
 
 

@@ -13,7 +13,7 @@ from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.workflow import fork_options
 from temporalex_django.core.people.four_eyes import fork_snapshot
-from temporalex_django.db.inserts import NewStart, copy_subject, insert_start
+from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import fork_id
 from temporalex_django.errors import AlreadyRunning
@@ -109,7 +109,7 @@ class Fork(ReplayFromAction[RunTarget]):
                     self.by, workflow_class=code, alias=storage.alias, workflow_id=workflow_id, closed_at=None
                 )
                 raise
-            copy_subject(inserted_run.run_id, run_record.run_id, alias=storage.alias)
+            copy_forked_columns(inserted_run.run_id, run_record.run_id, alias=storage.alias)
             require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
             # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
             claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]

@@ -89,7 +89,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
     ]
 
 
-def _format_column(column: RunColumn, run_output: RunDescribed) -> object:
+def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
     """Return a column as text, or empty text."""
     run: object = run_output.run
     column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
@@ -101,4 +101,4 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> object:
         case ColumnType.ATTRIBUTES:
             return ", ".join(f"{name}={attribute}" for name, attribute in column_value.items())
         case _:
-            return "" if column_value is None else column_value
+            return "" if column_value is None else str(column_value)

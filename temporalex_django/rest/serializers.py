@@ -7,20 +7,18 @@ schemas in OpenAPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rest_framework import serializers
 
+from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
-from temporalex_django.rest.output_fields import run_column_fields, time_field
-
-if TYPE_CHECKING:
-    Base = serializers.Serializer[Any]
-else:
-    Base = serializers.Serializer  # generic in the stubs only
+from temporalex_django.present.timeline import TimelineRow
+from temporalex_django.rest.output_fields import Base, RecordOut, run_column_fields, time_field
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.
@@ -183,35 +181,24 @@ class InstanceOut(Base):
         return {**run_column_fields(), **super().get_fields()}
 
 
-class FailureOut(Base):
+class FailureOut(RecordOut):
     """The failure of the last attempt of an activity.
 
     You need the permission to see payloads to see its texts.
     """
 
-    type = serializers.CharField()
-    message = serializers.CharField()
-    traceback = serializers.CharField(allow_null=True)
-    at = time_field()
-    attempt = serializers.IntegerField()
-    since = time_field(allow_null=True)
+    record = AttemptFailure
 
 
-class ActivityOut(Base):
+class ActivityOut(RecordOut):
     """An activity that has no result yet.
 
     ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
     """
 
-    seq = serializers.IntegerField()
-    activity = serializers.CharField()
+    record = OpenActivity
+    names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
     state = serializers.CharField()
-    queue = serializers.CharField()
-    attempt = serializers.IntegerField()
-    max_attempts = serializers.IntegerField()
-    scheduled_at = time_field()
-    started_at = time_field(allow_null=True)
-    due_at = time_field()
     next_try = time_field(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
@@ -230,18 +217,14 @@ class AskedOut(Base):
     due_at = time_field(allow_null=True)
 
 
-class FailedMessageOut(Base):
+class FailedMessageOut(RecordOut):
     """A signal whose handler failed.
 
     ``messages/<id>/redeliver/`` and ``messages/<id>/discard/`` take its id. You need the permission to see payloads to
     see the text of ``message``.
     """
 
-    id = serializers.CharField()
-    name = serializers.CharField()
-    type = serializers.CharField()
-    message = serializers.CharField()
-    failed_at = time_field(allow_null=True)
+    record = FailedMessage
 
 
 class InstanceDetail(InstanceOut):
@@ -393,7 +376,7 @@ class HumanTaskDetail(HumanTaskOut):
     why_not = serializers.CharField(allow_null=True)
 
 
-class TimelineOut(Base):
+class TimelineOut(RecordOut):
     """A thing that happened in the run, or is happening.
 
     ``text`` is the row in words. ``first`` and ``last`` are the ``seq`` of its first and last event, and ``activation``
@@ -402,21 +385,13 @@ class TimelineOut(Base):
     thing by hand. ``key`` is the id of a child, the version of a run, or the step of a decision.
     """
 
-    kind = serializers.CharField()
-    name = serializers.CharField(allow_blank=True)
-    state = serializers.CharField()
+    record = TimelineRow
+    names = (
+        *("kind", "name", "state", "last", "activation", "seq", "began", "ended", "due"),
+        *("attempts", "who", "error", "key"),
+    )
     text = serializers.CharField()
     first = serializers.IntegerField(source="number")
-    last = serializers.IntegerField()
-    activation = serializers.IntegerField()
-    seq = serializers.IntegerField(allow_null=True)
-    began = time_field()
-    ended = time_field(allow_null=True)
-    due = time_field(allow_null=True)
-    attempts = serializers.IntegerField()
-    who = serializers.CharField(allow_blank=True)
-    error = serializers.CharField(allow_blank=True)
-    key = serializers.CharField(allow_blank=True)
 
 
 class WorkerOut(Base):

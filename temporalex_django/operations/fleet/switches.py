@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
 from temporalex_django.authoring import activity
@@ -24,6 +26,17 @@ _WAITING_SOURCES = (
     ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
     ("lines", "temporalex_activity_task", "owner is null and not atomic and line is not null"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch that is off, or was off before this command."""
+
+    kind: str
+    name: str
+    since: datetime
+    by: str
+    reason: str
 
 
 class SwitchOff(Action[SwitchedOff]):

@@ -311,44 +311,55 @@ def bulk_effect(
         return None
     if len(loaded_runs) > limit:
         limit_message = _("You selected more than %(limit)s runs, which is the limit for one job. Narrow the filters.")
-        return BulkEffect(text="", skipped=(), why_not=limit_message % {"limit": f"{limit:,}"}, newest=None)
-    reasons: dict[str, list[str]] = defaultdict(list)
-    ids, alias, parts = [run.pk for run in loaded_runs[:_MAX_CHECKED]], storage().alias, Counter[UUID]()
+        return _refused_effect(limit_message % {"limit": f"{limit:,}"})
+    checked_runs, alias = loaded_runs[:_MAX_CHECKED], storage().alias
+    ids, parts = [run.pk for run in checked_runs], Counter[UUID]()
     if action.target_kind != "run":
         part_keys = action.parts(ids, selection, alias=alias, limit=limit + 1)
         if len(part_keys) > limit:
             limit_message = _("You selected more than %(limit)s, which is the limit for one job. Narrow the filters.")
-            return BulkEffect(
-                text="", skipped=(), why_not=limit_message % {"limit": action.count_text(limit)}, newest=None
-            )
+            return _refused_effect(limit_message % {"limit": action.count_text(limit)})
         parts.update(run for run, _seq in part_keys)
-    for run in loaded_runs[:_MAX_CHECKED]:
-        refusal = permission_error(action, user, run) or superseded_error(run)
-        if refusal is None and action.target_kind == "run":
-            refusal = action.why_not(run)
-        elif refusal is None and not parts[run.pk]:
-            refusal = action.why_not_open(run) or _(
-                "nothing in this run matches the selection and allows the action now"
-            )
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for run in checked_runs:
+        refusal = _refusal(action, user, run, part_count=parts[run.pk])
         if refusal is not None:
             reasons[refusal].append(run.workflow_id)
             del parts[run.pk]  # a Counter ignores a missing key
     # The largest group first: that is the reason to read.
     skipped = [
-        SkippedRuns(reason=reason, count=len(ids), names=[shorten(name) for name in ids[:_MAX_NAMES]])
-        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
+        SkippedRuns(reason=reason, count=len(names), names=[shorten(name) for name in names[:_MAX_NAMES]])
+        for reason, names in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
     ]
-    checked_count = min(len(loaded_runs), _MAX_CHECKED)
-    possible_count = checked_count - sum(group.count for group in skipped)
+    possible_count = len(checked_runs) - sum(group.count for group in skipped)
     return BulkEffect(
         text=_effect_text(
-            possible_count, checked_count, has_more=len(loaded_runs) > _MAX_CHECKED, parts=_parts_text(action, parts)
+            possible_count,
+            len(checked_runs),
+            has_more=len(loaded_runs) > _MAX_CHECKED,
+            parts=_parts_text(action, parts),
         ),
         skipped=skipped,
         why_not=None if possible_count else _("The action cannot be applied to any of them now."),
         newest=loaded_runs[0].pk,
         options=action.selector_options(ids, alias=alias),
     )
+
+
+def _refused_effect(why_not: str) -> BulkEffect:
+    return BulkEffect(text="", skipped=(), why_not=why_not, newest=None)
+
+
+def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
+    """Return why a bulk operation would skip a run, or None. ``part_count`` counts the activities or timers."""
+    refusal = permission_error(action, user, run) or superseded_error(run)
+    if refusal is not None:
+        return refusal
+    if action.target_kind == "run":
+        return action.why_not(run)
+    if part_count:
+        return None
+    return action.why_not_open(run) or _("nothing in this run matches the selection and allows the action now")
 
 
 def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +64,11 @@ def load_project(runs: Runs = None) -> ProjectView:
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
+    return _load_fleet(alias, runs, common)
+
+
+def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectView:
+    """Read the runs and the workers of a project whose database can be read; ``common`` has what is known so far."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision

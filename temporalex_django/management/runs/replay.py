@@ -185,14 +185,18 @@ def handle(
         printing.print_json(command, report)
     else:
         _print_report(command, report)
-    if findings:
-        text = f"{len(findings)} of {checked_count} histories do not match the code"
+    _fail_for_findings(report, strict=strict)
+
+
+def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
+    """Raise ``CommandError`` if the code does not match a history, or with ``strict`` gives other inputs."""
+    if report.findings:
+        text = f"{len(report.findings)} of {report.checked} histories do not match the code"
         next_step = "Fix the code, or create a new version of it."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
-    if strict and (
-        input_differences := [difference for difference in report.differences if difference.kind == "input"]
-    ):
-        text = f"the code gives other inputs than those in {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories"
+    differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
+    if strict and differing:
+        text = f"the code gives other inputs than those in {len(differing)} of {report.checked} histories"
         next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
 

@@ -48,7 +48,9 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         actions = super().get_queryset(request)
         runs = visible_runs(self.admin_site, request)
         # A deleted run matches no subquery of runs, so its rows drop out for everybody whose runs are restricted.
-        return actions if runs is None else actions.filter(run__in=runs.values("pk"))
+        if runs is None:
+            return actions
+        return actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         """Return the names of the fields. The network address is left out for users who may not see payloads."""
@@ -77,7 +79,9 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     def how(self, action: OperatorAction) -> str:
         if action.denied:
             return str(_("denied"))
-        return str(_("forced")) if action.forced else "–"
+        if action.forced:
+            return str(_("forced"))
+        return "–"
 
     @admin.display(description=_("run"))
     def of_run(self, action: OperatorAction) -> SafeString | str:

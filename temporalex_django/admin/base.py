@@ -87,7 +87,9 @@ def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet
         return runs_for(user_of(request), alias=storage().alias)
     queryset: models.QuerySet[Instance] = runs.get_queryset(request)
     # None lets callers omit a subquery that would match every row.
-    return None if is_unfiltered(queryset) else queryset.order_by()
+    if is_unfiltered(queryset):
+        return None
+    return queryset.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only

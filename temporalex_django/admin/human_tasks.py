@@ -127,7 +127,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
-        return format_html("{} {}", title, badge("blocked", _("Nobody can decide"))) if task.nobody_left else title
+        if task.nobody_left:
+            return format_html("{} {}", title, badge("blocked", _("Nobody can decide")))
+        return title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -204,11 +206,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         form = DelegationForm(request.POST if request.method == "POST" else None)
         if form.is_bound and not form.is_valid():
             task = self._find_task(request, object_id)
-            return (
-                self._task_not_found(request, object_id)
-                if task is None
-                else self.render_page(request, task, delegation=form, status=409)
-            )
+            if task is None:
+                return self._task_not_found(request, object_id)
+            return self.render_page(request, task, delegation=form, status=409)
         inputs = {name: form.cleaned_data[name] for name in ("to", "reason")} if form.is_bound else {}
         try:
             return self._run_action(request, object_id, Delegate, **inputs)
@@ -353,10 +353,14 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
 
 def _state_badge(task: HumanTask) -> SafeString:
     if task.is_open:
-        return badge("running", _("Claimed")) if claimed_by_name(task) else badge("waiting", _("Open"))
+        if claimed_by_name(task):
+            return badge("running", _("Claimed"))
+        return badge("waiting", _("Open"))
     label = outcome_label(task.outcome) if task.ending == "decided" else task.get_ending_display()
     return badge(_ENDINGS.get(task.ending, "pending"), label)
 
 
 def _mark_late(time_html: SafeString, *, is_late: bool) -> SafeString:
-    return format_html('<span class="tx-problem">{} {}</span>', time_html, _("(late)")) if is_late else time_html
+    if is_late:
+        return format_html('<span class="tx-problem">{} {}</span>', time_html, _("(late)"))
+    return time_html

@@ -223,10 +223,16 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
 def _action_label(job: BulkJob) -> str:
     action = STEERING.get(job.action)
-    return job.action if action is None else str(action.label)
+    if action is None:
+        return job.action
+    return str(action.label)
 
 
 def _outcome_label(item: BulkItem) -> str | Promise:
     if item.outcome:
-        return _("done") if item.outcome == "done" else _("not possible")
-    return _("to do") if not item.tries else _("busy, will be retried")
+        if item.outcome == "done":
+            return _("done")
+        return _("not possible")
+    if not item.tries:
+        return _("to do")
+    return _("busy, will be retried")

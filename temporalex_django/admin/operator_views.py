@@ -270,7 +270,9 @@ class OperatorActionView(RunActionView):
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
         new_run = self.admin.get_queryset(request).filter(pk=new_run_id).first()
-        return super().get_success_url(request, run) if new_run is None else self.admin.address_of(new_run)
+        if new_run is None:
+            return super().get_success_url(request, run)
+        return self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
         """Return a line for each activity or child that a reset or fork to the activation ``?to=`` repeats.

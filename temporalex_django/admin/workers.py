@@ -177,7 +177,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             return badge("terminated", str(_("Drained")))
         # Late, not dead: recovery declares a worker dead by observations of its own, not by this row (see decision 23).
         alive = worker.expires_at > timezone.now()
-        return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
+        if alive:
+            return badge("alive", str(_("Alive")))
+        return badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the workers and the queues.
@@ -228,7 +230,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=_("workflows"))
     def workflow_names(self, worker: Worker) -> str:
         names = sorted(worker.workflows)
-        return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:6])}, … ({len(names)})"
+        if len(names) <= 6:
+            return ", ".join(names)
+        return f"{', '.join(names[:6])}, … ({len(names)})"
 
     @admin.display(description=_("clock"), ordering="clock_skew")
     def skew(self, worker: Worker) -> str:

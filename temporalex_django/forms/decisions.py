@@ -76,7 +76,9 @@ class DecisionForm(TokenForm):
         """The data of the decision as JSON types, from ``body``; None if the task asks for nothing."""
         if isinstance(self.body, PayloadForm):
             return self.body.payload
-        return None if self.body is None else submitted_fields(self.body)
+        if self.body is None:
+            return None
+        return submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
         """Decide the human task and return True; if the form has to be corrected, add the errors and return False.

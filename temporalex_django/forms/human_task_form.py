@@ -71,7 +71,9 @@ def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -
 
 def _constrain(base_type: Any, schema: Mapping[str, Any]) -> Any:
     limits = {_CONSTRAINTS[name]: value for name, value in schema.items() if name in _CONSTRAINTS}
-    return Annotated[base_type, msgspec.Meta(**limits)] if limits and base_type is not Any else base_type
+    if limits and base_type is not Any:
+        return Annotated[base_type, msgspec.Meta(**limits)]
+    return base_type
 
 
 def _union(types: list[Any]) -> Any:
@@ -103,7 +105,9 @@ def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int
 
 def _field_default(value: Any) -> Any:
     # msgspec refuses a list or dict with content as a default, because all instances would share it.
-    return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return msgspec.field(default_factory=lambda: value)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,9 @@ class HumanTaskFormSpec:
     @property
     def field_names(self) -> list[str]:
         """The names of the fields of a form class; empty for the other kinds."""
-        return [*self.type.base_fields] if self.kind == "django" else []
+        if self.kind == "django":
+            return [*self.type.base_fields]
+        return []
 
 
 def form_spec_of(task: HumanTask) -> HumanTaskFormSpec:

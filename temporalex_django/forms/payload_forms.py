@@ -90,9 +90,9 @@ class PayloadForm(TokenForm):
     def _build_payload(self, data: dict[str, Any]) -> Any:
         if not isinstance(self.type_info, Structure):
             value = data.get(PAYLOAD_FIELD)
-            return (
-                None if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)) else value
-            )
+            if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)):
+                return None
+            return value
         return {
             struct_field.encode_name: None if value is NOTHING else value
             for struct_field in self.type_info.fields

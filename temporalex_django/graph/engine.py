@@ -296,7 +296,9 @@ def _update_status(instance: Instance) -> Instance:
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"
-    return instance if instance.status == status else instance.changed(status=status)
+    if instance.status == status:
+        return instance
+    return instance.changed(status=status)
 
 
 def _step_number(instance: Instance, step: StepRef) -> int:

@@ -82,7 +82,9 @@ def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mappi
     instance = Instance.new(
         id=id, workflow=workflow, version=version, initial=args, telemetry_metadata=start_data.get("telemetry_metadata")
     )
-    return instance.changed(started_by=start_data["started_by"]) if "started_by" in start_data else instance
+    if "started_by" in start_data:
+        return instance.changed(started_by=start_data["started_by"])
+    return instance
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:

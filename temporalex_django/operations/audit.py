@@ -216,7 +216,9 @@ def _create_row(
 
 def job_details(by: AuditActor) -> dict[str, Any]:
     """Return the details of an audit row that name the bulk job of the actor; empty if there is none."""
-    return {"job": by.job} if by.job else {}
+    if by.job:
+        return {"job": by.job}
+    return {}
 
 
 def actor_columns(by: AuditActor) -> dict[str, Any]:
@@ -274,7 +276,9 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
     if is_trusted:
         claims = str(meta.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         address = _first_untrusted(reversed(claims), networks, address)
-    return None if address is None else str(address)
+    if address is None:
+        return None
+    return str(address)
 
 
 def request_id(meta: Mapping[str, Any]) -> str:

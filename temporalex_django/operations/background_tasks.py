@@ -96,7 +96,9 @@ def find_background_task(id: str) -> BackgroundTask | None:
     if (row := EnqueuedTask.objects.using(alias).filter(run_id=task_id).first()) is not None:
         return from_enqueued_row(row)
     finished_row = EndedTask.objects.using(alias).filter(pk=task_id).first()
-    return None if finished_row is None else from_finished_row(finished_row)
+    if finished_row is None:
+        return None
+    return from_finished_row(finished_row)
 
 
 def from_enqueued_row(row: Any) -> BackgroundTask:
@@ -148,4 +150,6 @@ def _decode(data: Any) -> Any:
 
 def _parse_run_after(options: dict[str, Any]) -> datetime | None:
     text = options.get("run_after")
-    return None if text is None else datetime.fromisoformat(text)
+    if text is None:
+        return None
+    return datetime.fromisoformat(text)

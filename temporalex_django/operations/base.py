@@ -189,7 +189,9 @@ class Action(ABC, Generic[T]):
     @property
     def workflow_name(self) -> str | None:
         """The name of the workflow class, or None if the operation is about no class."""
-        return None if self.row is None else self.row.workflow
+        if self.row is None:
+            return None
+        return self.row.workflow
 
     @property
     def message_name(self) -> str | None:
@@ -215,7 +217,9 @@ class Action(ABC, Generic[T]):
         writer lock, a transaction is opened in any case, because it gets that lock sooner.
         """
         needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
-        return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
+        if self.is_audited or needs_writer_lock:
+            return self.storage.transaction()
+        return nullcontext()
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction. After the commit, send ``operator_acted`` and log.

@@ -224,7 +224,9 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
     targets = {target.chain_id: target for target in (_target_from_row(row, storage=storage) for row in all_rows)}
     sorted_targets = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
     match = resolve_run(ref, [RunRef(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in sorted_targets])
-    return None if match is None else targets[match.chain_id]
+    if match is None:
+        return None
+    return targets[match.chain_id]
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
@@ -285,7 +287,9 @@ def _id_query(runs: Runs, *, alias: str) -> IdQuery:
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
     """Return an SQL condition that restricts ``table`` to the ids of ``id_query``, or an empty text for all ids."""
-    return f" and {table}.id in ({id_query[0]})" if id_query[0] else ""
+    if id_query[0]:
+        return f" and {table}.id in ({id_query[0]})"
+    return ""
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = None) -> RunTarget:

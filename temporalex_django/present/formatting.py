@@ -84,15 +84,21 @@ def format_duration(length: timedelta | float) -> str:
     hours, rest = divmod(rest, 3_600)
     minutes, rest_seconds = divmod(rest, 60)
     if days:
-        return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours} if hours else _("%d d") % days
+        if hours:
+            return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+        return _("%d d") % days
     if hours:
         # From three hours on, the minutes are noise.
         text = _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
-        return text if minutes and hours < 3 else _("%d h") % hours
+        if minutes and hours < 3:
+            return text
+        return _("%d h") % hours
     if minutes:
         # From three minutes on, the seconds are noise.
         text = _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest_seconds}
-        return text if rest_seconds and minutes < 3 else _("%d min") % minutes
+        if rest_seconds and minutes < 3:
+            return text
+        return _("%d min") % minutes
     return _("%d s") % rest_seconds
 
 

@@ -166,7 +166,9 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
         return Summary(state="blocked", text=text, trouble=True, since=run.blocked.since, until=run.blocked.next_try)
     if run.paused is not None:
         return Summary(state="paused", text=problems.paused_sentence(run.paused, now=now), since=run.paused.since)
-    return _open_summary(run, now) if run.is_started else _unstarted_summary(run, now)
+    if run.is_started:
+        return _open_summary(run, now)
+    return _unstarted_summary(run, now)
 
 
 def _open_summary(run: RunView, now: datetime) -> Summary:
@@ -273,7 +275,9 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
 
 def _failing_since(activity_view: ActivityView) -> datetime | None:
     failure = activity_view.activity.last_failure
-    return None if failure is None else failure.since or failure.at
+    if failure is None:
+        return None
+    return failure.since or failure.at
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:

@@ -84,7 +84,9 @@ class TimelineRow:
         if self.kind == "patch":
             return _("Patch %(name)s") % {"name": self.name}
         text = _TEXTS.get(self.kind)
-        return words["title"] if text is None else text(self, words)
+        if text is None:
+            return capitalize(title)
+        return text(self, words)
 
 
 def is_first_event(event: HistoryEvent) -> bool:

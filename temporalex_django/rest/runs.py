@@ -74,7 +74,9 @@ class RunViewSet(IdempotentViewSet):
         """
         alias = storage().alias
         visible_runs = runs_for(self._user, alias=alias)
-        return Instance.objects.using(alias) if visible_runs is None else visible_runs
+        if visible_runs is None:
+            return Instance.objects.using(alias)
+        return visible_runs
 
     def can_access(self, run: Instance) -> bool:
         """Return True if the permission classes allow the user to call the requested method for that run."""
@@ -154,7 +156,9 @@ class RunViewSet(IdempotentViewSet):
         Returns None if there is no such header, or if it is ``*``.
         """
         header = request.headers.get("If-Match")
-        return None if header is None else parse_if_match(header)
+        if header is None:
+            return None
+        return parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
         """Return the rendered runs of the requested page, in that order. At most four reads."""

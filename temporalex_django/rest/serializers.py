@@ -556,4 +556,6 @@ class ProblemOut(Base):
 
 
 def _unreadable_payload(payload: UnreadablePayload, redactor: Redactor) -> Any:
-    return {"unreadable": payload.error} if redactor.shows_payloads else redactor.redact_payload(None)
+    if redactor.shows_payloads:
+        return {"unreadable": payload.error}
+    return redactor.redact_payload(None)

@@ -363,7 +363,9 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
 
 
 def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:
-    return "" if action.target_kind == "run" else action.count_text(parts.total())
+    if action.target_kind == "run":
+        return ""
+    return action.count_text(parts.total())
 
 
 def _no_runs_text() -> str:
@@ -401,4 +403,6 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
 
 def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
     """Return the sentence that says why the user may not perform the operation on many runs, or None if they may."""
-    return permission_error(action, user) if can_start_bulk(user) else bulk_permission_error()
+    if can_start_bulk(user):
+        return permission_error(action, user)
+    return bulk_permission_error()

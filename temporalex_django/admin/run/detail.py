@@ -315,7 +315,9 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
     """Return ``redact(payload)``; for users who may see payloads, an unreadable payload stays as it is."""
-    return payload if isinstance(payload, UnreadablePayload) and redactor.shows_payloads else redact(payload)
+    if isinstance(payload, UnreadablePayload) and redactor.shows_payloads:
+        return payload
+    return redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:

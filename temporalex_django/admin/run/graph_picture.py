@@ -63,7 +63,9 @@ def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     """
     # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
-    return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
+    if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version:
+        return code
+    return None
 
 
 def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:

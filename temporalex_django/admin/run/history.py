@@ -88,11 +88,15 @@ class HistoryPages:
 
     @property
     def previous(self) -> int | None:
-        return self.number - 1 if self.number > 1 else None
+        if self.number > 1:
+            return self.number - 1
+        return None
 
     @property
     def next(self) -> int | None:
-        return self.number + 1 if self.number < self.count else None
+        if self.number < self.count:
+            return self.number + 1
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,9 @@ class InstanceChangeList(ChangeList):
         """Return the order of the filter ``OrderFilter``, for which there is an index, or else that of the columns."""
         # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
-        return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
+        if chosen in ORDERS:
+            return [*columns(chosen)]
+        return super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the ids of the matching runs, up to the number that is counted, and then the rows of the page.
@@ -166,7 +168,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         queryset = super().get_queryset(request) if visible_runs is None else visible_runs
         # The annotations are subqueries, which a list would compute for each row.
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return annotate_messages(annotate_switches(queryset)) if is_detail_view else queryset
+        if is_detail_view:
+            return annotate_messages(annotate_switches(queryset))
+        return queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
@@ -202,11 +206,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     @admin.display(description=_("summary"))
     def summary(self, run: Instance) -> SafeString | str:
         run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
-        return (
-            format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
-            if run_summary.trouble
-            else run_summary.short_text
-        )
+        if run_summary.trouble:
+            return format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
+        return run_summary.short_text
 
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:
@@ -214,7 +216,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     @admin.display(description=_("duration"))
     def duration(self, run: Instance) -> str:
-        return format_duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
+        if run.closed_at is not None:
+            return format_duration(run.closed_at - run.created_at)
+        return "–"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         # Django hides an action that the user may not use, and ignores it when it is posted: refuse it with a record.
@@ -279,7 +283,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
-        return None if newest is None else self.address_of(newest)
+        if newest is None:
+            return None
+        return self.address_of(newest)
 
     def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
         """Redirect to the index of the admin with a message that the run ``ref`` does not exist."""

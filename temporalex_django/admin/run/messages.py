@@ -77,7 +77,9 @@ def message_query(message: AvailableMessage) -> str:
 def message_label(message: AvailableMessage) -> str:
     """Return the label of the message's button: its name as words, and the step if there is one."""
     words = message.name.replace("_", " ")
-    return f"{words} ({message.step})" if message.step is not None else words
+    if message.step is not None:
+        return f"{words} ({message.step})"
+    return words
 
 
 class SendMessageView(RunActionView):

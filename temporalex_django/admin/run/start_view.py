@@ -88,7 +88,9 @@ class StartForm(PayloadForm):
     def id_and_value(self) -> tuple[str | None, str | None]:
         """The business id and the value of ``unique`` for the new run; at least one of the two is None."""
         identity = self.cleaned_data["identity"] or None
-        return (None, identity) if self.is_unique else (identity, None)
+        if self.is_unique:
+            return (None, identity)
+        return (identity, None)
 
 
 def startable_classes(user: Person) -> Iterator[type[Workflow]]:

@@ -65,7 +65,9 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         return decode_step_result(encode_lossless(call_data, label=label))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)
-        return Err(exc.reason) if delay is None else delay
+        if delay is None:
+            return Err(exc.reason)
+        return delay
     except PayloadError as exc:
         return Failure(**describe(exc))
 

@@ -72,4 +72,6 @@ def visible_runs(actor: Actor) -> QuerySet[Instance]:
         raise exit_codes.as_command_error(exc) from exc
     allowed_runs = runs_for(actor.user, alias=alias)
     # None means no restriction: code and commands without a user see all runs.
-    return Instance.objects.using(alias) if allowed_runs is None else allowed_runs
+    if allowed_runs is None:
+        return Instance.objects.using(alias)
+    return allowed_runs

@@ -188,7 +188,11 @@ def _count_text(runs: Any) -> str:
     """Return the number of runs in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
-    return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
+    if count == 1:
+        return "1 run"
+    if count <= limit:
+        return f"{count:,} runs"
+    return f"more than {limit:,} runs"
 
 
 def _find_job(ref: str, actor: Actor) -> BulkJob:
@@ -276,7 +280,9 @@ def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
 
 
 def _item_label(problem: RunNotDone) -> str:
-    return problem.run_id if problem.part is None else f"{problem.run_id} #{problem.part}"
+    if problem.part is None:
+        return problem.run_id
+    return f"{problem.run_id} #{problem.part}"
 
 
 def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:

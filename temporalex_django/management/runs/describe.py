@@ -101,4 +101,6 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
         case ColumnType.ATTRIBUTES:
             return ", ".join(f"{name}={attribute}" for name, attribute in column_value.items())
         case _:
-            return "" if column_value is None else str(column_value)
+            if column_value is None:
+                return ""
+            return str(column_value)

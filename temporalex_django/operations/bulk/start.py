@@ -162,7 +162,9 @@ class StartBulk(Action[BulkJob]):
 
         The same token of another person has another digest.
         """
-        return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
+        if self.token is None:
+            return None
+        return _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
         """Return the earlier job that has the same token, or None after inserting ``job``.
@@ -175,7 +177,9 @@ class StartBulk(Action[BulkJob]):
         stored_job = jobs.get(token=token)
         if stored_job.asked != job.asked:
             raise IdempotencyKeyReused(f"another bulk job has already used the token {self.token}")
-        return None if stored_job.pk == job.pk else stored_job
+        if stored_job.pk == job.pk:
+            return None
+        return stored_job
 
     def _request_digest(self) -> str:
         """Return a digest of the action, its inputs, the reason and the selected runs.
@@ -232,7 +236,9 @@ class StartBulk(Action[BulkJob]):
     @property
     def _target_kind(self) -> str:
         action = operator_action(self.action)
-        return "run" if action is None else action.target_kind
+        if action is None:
+            return "run"
+        return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
         """Return the items of the job: pairs of a run id and the number of an activity or timer, or None.

@@ -91,7 +91,9 @@ def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
     if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
         return jobs.all()
     key = getattr(user, "pk", None)
-    return jobs.none() if key is None else jobs.filter(actor_id=key)
+    if key is None:
+        return jobs.none()
+    return jobs.filter(actor_id=key)
 
 
 def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:

@@ -55,11 +55,9 @@ class AvailableMessage:
             return _("Only %(role)s may decide this.") % {"role": self.role}
         if self.kind == "resume" and self.permission is not None:
             is_permitted = policy().permits(user, self.permission)
-            return (
-                None
-                if is_permitted
-                else _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
-            )
+            if is_permitted:
+                return None
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
         # The role of a step is the only requirement; people who have it need no permission to signal runs.
         if self.role is not None:
             return None
@@ -154,4 +152,6 @@ def available_queries(run: Instance) -> dict[str, Any]:
 
 def _argument_type(fn: Any) -> Any:
     parameters = [*inspect.signature(fn).parameters]
-    return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None
+    if len(parameters) > 1:
+        return resolve_hints(fn).get(parameters[1], Any)
+    return None

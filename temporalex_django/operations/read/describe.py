@@ -255,7 +255,9 @@ def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
 
     An older run of a chain may have had another version than the current one. It is read only for such a run.
     """
-    return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
+    if target.selected_run_id == target.run_id:
+        return target.version
+    return _load_run(target, storage=storage).version
 
 
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
@@ -267,7 +269,9 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
     with inline_turn.crash_marker(storage).record_work("run", target.selected_run_id):
         graph_instance = instance_of(target.selected_run_id, name=target.workflow, version=version)
-    return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
+    if redactor is UNREDACTED:
+        return graph_instance
+    return snapshot.redact_instance(graph_instance, redactor)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

@@ -270,7 +270,9 @@ class RunStateLoader:
             unread_since = unread_messages.order_by("id").values_list("created_at", flat=True).first()
         # A worker that lives takes due work within seconds, so a shorter wait says nothing.
         since = min((at for at in (run.chain.due_at, unread_since) if at is not None), default=None)
-        return since if since is not None and since <= self.now - DUE_GRACE_PERIOD else None
+        if since is not None and since <= self.now - DUE_GRACE_PERIOD:
+            return since
+        return None
 
     def _waits_for_worker(self, run: Instance) -> bool:
         return run.started_at is None or run.pk in self.due_times
@@ -332,7 +334,9 @@ class RunStateLoader:
         """Return the number of failed messages of the chain; 0 on a page of many runs, which does not read them."""
         if self.preloaded is not None:
             return self.preloaded.failed_messages
-        return failed_count(run) if self.with_details else 0
+        if self.with_details:
+            return failed_count(run)
+        return 0
 
     def _switch_of(self, run: Instance) -> SwitchView | None:
         names = (run.workflow, aliases.current_name(run.workflow))
@@ -525,7 +529,9 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
     """Return the activity with an empty message in its failure, because that text may quote payloads."""
     failure = activity.last_failure
-    return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
+    if failure is None:
+        return activity
+    return replace(activity, last_failure=replace(failure, message=""))
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
@@ -540,9 +546,15 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
     if redactor.shows_error_text and closing.get("cause"):
         return str(closing["cause"])
     if redactor.shows_error_text and closing.get("message"):
-        return f"{kind}: {closing['message']}" if kind else str(closing["message"])
+        if kind:
+            return f"{kind}: {closing['message']}"
+        return str(closing["message"])
     reason = redactor.redact_payload(closing.get("reason"))
-    return reason if isinstance(reason, str) else kind if reason is None else repr(reason)
+    if isinstance(reason, str):
+        return reason
+    if reason is None:
+        return kind
+    return repr(reason)
 
 
 def _summary_fields(run: Instance) -> Sequence[str]:

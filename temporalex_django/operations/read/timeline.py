@@ -130,7 +130,9 @@ def titles_of(row: TimelineRow) -> dict[str, str]:
     """
     if row.kind == "activity":
         return {row.name: display_names.activity_title(row.name)}
-    return {row.name: display_names.workflow_title(row.name)} if row.kind == "child" else {}
+    if row.kind == "child":
+        return {row.name: display_names.workflow_title(row.name)}
+    return {}
 
 
 def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:

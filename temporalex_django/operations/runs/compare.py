@@ -106,7 +106,9 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
     if limit is None:
         return maximum
     limit += events / REPLAYED_PER_SECOND
-    return limit if maximum is None else min(limit, maximum)
+    if maximum is None:
+        return limit
+    return min(limit, maximum)
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:

@@ -69,7 +69,9 @@ class Fork(ReplayFromAction[RunTarget]):
         """
         refused = super().refused_operation(user, run)
         code = None if refused is not None or run is None else local_class(run.workflow, run.version)
-        return refused if code is None else refused_start_operation(user, code)
+        if code is None:
+            return refused
+        return refused_start_operation(user, code)
 
     def check(self) -> None:
         """Check that the user may fork the run, and that they may start runs of its class."""

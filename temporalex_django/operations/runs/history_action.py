@@ -167,7 +167,9 @@ def local_class(workflow: str, version: int) -> type[Workflow] | None:
         workflow_class = workflows.class_for_run(workflow, version)
     except UnknownWorkflow:
         return None
-    return workflow_class if workflow_class.version == version else None
+    if workflow_class.version == version:
+        return workflow_class
+    return None
 
 
 def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:

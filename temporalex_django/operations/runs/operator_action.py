@@ -366,7 +366,9 @@ class ActivityAction(OperatorRunAction[None]):
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
         if seq is None:
             reasons = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
-            return str(cls.none_possible_text()) if all(reasons) else None
+            if all(reasons):
+                return str(cls.none_possible_text())
+            return None
         task = tasks.filter(seq=seq).first()
         if task is None:
             return str(_("no activity with that number is open: it has ended, or was cancelled"))

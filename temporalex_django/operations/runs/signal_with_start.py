@@ -89,4 +89,6 @@ class SignalWithStart(Action[RunTarget]):
             target = find_run(self.id, storage=self.storage, workflow=self.workflow.name, visible_runs=visible_runs)
         except WorkflowNotFound:
             return None
-        return None if target.closed or target.pinned is not None else target
+        if target.closed or target.pinned is not None:
+            return None
+        return target

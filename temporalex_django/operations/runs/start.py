@@ -137,7 +137,9 @@ class Start(Action[RunTarget]):
         if self.id is not None:
             if self.value is not None:
                 raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
-            return check_id(self.id) if unique is None else unique.check(self.id)
+            if unique is None:
+                return check_id(self.id)
+            return unique.check(self.id)
         if self.value is None and unique is not None:
             raise InvalidId(f"{self.workflow.name} declares `unique`: start it with a value")
         if self.value is None:

@@ -299,7 +299,9 @@ class RequestAction(RunAction[Any]):
             status = self._status()
             if status.outcome is None and status.fresh and self._can_run_turn:
                 status = self._try_turn(wait=0) or status
-        return status if status.is_finished else None
+        if status.is_finished:
+            return status
+        return None
 
     # -- shared --------------------------------------------------------------------------------------------------------
 
@@ -494,13 +496,17 @@ class RequestAction(RunAction[Any]):
         missing_worker = live_workers(alias=self.storage.alias).missing_worker(
             workflow=target.workflow, version=target.version, queue=target.queue
         )
-        return f" (it waits for {missing_worker})" if missing_worker else ""
+        if missing_worker:
+            return f" (it waits for {missing_worker})"
+        return ""
 
     @property
     def _redactor(self) -> Redactor:
         """The redactor for the answer; answers for code, also in the name of a user, are not redacted."""
         user = self.by.user
-        return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
+        if user is None or self.by.source == CODE.source:
+            return UNREDACTED
+        return access.redactor_for(user, self.row)
 
 
 class SendUpdate(RequestAction):

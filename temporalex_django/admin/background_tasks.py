@@ -153,6 +153,6 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     @admin.display(description=_("result or error"))
     def result_text(self, task: EndedTask) -> str:
         outcome = decode_payload(task.outcome)
-        return format_payload(
-            outcome.get("result") if isinstance(outcome, dict) and "result" in outcome else outcome
-        ).text
+        if isinstance(outcome, dict) and "result" in outcome:
+            outcome = outcome["result"]
+        return format_payload(outcome).text

@@ -107,7 +107,9 @@ class SearchAttributeFilter(admin.ListFilter):
 def _parse_lookups(text: str) -> dict[str, Any] | None:
     # Decimal keeps every digit of a number. It raises InvalidOperation for an exponent with too many digits.
     try:
-        lookups = json.loads(text, parse_float=Decimal) if text else {}
+        lookups = {}
+        if text:
+            lookups = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError, InvalidOperation):
         return None
     if isinstance(lookups, dict):

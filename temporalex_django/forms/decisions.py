@@ -114,7 +114,9 @@ def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> f
     """
     if form_spec.kind == "schema":
         # The nested form has a token field of its own that no page renders: it takes the token of the decision.
-        bound = None if data is None else {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
+        bound = None
+        if data is not None:
+            bound = {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
         return PayloadForm(bound, annotation=form_spec.type, prefix=BODY_PREFIX, **kwargs)
     if form_spec.kind == "django":
         form: forms.Form = form_spec.type(data, prefix=BODY_PREFIX, label_suffix="", **kwargs)

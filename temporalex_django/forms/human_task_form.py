@@ -49,17 +49,23 @@ def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth:
     return _constrain(_base_type(schema, defs, depth), schema)
 
 
+def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
+    """Return the annotation of the parts of an object or an array; Any if nothing is said about them."""
+    if isinstance(schema, Mapping):
+        return _build_annotation(schema, defs, depth + 1)
+    return Any
+
+
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
     match schema.get("type"):
         case "object" if "properties" in schema:
             return _build_struct(schema, defs, depth)
         case "object":
-            extra = schema.get("additionalProperties")
-            values: Any = _build_annotation(extra, defs, depth + 1) if isinstance(extra, Mapping) else Any
+            values: Any = _part_annotation(schema.get("additionalProperties"), defs, depth)
             return dict[str, values]  # a runtime type, which mypy does not see
         case "array":
-            items = schema.get("items")
-            return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
+            items: Any = _part_annotation(schema.get("items"), defs, depth)
+            return list[items]
         case "string" if "contentEncoding" in schema:
             return bytes
         case "string" if schema.get("format") in _FORMATS:

@@ -106,8 +106,9 @@ def _is_omitted(value: Any, *, required: bool) -> bool:
 
 
 def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
-    options = {} if initial is NOTHING or initial is None else {"initial": initial}
-    return field_for(type_info, required=required, label=label, **options)
+    if initial is NOTHING or initial is None:
+        return field_for(type_info, required=required, label=label)
+    return field_for(type_info, required=required, label=label, initial=initial)
 
 
 def _default_json(struct_field: types.Field) -> Any:

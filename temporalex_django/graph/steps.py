@@ -344,7 +344,9 @@ def name_of(step: object) -> str:
     if not is_step(step):
         return repr(step)
     cls = class_of(step)  # type: ignore[arg-type] # checked above
-    own = None if isinstance(step, type) else getattr(step, "key", None)
+    own = None
+    if not isinstance(step, type):
+        own = getattr(step, "key", None)
     if own:
         return f"{cls.__name__}({own})"
     return cls.__name__

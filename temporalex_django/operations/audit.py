@@ -116,7 +116,9 @@ def record_denial(
         )
         return
     user_id = getattr(user, "pk", None)
-    run_text = "" if run is None else f" of {run.workflow} {run.workflow_id}"
+    run_text = ""
+    if run is not None:
+        run_text = f" of {run.workflow} {run.workflow_id}"
     level = logging.INFO if user_id is None else logging.WARNING
     logger.log(
         level,

@@ -54,7 +54,9 @@ def enqueue(
             f"{path} was enqueued in workflow code: use await api.task(...) instead, or enqueue it in an activity"
         )
     to_plain_payload([args, kwargs], label=f"the arguments of {path}")
-    run_after_text = None if run_after is None else run_after.isoformat()
+    run_after_text = None
+    if run_after is not None:
+        run_after_text = run_after.isoformat()
     stored_options = {**options, "run_after": run_after_text, "priority": priority or None}
     task = NewBackgroundTask(
         activity=f"{django_tasks.KIND}:{path}",

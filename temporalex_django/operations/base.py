@@ -176,7 +176,9 @@ class Action(ABC, Generic[T]):
         """The operation about which the access policy is asked, with its permission, class and message."""
         # Who may send a message is judged when it is delivered, not when it is sent (see decision 37).
         is_exempt = self.authorized_by_run and self.by.source == CODE.source
-        permission = None if is_exempt else f"{APP}.{self.permission}"
+        permission = None
+        if not is_exempt:
+            permission = f"{APP}.{self.permission}"
         return access.Operation(
             action=self.name, permission=permission, workflow=self.workflow_name, message=self.message_name
         )

@@ -156,7 +156,9 @@ def find_run(
     Raises ``WorkflowNotFound``, and ``AmbiguousId`` if it is not clear which run is meant. One read, and one more for
     text that looks like a run id.
     """
-    workflow_text = f" of {workflow}" if workflow else ""
+    workflow_text = ""
+    if workflow:
+        workflow_text = f" of {workflow}"
     if not isinstance(ref, str) or not ref.isprintable():
         raise WorkflowNotFound(f"no run{workflow_text} has the id {quoted(ref)}")
     id_query = _id_query(visible_runs, alias=storage.alias)
@@ -173,7 +175,9 @@ def find_run(
         conditions += " and c.run_id = i.id"
     if (run_id := parse_run_id(ref)) is not None:
         # An earlier run leads to the current one of its chain, so both must exist for the user.
-        current_condition = f" and c.run_id in ({id_query[0]})" if id_query[0] else ""
+        current_condition = ""
+        if id_query[0]:
+            current_condition = f" and c.run_id in ({id_query[0]})"
         rows = storage.sql.select(
             f"{_SELECT} where i.id = %s{conditions}{current_condition}", [run_id, *parameters, *id_query[1]], _TYPES
         )
@@ -262,7 +266,7 @@ def list_runs(
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)
-    runs = Instance.objects.using(storage.alias) if visible_runs is None else visible_runs
+    runs = access.runs_or_all(visible_runs, alias=storage.alias)
     filters = dict(filters)
     order = filters.pop("order", NEWEST_FIRST)
     runs = run_filters.apply_filters(run_filters.current_runs(runs.filter(workflow__in=all_names(workflow))), filters)

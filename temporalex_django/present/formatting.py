@@ -33,7 +33,9 @@ def display_title(declared_title: object, docstring: Any, name: str) -> str:
     """
     if declared_title:
         return str(declared_title)
-    text = inspect.cleandoc(docstring) if isinstance(docstring, str) else ""
+    text = ""
+    if isinstance(docstring, str):
+        text = inspect.cleandoc(docstring)
     first_line = text.partition("\n")[0].strip().rstrip(".")
     return first_line or humanize_name(name)
 
@@ -56,8 +58,14 @@ def format_time(at: datetime, now: datetime) -> str:
         return _("yesterday %(hour)s") % {"hour": hour}
     if 1 < abs(days) < 7:
         return _("%(day)s %(hour)s") % {"day": formats.date_format(local, "l"), "hour": hour}
-    date_format = "j M" if local.year == today.year else "j M Y"
-    return _("%(date)s %(hour)s") % {"date": formats.date_format(local, date_format), "hour": hour}
+    return _("%(date)s %(hour)s") % {"date": _format_date(local, today), "hour": hour}
+
+
+def _format_date(local: datetime, today: datetime) -> str:
+    """Return a date without the year if that is the present one."""
+    if local.year == today.year:
+        return formats.date_format(local, "j M")
+    return formats.date_format(local, "j M Y")
 
 
 def format_at(at: datetime, now: datetime) -> str:
@@ -73,7 +81,7 @@ def format_at(at: datetime, now: datetime) -> str:
         return _("yesterday at %(hour)s") % words
     if 1 < abs(days) < 7:
         return _("on %(day)s at %(hour)s") % words
-    date = formats.date_format(local, "j M" if local.year == today.year else "j M Y")
+    date = _format_date(local, today)
     return _("on %(date)s at %(hour)s") % {**words, "date": date}
 
 

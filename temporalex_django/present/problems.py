@@ -268,7 +268,9 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
     """Return the sentences that say who paused a run and why, and how many messages wait."""
-    since = "?" if pause.since is None else format_time(pause.since, now)
+    since = "?"
+    if pause.since is not None:
+        since = format_time(pause.since, now)
     words = {"who": pause.actor or _("somebody"), "since": since, "reason": _first_line(pause.reason)}
     if pause.reason:
         text = _("Paused by %(who)s since %(since)s (%(reason)s).") % words

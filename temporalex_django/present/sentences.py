@@ -295,7 +295,9 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 
 
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
-    until = "?" if wait.until is None else format_time(wait.until, now)
+    until = "?"
+    if wait.until is not None:
+        until = format_time(wait.until, now)
     if wait.followed_by:
         return _("Sleeping until %(until)s. Then: %(then)s.") % {"until": until, "then": wait.followed_by}
     return _("Sleeping until %(until)s.") % {"until": until}
@@ -309,7 +311,9 @@ def _child_sentence(wait: WaitView) -> str:
 
 
 def _decision_sentence(wait: WaitView, now: datetime) -> str:
-    since = "?" if wait.since is None else format_time(wait.since, now)
+    since = "?"
+    if wait.since is not None:
+        since = format_time(wait.since, now)
     words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "since": since}
     if wait.role:
         text = _("Waiting since %(since)s for a decision by %(role)s on “%(title)s”: %(events)s.") % words

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for, runs_or_all
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
@@ -73,10 +73,7 @@ class RunViewSet(IdempotentViewSet):
         A subclass may restrict them further.
         """
         alias = storage().alias
-        visible_runs = runs_for(self._user, alias=alias)
-        if visible_runs is None:
-            return Instance.objects.using(alias)
-        return visible_runs
+        return runs_or_all(runs_for(self._user, alias=alias), alias=alias)
 
     def can_access(self, run: Instance) -> bool:
         """Return True if the permission classes allow the user to call the requested method for that run."""

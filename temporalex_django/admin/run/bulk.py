@@ -202,13 +202,15 @@ class BulkActionView:
             return self._handle_post(request, action_class, runs, refusal)
         selection = action_class.selection_from(QueryDict(request.GET.get(_FILTERS, "")).dict())
         effect = bulk_effect(action_class, runs, user_of(request), selection)
-        initial = {"newest": None if effect is None else effect.newest}
-        initial |= {
+        initial: dict[str, Any] = {
             input_name(selector): selection[selector.name]
             for selector in action_class.selectors
             if selector.name in selection
         }
-        form = BulkActionForm(action=action_class, options={} if effect is None else effect.options, initial=initial)
+        options: Mapping[str, Any] = {}
+        if effect is not None:
+            initial["newest"], options = effect.newest, effect.options
+        form = BulkActionForm(action=action_class, options=options, initial=initial)
         return self.render_page(request, action_class, form, effect, refusal)
 
     def _handle_post(
@@ -257,7 +259,8 @@ class BulkActionView:
         """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists."""
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
-        back = f"{back}?{filters}" if filters else back
+        if filters:
+            back = f"{back}?{filters}"
         if effect is None:
             messages.warning(request, _no_runs_text())
             return HttpResponseRedirect(back)

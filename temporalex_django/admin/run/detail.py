@@ -283,13 +283,14 @@ def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
-    attributes = redactor.redact_attributes(closing)
-    reason = attributes.get("reason") if closing.get("reason") is not None else attributes.get("message")
-    text = reason if isinstance(reason, str) else format_payload(reason).preview
-    return {
-        "type": str(closing.get("type") or ""),
-        "message": text if redactor.shows_payloads else redactor.redact_text(""),
-    }
+    kind = str(closing.get("type") or "")
+    if not redactor.shows_payloads:
+        return {"type": kind, "message": redactor.redact_text("")}
+    source = "message" if closing.get("reason") is None else "reason"
+    reason = redactor.redact_attributes(closing).get(source)
+    if not isinstance(reason, str):
+        reason = format_payload(reason).preview
+    return {"type": kind, "message": reason}
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
@@ -390,7 +391,12 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
         state, since = _("next attempt at"), task.due_at
     else:
         state, since = _("queued since"), task.due_at
-    attempt_limit = f" / {task.max_attempts}" if task.max_attempts else ""
+    attempt_limit = ""
+    if task.max_attempts:
+        attempt_limit = f" / {task.max_attempts}"
+    heartbeat = None
+    if task.heartbeat is not None:
+        heartbeat = format_payload(_redact_payload(task.heartbeat_details, redactor.redact_payload, redactor))
     return {
         "task": task,
         "failure": failure,
@@ -398,9 +404,7 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
         "since": since,
         "attempt": f"{task.attempt}{attempt_limit}",
         "arguments": format_payload(_redact_payload(task.arguments, redactor.redact_payload, redactor)),
-        "heartbeat": format_payload(_redact_payload(task.heartbeat_details, redactor.redact_payload, redactor))
-        if task.heartbeat is not None
-        else None,
+        "heartbeat": heartbeat,
     }
 
 

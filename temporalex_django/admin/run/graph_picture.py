@@ -113,7 +113,9 @@ def _step_states(
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:
-        instance = project(graph_class, [_core_event(event) for event in events]) if events else None
+        instance = None
+        if events:
+            instance = project(graph_class, [_core_event(event) for event in events])
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
         return {}, _("The history does not match the current graph, so the states of the steps are not shown.")

@@ -188,7 +188,9 @@ def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> li
     activations: list[ActivationRow] = []
     for event in events:
         if not activations or activations[-1].number != event.activation:
-            since = "+" + format_duration(event.at - activations[-1].at) if activations else ""
+            since = ""
+            if activations:
+                since = "+" + format_duration(event.at - activations[-1].at)
             activations.append(ActivationRow(number=event.activation, at=event.at, since=since))
         if event.kind == "ActivationStarted":
             activations[-1].seq = event.seq

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import InvalidPage, Paginator
@@ -22,7 +22,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_of, view_permission_error
+from temporalex_django.admin.base import (
+    ReadOnlyAdmin,
+    actor_of,
+    refuse,
+    subject_address,
+    user_of,
+    view_permission_error,
+)
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
@@ -342,7 +349,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "panels": panels,
             "tools": run_action_links(run, user, address=action_address),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
-            "subject_address": self._subject_address(request, run),
+            "subject_address": subject_address(self.admin_site, request, run),
             **self._parent_context(request, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
@@ -351,17 +358,6 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
-
-    def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
-        kind = run.subject_type
-        model = None if kind is None else kind.model_class()
-        registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
-        if kind is None or registered is None or not registered.has_view_permission(request):
-            return None
-        return reverse(
-            f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
-        )
 
     def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
         """Return the run id and the URL of the parent run, for the template; both None if the user may not see it."""

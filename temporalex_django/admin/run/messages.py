@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
-from temporalex_django.admin.base import actor_of, user_of
+from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.formatting import format_payload, shorten
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import Person
@@ -116,7 +116,7 @@ class SendMessageView(RunActionView):
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
         message = self._find_message(request, run)
         annotation = Any if message is None else message.args_type
-        return PayloadForm(request.POST if request.method == "POST" else None, annotation=annotation)
+        return PayloadForm(posted_data(request), annotation=annotation)
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> str:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))

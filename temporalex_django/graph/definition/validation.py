@@ -152,7 +152,9 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
         return
     for key, value in transitions.items():
         if not (isinstance(key, tuple) and len(key) == 2 and is_step(key[0])):
-            reason = f": {not_a_step_text(key[0])}" if isinstance(key, tuple) and len(key) == 2 else ""
+            reason = ""
+            if isinstance(key, tuple) and len(key) == 2:
+                reason = f": {not_a_step_text(key[0])}"
             problems.append(f"transitions: the key {key!r} must be (step, event){reason}")
             continue
         step, event = key

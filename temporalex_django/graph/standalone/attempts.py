@@ -56,7 +56,9 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         delay = next_delay(policy, attempt, failure_types(exc))
         if delay is not None:
             return delay
-        attempts_text = f" (after {attempt} attempts)" if attempt > 1 else ""
+        attempts_text = ""
+        if attempt > 1:
+            attempts_text = f" (after {attempt} attempts)"
         return Failure(type(exc).__name__, f"{describe(exc)['message']}{attempts_text}")
     try:
         label = f"the result of step {name_of(step)}"

@@ -110,7 +110,9 @@ class EngineHandle:
             raise WorkflowCancelled(f"{label} was cancelled")
         if instance.status == "failed":
             step = instance.failed_step
-            step_text = "" if step is None else f"step {key_of(step)} ({name_of(step)}): "
+            step_text = ""
+            if step is not None:
+                step_text = f"step {key_of(step)} ({name_of(step)}): "
             raise WorkflowFailed(f"{label} failed: {step_text}{instance.reason}", reason=thaw(instance.reason))
         return {key: thaw(data) for key, data in instance.context.steps.items()}
 

@@ -257,9 +257,9 @@ class LocalRunner:
             run.finished_event.wait(timeout)
         instance = self.storage.get(id, workflow=workflow, version=version)
         if not instance.closed:
-            crash_text = (
-                f", and its execution was abandoned: {run.crash!r}" if run is not None and run.crash is not None else ""
-            )
+            crash_text = ""
+            if run is not None and run.crash is not None:
+                crash_text = f", and its execution was abandoned: {run.crash!r}"
             raise ResultTimeout(
                 f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash_text}"
             )

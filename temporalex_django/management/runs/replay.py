@@ -360,12 +360,16 @@ def _misfit_output(finding: Finding) -> HistoryMisfit:
 
 def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
     for misfit in report.findings:
-        location = f" ({misfit.file}:{misfit.line})" if misfit.file else ""
+        location = ""
+        if misfit.file:
+            location = f" ({misfit.file}:{misfit.line})"
         printing.write_line(
             command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
         )
     for difference in report.differences:
-        location = f" ({difference.file}:{difference.line})" if difference.file else ""
+        location = ""
+        if difference.file:
+            location = f" ({difference.file}:{difference.line})"
         problem = (
             f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
         )
@@ -373,5 +377,7 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
             command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
     text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not match the code"
-    differences_text = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
+    differences_text = ""
+    if report.differences:
+        differences_text = f", {len(report.differences):,} inputs and durations differ"
     printing.write_line(command, f"{text}{differences_text}")

@@ -344,7 +344,7 @@ def _checked_runs(
     run_ids: Iterable[UUID], visible_runs: QuerySet[Instance] | None, *, alias: str
 ) -> QuerySet[Instance]:
     """Return the runs with these ids, of ``visible_runs`` if it is not None, without columns that no check reads."""
-    runs = Instance.objects.using(alias) if visible_runs is None else visible_runs.using(alias)
+    runs = access.runs_or_all(visible_runs, alias=alias).using(alias)
     return runs.filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
 
 

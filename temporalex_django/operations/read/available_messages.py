@@ -111,7 +111,9 @@ def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMess
     Events of timers are left out, because they fire by themselves.
     """
     published = run.published_state
-    waiting = published.get("waiting") if isinstance(published, dict) else None
+    waiting = None
+    if isinstance(published, dict):
+        waiting = published.get("waiting")
     keys = {str(key) for key in waiting or ()}
     messages = []
     for step in code.graph() if keys else ():

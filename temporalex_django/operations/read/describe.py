@@ -131,7 +131,9 @@ def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
         [run.pk],
         ("text", "text"),
     )
-    switched_names = [f"the class {run.workflow}"] if run.workflow in switches.workflows else []
+    switched_names = []
+    if run.workflow in switches.workflows:
+        switched_names = [f"the class {run.workflow}"]
     switched_names += [
         f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in switches.queues
     ]

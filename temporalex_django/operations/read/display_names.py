@@ -62,7 +62,9 @@ def step_title(code: Any, key: str) -> str:
             if key_of(step) == key:
                 cls = class_of(step)
                 is_own = cls.__module__.partition(".")[0] == _OWN_PACKAGE
-                documentation = None if is_own else vars(cls).get("__doc__")
+                documentation = None
+                if not is_own:
+                    documentation = vars(cls).get("__doc__")
                 return display_title(step.label or documentation, None, key)
     return display_title(None, None, key)
 

@@ -95,7 +95,7 @@ def summarize_run(
     ``may_decide`` is True if the reader may decide the human task that the run waits for; the summary then says so. At
     most six statements, and with ``preloaded`` hardly any.
     """
-    at = timezone.now() if now is None else now
+    at = now or timezone.now()
     return build_summary(
         replace(load_run_state(run, redactor=redactor, now=at, preloaded=preloaded), may_decide=may_decide), now=at
     )
@@ -118,7 +118,7 @@ def summarize_runs(
 
     At most four statements, and one more if the runs were loaded without their chains (``select_related("chain")``).
     """
-    at = timezone.now() if now is None else now
+    at = now or timezone.now()
     loader = RunStateLoader(runs, now=at)
     return {run.pk: loader.summary(run, redactor_of(run)) for run in runs}
 
@@ -361,7 +361,9 @@ class RunStateLoader:
         They are those of its row, and the worker that it needs if it has been due for a while and no live worker can
         claim it.
         """
-        missing_worker = self.missing_worker(run) if self._is_late(run) else None
+        missing_worker = None
+        if self._is_late(run):
+            missing_worker = self.missing_worker(run)
         return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
 
     def missing_worker(self, run: Instance) -> str | None:
@@ -385,11 +387,9 @@ class RunStateLoader:
         child = self._find_child(run, (run.waits or [{}])[0].get("seq"))
         if child is None:
             return waits
-        preloaded = (
-            None
-            if self.preloaded is None
-            else PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
-        )
+        preloaded = None
+        if self.preloaded is not None:
+            preloaded = PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
         # The reader may not be allowed to see the payloads of the child, which is a run of another class.
         child_summary = RunStateLoader([child], now=self.now, preloaded=preloaded).summary(
             child, Redactor(may_see_payloads=False)
@@ -404,15 +404,15 @@ class RunStateLoader:
         return children.defer(*PAYLOAD_COLUMNS).order_by("-id").first()
 
     def _build_activity(self, task: ActivityTask, redactor: Redactor) -> ActivityView:
-        is_polled = (
-            self.live_workers.can_run_activity(task.activity, queue=task.queue)
-            if task.owner is None and not task.atomic
-            else None
-        )
+        is_polled = None
+        if task.owner is None and not task.atomic:
+            is_polled = self.live_workers.can_run_activity(task.activity, queue=task.queue)
         last_seen = None
         if is_polled is False:
             sightings = [(worker.beat_at, str(worker)) for worker in self.workers if task.queue in worker.queues]
-            last_seen = (max(sightings)[1], max(sightings)[0]) if sightings else None
+            last_seen = None
+            if sightings:
+                last_seen = (max(sightings)[1], max(sightings)[0])
         return ActivityView(
             activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
             title=display_names.activity_title(task.activity),
@@ -476,7 +476,9 @@ class RunStateLoader:
             return EndView()
         closing = run_end.closing
         if isinstance(closing, UnreadablePayload):
-            error = repr(closing) if redactor.shows_payloads else ""
+            error = ""
+            if redactor.shows_payloads:
+                error = repr(closing)
             return EndView(actor=run_end.actor_name, error=error)
         if not isinstance(closing, dict):
             closing = {}

@@ -68,7 +68,9 @@ class Fork(ReplayFromAction[RunTarget]):
         It asks about the fork and about a start of the class; both must be allowed.
         """
         refused = super().refused_operation(user, run)
-        code = None if refused is not None or run is None else local_class(run.workflow, run.version)
+        code = None
+        if refused is None and run is not None:
+            code = local_class(run.workflow, run.version)
         if code is None:
             return refused
         return refused_start_operation(user, code)

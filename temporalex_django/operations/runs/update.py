@@ -123,10 +123,10 @@ class RequestAction(RunAction[Any]):
 
     async def aexecute(self) -> Any:
         """Execute the operation in a coroutine; no thread is held during the wait."""
-        status: UpdateStatus = await sync_to_async(self._check_and_begin)()
-        return await sync_to_async(self._audited_result)(
-            status if status.is_finished else await await_for(self._poll, self.deadline)
-        )
+        status = await sync_to_async(self._check_and_begin)()
+        if status.is_finished:
+            return await sync_to_async(self._audited_result)(status)
+        return await sync_to_async(self._audited_result)(await await_for(self._poll, self.deadline))
 
     def _audited_result(self, status: UpdateStatus | None) -> Any:
         with self.audit_denials():
@@ -170,11 +170,9 @@ class RequestAction(RunAction[Any]):
             return self._status_in_closed_run()
         if self.target.paused or self.target.off:
             return self._status_in_paused_run()
-        status = (
-            self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
-            if self._can_run_turn
-            else None
-        )
+        status = None
+        if self._can_run_turn:
+            status = self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
         return status or self._enqueue_for_workers()
 
     # -- inside the caller's transaction -------------------------------------------------------------------------------
@@ -397,11 +395,9 @@ class RequestAction(RunAction[Any]):
         Raises ``WorkflowClosed`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = (
-            None
-            if earlier_message is None
-            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        )
+        status = None
+        if earlier_message is not None:
+            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
         if (
             earlier_message is not None
             and status is not None
@@ -424,11 +420,9 @@ class RequestAction(RunAction[Any]):
         Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = (
-            None
-            if earlier_message is None
-            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        )
+        status = None
+        if earlier_message is not None:
+            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
         if (
             earlier_message is not None
             and status is not None

@@ -81,7 +81,7 @@ class ScopeThrottle(SimpleRateThrottle):
         """Read no rate: the scope is known only when a view asks."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        contract: Contract | None = getattr(view, "contract", None)
+        contract = getattr(view, "contract", None)
         if contract is None:
             return True
         self.scope = f"{SCOPE_PREFIX}{contract.scope}"

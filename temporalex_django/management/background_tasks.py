@@ -98,8 +98,11 @@ def _require_permissions(actor: Actor) -> None:
     missing_permissions = [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
     if missing_permissions:
         plural = "s" if len(missing_permissions) > 1 else ""
-        text = f"listing background tasks requires the permission{plural} {' and '.join(missing_permissions)}"
-        raise exit_codes.as_command_error(ActionNotPermitted(text))
+        raise exit_codes.as_command_error(
+            ActionNotPermitted(
+                f"listing background tasks requires the permission{plural} {' and '.join(missing_permissions)}"
+            )
+        )
 
 
 def _print_table(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maximum: int | None) -> None:

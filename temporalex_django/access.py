@@ -150,6 +150,13 @@ def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
     return None if is_unfiltered(runs) else runs.using(alias)
 
 
+def runs_or_all(runs: QuerySet[Instance] | None, *, alias: str) -> QuerySet[Instance]:
+    """Return ``runs``, or all runs for None: the result of ``runs_for`` as a queryset."""
+    if runs is None:
+        return Instance.objects.using(alias)
+    return runs
+
+
 def is_unfiltered(runs: QuerySet[Any]) -> bool:
     """Return True if a queryset excludes no rows."""
     query = runs.query

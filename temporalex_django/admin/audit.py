@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from django.contrib import admin
+from django.contrib.admin.utils import flatten
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -48,18 +49,22 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         actions = super().get_queryset(request)
         runs = visible_runs(self.admin_site, request)
         # A deleted run matches no subquery of runs, so its rows drop out for everybody whose runs are restricted.
-        return actions if runs is None else actions.filter(run__in=runs.values("pk"))
+        if runs is None:
+            return actions
+        return actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         """Return the names of the fields. The network address is left out for users who may not see payloads."""
         user = cast("Person", request.user)
-        operation = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
+        operation = VIEW_PAYLOAD
+        if obj is not None and obj.run is not None:
+            operation = VIEW_PAYLOAD.of(obj.run)
         if policy().allows(user, operation):
             return self.fields
         return [tuple(n for n in row if n != "address") if isinstance(row, tuple) else row for row in self.fields]
 
     def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
-        return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
+        return flatten(self.fields)
 
     @admin.display(description=_("when"), ordering="id")
     def when(self, action: OperatorAction) -> SafeString:
@@ -77,7 +82,9 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     def how(self, action: OperatorAction) -> str:
         if action.denied:
             return str(_("denied"))
-        return str(_("forced")) if action.forced else "–"
+        if action.forced:
+            return str(_("forced"))
+        return "–"
 
     @admin.display(description=_("run"))
     def of_run(self, action: OperatorAction) -> SafeString | str:

@@ -33,7 +33,9 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         """Return the background tasks. A list does not load arguments and results, which may be long."""
         queryset = super().get_queryset(request)
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return queryset if is_detail_view else queryset.defer(*self.deferred_fields)
+        if is_detail_view:
+            return queryset
+        return queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         """Return the names of the fields. Users who may not see payloads get no arguments, results and errors."""
@@ -104,7 +106,9 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
 
     @admin.display(description=_("status"))
     def state(self, task: EnqueuedTask) -> SafeString:
-        return badge("pending", str(_("Ready"))) if task.owner is None else badge("running", str(_("Running")))
+        if task.owner is None:
+            return badge("pending", str(_("Ready")))
+        return badge("running", str(_("Running")))
 
     @admin.display(description=_("enqueued"), ordering="id")
     def enqueued(self, task: EnqueuedTask) -> SafeString:
@@ -149,6 +153,6 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     @admin.display(description=_("result or error"))
     def result_text(self, task: EndedTask) -> str:
         outcome = decode_payload(task.outcome)
-        return format_payload(
-            outcome.get("result") if isinstance(outcome, dict) and "result" in outcome else outcome
-        ).text
+        if isinstance(outcome, dict) and "result" in outcome:
+            outcome = outcome["result"]
+        return format_payload(outcome).text

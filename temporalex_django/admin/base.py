@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
@@ -26,6 +28,24 @@ def user_of(request: HttpRequest) -> Person:
     """Return the user of the request."""
     # Views of an admin site are wrapped in its permission check, so this is no AnonymousUser.
     return cast("Person", request.user)
+
+
+def posted_data(request: HttpRequest) -> QueryDict | None:
+    """Return what the request posts, for a form that is not bound before that; else None."""
+    if request.method == "POST":
+        return request.POST
+    return None
+
+
+def subject_address(site: admin.AdminSite, request: HttpRequest, run: Instance) -> str | None:
+    """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
+    kind = run.subject_type
+    model = None if kind is None else kind.model_class()
+    if kind is None or model is None or not site.is_registered(model):
+        return None
+    if not site._registry[model].has_view_permission(request):  # noqa: SLF001 - 5.2 has no other way
+        return None
+    return reverse(f"{site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")])
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -87,7 +107,9 @@ def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet
         return runs_for(user_of(request), alias=storage().alias)
     queryset: models.QuerySet[Instance] = runs.get_queryset(request)
     # None lets callers omit a subquery that would match every row.
-    return None if is_unfiltered(queryset) else queryset.order_by()
+    if is_unfiltered(queryset):
+        return None
+    return queryset.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only

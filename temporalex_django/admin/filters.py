@@ -51,7 +51,9 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
         if value is None:
             return queryset
         # No column contains unprintable characters, and PostgreSQL raises an error for some of them, such as NUL.
-        return queryset.filter(**{self.column: value}) if value.isprintable() else queryset.none()
+        if value.isprintable():
+            return queryset.filter(**{self.column: value})
+        return queryset.none()
 
 
 class WorkflowFilter(ChoicesFilter):
@@ -184,7 +186,9 @@ class CauseFilter(RunListFilter, row="cause"):
             counts[group.cause] += group.count
         choices = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
         chosen = self.used_parameters.get(str(self.parameter_name))
-        return choices if chosen is None or chosen in counts else [*choices, (str(chosen), str(chosen))]
+        if chosen is None or chosen in counts:
+            return choices
+        return [*choices, (str(chosen), str(chosen))]
 
 
 class VersionFilter(RunListFilter, ChoicesFilter, row="version"):
@@ -238,7 +242,9 @@ class WaitingForFilter(RunListFilter, row="waits"):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         # An address with another kind shows all runs.
-        return super().queryset(request, queryset) if self.value() in WAIT_KINDS else queryset
+        if self.value() in WAIT_KINDS:
+            return super().queryset(request, queryset)
+        return queryset
 
 
 class RunStatusFilter(RunListFilter, row="status"):
@@ -273,7 +279,9 @@ class OrderFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         order = self.value()
-        return run_ordering.order_runs(queryset, order) if order in ORDERS else queryset
+        if order in ORDERS:
+            return run_ordering.order_runs(queryset, order)
+        return queryset
 
 
 class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
@@ -313,7 +321,9 @@ class AutomaticFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         chosen = self.value()
-        return queryset if chosen == "all" else queryset.filter(automatic=chosen == "automatic")
+        if chosen == "all":
+            return queryset
+        return queryset.filter(automatic=chosen == "automatic")
 
 
 class InboxFilter(admin.SimpleListFilter):
@@ -348,4 +358,6 @@ class DueFilter(admin.SimpleListFilter):
         if self.value() == "never":
             return queryset.filter(due_at=None)
         days = {name: days for name, days, _label in self._SPANS}.get(self.value() or "")
-        return queryset if days is None else queryset.filter(due_at__lte=timezone.now() + timedelta(days=days))
+        if days is None:
+            return queryset
+        return queryset.filter(due_at__lte=timezone.now() + timedelta(days=days))

@@ -65,7 +65,9 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
     except ValueError:
         label = status
     status_html = badge(status, label)
-    return format_html("{} {}", status_html, badge("blocked", _("Blocked"))) if blocked else status_html
+    if blocked:
+        return format_html("{} {}", status_html, badge("blocked", _("Blocked")))
+    return status_html
 
 
 def format_time(at: datetime) -> SafeString:
@@ -82,7 +84,9 @@ def format_time(at: datetime) -> SafeString:
 
 def shorten(text: str) -> str:
     """Cut a text to the length that a cell of a list shows."""
-    return text if len(text) <= _CELL_LENGTH else text[:_CELL_LENGTH] + "…"
+    if len(text) <= _CELL_LENGTH:
+        return text
+    return text[:_CELL_LENGTH] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +152,6 @@ def format_duration(span: timedelta | None) -> str:
 def claimed_by_name(task: HumanTask) -> str:
     """Return the name of the person who has claimed the task now, or an empty text: a claim expires."""
     is_claimed = task.claimed_until is not None and task.claimed_until > timezone.now()
-    return task.claimed_by_name if is_claimed else ""
+    if is_claimed:
+        return task.claimed_by_name
+    return ""

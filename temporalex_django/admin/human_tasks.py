@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_of
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, posted_data, refuse, subject_address, user_of
 from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
 from temporalex_django.admin.formatting import badge, claimed_by_name, format_payload, format_time, shorten
 from temporalex_django.authoring import authorization
@@ -127,7 +127,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
-        return format_html("{} {}", title, badge("blocked", _("Nobody can decide"))) if task.nobody_left else title
+        if task.nobody_left:
+            return format_html("{} {}", title, badge("blocked", _("Nobody can decide")))
+        return title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -201,15 +203,15 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
 
     def delegate_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Delegate the human task to another user on a POST, and redirect to its page."""
-        form = DelegationForm(request.POST if request.method == "POST" else None)
+        form = DelegationForm(posted_data(request))
         if form.is_bound and not form.is_valid():
             task = self._find_task(request, object_id)
-            return (
-                self._task_not_found(request, object_id)
-                if task is None
-                else self.render_page(request, task, delegation=form, status=409)
-            )
-        inputs = {name: form.cleaned_data[name] for name in ("to", "reason")} if form.is_bound else {}
+            if task is None:
+                return self._task_not_found(request, object_id)
+            return self.render_page(request, task, delegation=form, status=409)
+        inputs = {}
+        if form.is_bound:
+            inputs = {name: form.cleaned_data[name] for name in ("to", "reason")}
         try:
             return self._run_action(request, object_id, Delegate, **inputs)
         # Delegate answers an unknown name like a missing permission. If the user may decide the task, the name may be
@@ -304,7 +306,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "step": step_name(task.key),
             "run_address": self._run_address(request, task),
             "subject": subject_text,
-            "subject_address": self._subject_address(request, task.run),
+            "subject_address": subject_address(self.admin_site, request, task.run),
             "why_not": why_not or form_error,
             "form": form if why_not is None else None,
             "claimed": is_own_claim,
@@ -340,23 +342,17 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             return None
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])
 
-    def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
-        kind = run.subject_type
-        model = None if kind is None else kind.model_class()
-        registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
-        if kind is None or registered is None or not registered.has_view_permission(request):
-            return None
-        page = f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change"
-        return reverse(page, args=[quote(run.subject_id or "")])
-
 
 def _state_badge(task: HumanTask) -> SafeString:
     if task.is_open:
-        return badge("running", _("Claimed")) if claimed_by_name(task) else badge("waiting", _("Open"))
+        if claimed_by_name(task):
+            return badge("running", _("Claimed"))
+        return badge("waiting", _("Open"))
     label = outcome_label(task.outcome) if task.ending == "decided" else task.get_ending_display()
     return badge(_ENDINGS.get(task.ending, "pending"), label)
 
 
 def _mark_late(time_html: SafeString, *, is_late: bool) -> SafeString:
-    return format_html('<span class="tx-problem">{} {}</span>', time_html, _("(late)")) if is_late else time_html
+    if is_late:
+        return format_html('<span class="tx-problem">{} {}</span>', time_html, _("(late)"))
+    return time_html

@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import VIEW, policy
+from temporalex_django.access import VIEW, policy, runs_or_all
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, actor_of, refuse, user_of, visible_runs
 from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.formatting import badge, format_time, shorten
@@ -177,29 +177,31 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         rows = redact_items(page.object_list, user_of(request), alias=storage().alias)
         # Items name runs by id only: the names and links of runs are for users who may see those runs.
         runs_by_id = self._load_runs(request, [item.run_id for item in rows])
-        has_run_pages = self.admin_site.is_registered(Instance)
-        return {
-            "page": page,
-            "rows": [
-                {
-                    "run": runs_by_id.get(item.run_id),
-                    "run_id": item.run_id,
-                    "part": item.part,
-                    "address": self._run_address(item.run_id) if has_run_pages and item.run_id in runs_by_id else None,
-                    "badge": badge(_OUTCOME_BADGES.get(item.outcome, "pending"), str(_outcome_label(item))),
-                    "why": shorten(item.message or item.code),
-                    "name": shorten(runs_by_id[item.run_id].workflow_id) if item.run_id in runs_by_id else "",
-                }
-                for item in rows
-            ],
+        return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
+
+    def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
+        """Return the context of a row; ``run`` is None for a run that the user may not see."""
+        row = {
+            "run": run,
+            "run_id": item.run_id,
+            "part": item.part,
+            "address": None,
+            "badge": badge(_OUTCOME_BADGES.get(item.outcome, "pending"), str(_outcome_label(item))),
+            "why": shorten(item.message or item.code),
+            "name": "",
         }
+        if run is not None:
+            row["name"] = shorten(run.workflow_id)
+            if self.admin_site.is_registered(Instance):
+                row["address"] = self._run_address(item.run_id)
+        return row
 
     def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
         """Return the runs with these ids that the user may see, by id."""
         if not policy().allows(user_of(request), VIEW):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)
-        runs = Instance.objects.using(storage().alias) if restricted_runs is None else restricted_runs
+        runs = runs_or_all(restricted_runs, alias=storage().alias)
         return {run.pk: run for run in runs.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
 
     def _run_address(self, run_id: UUID) -> str:
@@ -223,10 +225,16 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
 def _action_label(job: BulkJob) -> str:
     action = STEERING.get(job.action)
-    return job.action if action is None else str(action.label)
+    if action is None:
+        return job.action
+    return str(action.label)
 
 
 def _outcome_label(item: BulkItem) -> str | Promise:
     if item.outcome:
-        return _("done") if item.outcome == "done" else _("not possible")
-    return _("to do") if not item.tries else _("busy, will be retried")
+        if item.outcome == "done":
+            return _("done")
+        return _("not possible")
+    if not item.tries:
+        return _("to do")
+    return _("busy, will be retried")

@@ -86,8 +86,12 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
     def _subject_run(self, instance_admin: InstanceAdmin, request: HttpRequest, run: Instance) -> SubjectRun:
         # An earlier run of a chain cannot be operated; its page leads to the newest one.
         user, is_current = user_of(request), superseded_error(run) is None
-        links = run_action_links(run, user, address=partial(instance_admin.address_of, run, "do")) if is_current else []
-        panels = message_panels(run, user, address=instance_admin.address_of(run, "message")) if is_current else []
+        links = []
+        if is_current:
+            links = run_action_links(run, user, address=partial(instance_admin.address_of, run, "do"))
+        panels = []
+        if is_current:
+            panels = message_panels(run, user, address=instance_admin.address_of(run, "message"))
         return SubjectRun(
             run=run,
             address=instance_admin.address_of(run),

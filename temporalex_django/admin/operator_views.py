@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.base import actor_of, user_of
+from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.forms.fields import NOTHING, JSONBox
@@ -187,7 +187,9 @@ def build_action_link(
 
     ``address`` takes the name of an operation and returns the URL of its page.
     """
-    query_string = "" if seq is None else f"?seq={seq}"
+    query_string = ""
+    if seq is not None:
+        query_string = f"?seq={seq}"
     return ActionLink(
         label=str(action.label),
         address=f"{address(action.name)}{query_string}",
@@ -219,9 +221,12 @@ class OperatorActionView(RunActionView):
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         action, seq = self._action_class(request), self._target_seq(request)
-        label, options = str(action.label), {} if seq is None else {"seq": seq}
+        label = heading = str(action.label)
+        options = {}
+        if seq is not None:
+            heading, options = _("%(label)s: number %(seq)s") % {"label": label, "seq": seq}, {"seq": seq}
         return Confirmation(
-            heading=label if seq is None else _("%(label)s: number %(seq)s") % {"label": label, "seq": seq},
+            heading=heading,
             effect=action.effect_text(run),
             repeated_work=self._repeated_work(request, run),
             button=label,
@@ -240,7 +245,7 @@ class OperatorActionView(RunActionView):
         }
         # A page shows only the inputs that the user may set. A POST takes all, so that the action itself refuses the
         # others and the audit records the denial.
-        posted = request.POST if request.method == "POST" else None
+        posted = posted_data(request)
         inputs = action.inputs if posted is not None else action.inputs_for(user_of(request), run)
         return OperatorActionForm(posted, action=action, inputs=inputs, initial=initial)
 
@@ -252,13 +257,13 @@ class OperatorActionView(RunActionView):
         )
         result = operation.execute()
         # A fork returns the target of its new run, a reset the id of the next one; other actions return neither.
-        form.new_run_id = (
-            str(result.selected_run_id)
-            if isinstance(result, RunTarget)
-            else result
-            if isinstance(result, str)
-            else None
-        )
+        match result:
+            case RunTarget():
+                form.new_run_id = str(result.selected_run_id)
+            case str():
+                form.new_run_id = result
+            case _:
+                form.new_run_id = None
         return str(operation.done_message)
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
@@ -270,7 +275,9 @@ class OperatorActionView(RunActionView):
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
         new_run = self.admin.get_queryset(request).filter(pk=new_run_id).first()
-        return super().get_success_url(request, run) if new_run is None else self.admin.address_of(new_run)
+        if new_run is None:
+            return super().get_success_url(request, run)
+        return self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
         """Return a line for each activity or child that a reset or fork to the activation ``?to=`` repeats.
@@ -295,7 +302,9 @@ class OperatorActionView(RunActionView):
 
     def _action_class(self, request: HttpRequest) -> type[OperatorRunAction[Any]]:
         match = request.resolver_match
-        action = STEERING.get(match.kwargs["action"]) if match is not None else None
+        action = None
+        if match is not None:
+            action = STEERING.get(match.kwargs["action"])
         if action is None:
             raise Http404
         return action

@@ -99,20 +99,22 @@ class SearchAttributeFilter(admin.ListFilter):
     @property
     def attribute_choices(self) -> list[tuple[str, str]]:
         """The keys of conditions to choose from, each with its label."""
-        return (
-            []
-            if self.workflow_class is None
-            else [(name, _lookup_label(name)) for name in condition_keys(self.workflow_class)]
-        )
+        if self.workflow_class is None:
+            return []
+        return [(name, _lookup_label(name)) for name in condition_keys(self.workflow_class)]
 
 
 def _parse_lookups(text: str) -> dict[str, Any] | None:
     # Decimal keeps every digit of a number. It raises InvalidOperation for an exponent with too many digits.
     try:
-        lookups = json.loads(text, parse_float=Decimal) if text else {}
+        lookups = {}
+        if text:
+            lookups = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError, InvalidOperation):
         return None
-    return lookups if isinstance(lookups, dict) else None
+    if isinstance(lookups, dict):
+        return lookups
+    return None
 
 
 def _encode_lookups(lookups: Mapping[str, Any]) -> str:

@@ -64,9 +64,10 @@ def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, st
 
     It returns None if the user may not use switches, or if the site has no page for them.
     """
-    is_available = site.is_registered(SwitchedOff) and can_switch(user)
-    page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if is_available else None
-    return lambda kind, name: None if page is None else f"{page}?{urlencode({'thing': f'{kind}:{name}'})}"
+    if not site.is_registered(SwitchedOff) or not can_switch(user):
+        return lambda *_: None
+    page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist")
+    return lambda kind, name: f"{page}?{urlencode({'thing': f'{kind}:{name}'})}"
 
 
 @admin.register(SwitchedOff)
@@ -137,9 +138,9 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         # Django redirects with an error for a parameter that is no filter, so remove ours.
         request.GET = query
         is_allowed = can_switch(user_of(request))
-        switches = (
-            [*SwitchedOff.objects.using(storage().alias)] if is_allowed and self.has_view_permission(request) else []
-        )
+        switches = []
+        if is_allowed and self.has_view_permission(request):
+            switches = [*SwitchedOff.objects.using(storage().alias)]
         context: dict[str, Any] = {"switch_form": None, "off": switches}
         if is_allowed:
             context["switch_form"] = SwitchForm(alias=storage().alias, initial={"thing": thing})

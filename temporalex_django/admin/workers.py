@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -69,7 +70,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Worker | None = None) -> Any:
-        return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
+        return flatten(self.fields)
 
     # -- draining ------------------------------------------------------------------------------------------------------
 
@@ -124,10 +125,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             else:
                 messages.success(request, success_message)
         # The permission to drain does not include the one to see workers; the list then denies access by itself.
-        page = "change" if self.has_view_permission(request) else "changelist"
-        address = reverse(
-            f"{self.admin_site.name}:temporalex_django_worker_{page}", args=[object_id] if page == "change" else []
-        )
+        page, args = "changelist", []
+        if self.has_view_permission(request):
+            page, args = "change", [object_id]
+        address = reverse(f"{self.admin_site.name}:temporalex_django_worker_{page}", args=args)
         return HttpResponseRedirect(address)
 
     def run_due_view(self, request: HttpRequest) -> HttpResponse:
@@ -162,7 +163,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     ) -> HttpResponse:
         """Show the page of a worker; users who may drain workers also get the form for it."""
         operation = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
-        form = ReasonForm() if policy().allows(user_of(request), operation) else None
+        form = None
+        if policy().allows(user_of(request), operation):
+            form = ReasonForm()
         return super().change_view(request, object_id, form_url, {"drain_form": form, **(extra_context or {})})
 
     @admin.display(description=_("worker"), ordering="host")
@@ -177,7 +180,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             return badge("terminated", str(_("Drained")))
         # Late, not dead: recovery declares a worker dead by observations of its own, not by this row (see decision 23).
         alive = worker.expires_at > timezone.now()
-        return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
+        if alive:
+            return badge("alive", str(_("Alive")))
+        return badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the workers and the queues.
@@ -194,7 +199,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             for figures in (queue_figures() if self.has_view_permission(request) else ())
         ]
         operation = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
-        form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), operation) else None
+        form = None
+        if settings.DEBUG and policy().allows(user_of(request), operation):
+            form = ReasonForm()
         context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
@@ -228,7 +235,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=_("workflows"))
     def workflow_names(self, worker: Worker) -> str:
         names = sorted(worker.workflows)
-        return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:6])}, … ({len(names)})"
+        if len(names) <= 6:
+            return ", ".join(names)
+        return f"{', '.join(names[:6])}, … ({len(names)})"
 
     @admin.display(description=_("clock"), ordering="clock_skew")
     def skew(self, worker: Worker) -> str:

@@ -17,6 +17,7 @@ from uuid import UUID
 from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
+from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.messages.sender import Sender
@@ -76,10 +77,11 @@ class InsertedMessage(NamedTuple):
     replaced: str | None = None
 
 
-def copy_subject(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
-    """Give a run the subject of another run: the key of the object, even if the object is gone."""
-    runs, shared = Instance.objects.using(alias), ("subject_type_id", "subject_id")
-    runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=source_run_id), strict=True)))
+def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
+    """Give a fork the columns that it takes from its source, such as the key of the subject, which may be gone."""
+    runs = Instance.objects.using(alias)
+    names = [column.name for column in RUN_COLUMNS if column.forked]
+    runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 from django.db import models
 
+from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.db.dialects.base import Columns, Placeholder
@@ -217,11 +218,7 @@ LIMITS = SqlTable(Limit)
 
 #: The columns of a new chain, and of a new run.
 NEW_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "due_at", "deadline", "open_key")
-NEW_RUN = RUNS.pick_columns(
-    *("id", "chain_id", "workflow_id", "workflow", "version", "queue", "args", "seed", "snapshot"),
-    *("parent", "parent_chain_id", "parent_run_id", "parent_seq", "parent_close", "expires_at", "run_timeout"),
-    *("subject_type_id", "subject_id", "tags", "metadata", "search_attributes", "created_at"),
-)
+NEW_RUN = RUNS.pick_columns(*(column.name for column in RUN_COLUMNS if column.origin is not Origin.TURN))
 #: The message with the result of an activity.
 RESULT = MESSAGES.pick_columns("chain_id", "run_id", "queue", "kind", "name", "body", "created_at")
 RESULT_INSERT = RESULT.insert
@@ -257,15 +254,11 @@ def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any
 
     ``extra`` has the values that the start itself lacks.
     """
-    values = dict(zip(_OF_START, _start_values(start), strict=True))
+    values = dict(zip(_START_COLUMNS, _start_values(start), strict=True))
     values.update(extra, id=run, chain_id=chain)
     return NEW_RUN.encode_row([values.get(name) for name in NEW_RUN.column_names])
 
 
-#: Columns of a new run whose fields in a start have other names.
-_FIELD_NAMES = {"parent_chain_id": "parent_chain", "parent_run_id": "parent_run"}
-_FIELDS = {field.name for field in fields(RunStart)}
-_OF_START = {
-    name: field_name for name in NEW_RUN.column_names if (field_name := _FIELD_NAMES.get(name, name)) in _FIELDS
-}
-_start_values = attrgetter(*_OF_START.values())
+#: Columns of a new run that a start has, with the names of its fields.
+_START_COLUMNS = {column.name: column.engine_name for column in RUN_COLUMNS if column.origin is Origin.START}
+_start_values = attrgetter(*_START_COLUMNS.values())

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import activity
+from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
 from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.limits import QueuePartition
@@ -105,16 +106,13 @@ _NEXT = RUNS.pick_columns(
     alike="bool",
 )
 #: Columns that the next run of a chain takes from the run before.
-_INHERITED = (
-    *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
-    *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
-)
-#: Further columns that it takes over unless it starts from a reset. A reset ends a pause and publishes anew.
-_CONTINUED = ("stored", "paused")
+_COPIED = names_for_next_run(NextRun.COPIED)
+#: Further columns that it takes over unless it starts from a reset.
+_CONTINUED = names_for_next_run(NextRun.CONTINUED)
 _NEXT_INSERT = RUNS.insert(
     {
         **{name: f"v.{name}" for name in _NEXT.column_names},
-        **{name: f"o.{name}" for name in _INHERITED},
+        **{name: f"o.{name}" for name in _COPIED},
         **{name: f"case when v.alike then null else o.{name} end" for name in _CONTINUED},
     },
     f"from v join {RUNS.name} o on o.id = v.previous where o.id {{key}}",

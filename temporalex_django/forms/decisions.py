@@ -76,7 +76,9 @@ class DecisionForm(TokenForm):
         """The data of the decision as JSON types, from ``body``; None if the task asks for nothing."""
         if isinstance(self.body, PayloadForm):
             return self.body.payload
-        return None if self.body is None else submitted_fields(self.body)
+        if self.body is None:
+            return None
+        return submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
         """Decide the human task and return True; if the form has to be corrected, add the errors and return False.
@@ -112,7 +114,9 @@ def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> f
     """
     if form_spec.kind == "schema":
         # The nested form has a token field of its own that no page renders: it takes the token of the decision.
-        bound = None if data is None else {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
+        bound = None
+        if data is not None:
+            bound = {**_flatten(data), f"{BODY_PREFIX}-token": data.get("token", "")}
         return PayloadForm(bound, annotation=form_spec.type, prefix=BODY_PREFIX, **kwargs)
     if form_spec.kind == "django":
         form: forms.Form = form_spec.type(data, prefix=BODY_PREFIX, label_suffix="", **kwargs)

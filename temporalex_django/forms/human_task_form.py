@@ -49,17 +49,23 @@ def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth:
     return _constrain(_base_type(schema, defs, depth), schema)
 
 
+def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
+    """Return the annotation of the parts of an object or an array; Any if nothing is said about them."""
+    if isinstance(schema, Mapping):
+        return _build_annotation(schema, defs, depth + 1)
+    return Any
+
+
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
     match schema.get("type"):
         case "object" if "properties" in schema:
             return _build_struct(schema, defs, depth)
         case "object":
-            extra = schema.get("additionalProperties")
-            values: Any = _build_annotation(extra, defs, depth + 1) if isinstance(extra, Mapping) else Any
+            values: Any = _part_annotation(schema.get("additionalProperties"), defs, depth)
             return dict[str, values]  # a runtime type, which mypy does not see
         case "array":
-            items = schema.get("items")
-            return list[_build_annotation(items, defs, depth + 1)] if isinstance(items, Mapping) else list[Any]  # type: ignore[misc] # as above
+            items: Any = _part_annotation(schema.get("items"), defs, depth)
+            return list[items]
         case "string" if "contentEncoding" in schema:
             return bytes
         case "string" if schema.get("format") in _FORMATS:
@@ -71,7 +77,9 @@ def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -
 
 def _constrain(base_type: Any, schema: Mapping[str, Any]) -> Any:
     limits = {_CONSTRAINTS[name]: value for name, value in schema.items() if name in _CONSTRAINTS}
-    return Annotated[base_type, msgspec.Meta(**limits)] if limits and base_type is not Any else base_type
+    if limits and base_type is not Any:
+        return Annotated[base_type, msgspec.Meta(**limits)]
+    return base_type
 
 
 def _union(types: list[Any]) -> Any:
@@ -103,7 +111,9 @@ def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int
 
 def _field_default(value: Any) -> Any:
     # msgspec refuses a list or dict with content as a default, because all instances would share it.
-    return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return msgspec.field(default_factory=lambda: value)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +134,9 @@ class HumanTaskFormSpec:
     @property
     def field_names(self) -> list[str]:
         """The names of the fields of a form class; empty for the other kinds."""
-        return [*self.type.base_fields] if self.kind == "django" else []
+        if self.kind == "django":
+            return [*self.type.base_fields]
+        return []
 
 
 def form_spec_of(task: HumanTask) -> HumanTaskFormSpec:

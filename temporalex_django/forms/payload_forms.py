@@ -90,9 +90,9 @@ class PayloadForm(TokenForm):
     def _build_payload(self, data: dict[str, Any]) -> Any:
         if not isinstance(self.type_info, Structure):
             value = data.get(PAYLOAD_FIELD)
-            return (
-                None if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)) else value
-            )
+            if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)):
+                return None
+            return value
         return {
             struct_field.encode_name: None if value is NOTHING else value
             for struct_field in self.type_info.fields
@@ -106,8 +106,9 @@ def _is_omitted(value: Any, *, required: bool) -> bool:
 
 
 def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
-    options = {} if initial is NOTHING or initial is None else {"initial": initial}
-    return field_for(type_info, required=required, label=label, **options)
+    if initial is NOTHING or initial is None:
+        return field_for(type_info, required=required, label=label)
+    return field_for(type_info, required=required, label=label, initial=initial)
 
 
 def _default_json(struct_field: types.Field) -> Any:

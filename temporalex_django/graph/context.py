@@ -130,7 +130,9 @@ class Context:
         return {"initial": self.initial, "steps": {key: self._data_of(key) for key in self._step_keys()}}
 
     def __eq__(self, other: object) -> bool:
-        return self.as_dict() == other.as_dict() if isinstance(other, Context) else NotImplemented
+        if isinstance(other, Context):
+            return self.as_dict() == other.as_dict()
+        return NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # it holds dicts
 

@@ -228,7 +228,9 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
         matching = [ref for ref in matching if key_of(ref) == key]
     if len(matching) == 1:
         return matching[0]
-    step_text = f" of step {step if isinstance(step, str) else name_of(step)}" if step is not None else ""
+    step_text = ""
+    if step is not None:
+        step_text = f" of step {step if isinstance(step, str) else name_of(step)}"
     if matching:
         step_names = ", ".join(name_of(ref) for ref in matching)
         raise ResumeRefused(
@@ -249,7 +251,8 @@ def require_declared(instance: Instance, step: StepRef, event: str) -> str:
     Raises ``TemporalexError`` for an event that the step does not declare.
     """
     # A member of an Enum compares with plain names and hashes differently, so look-ups need the plain string.
-    event = str.__str__(event) if isinstance(event, str) else event
+    if isinstance(event, str):
+        event = str.__str__(event)
     if (step, event) not in instance.graph.clauses and event not in events_of(step):
         raise TemporalexError(
             f"{instance.id}: step {name_of(step)} emitted {event!r}, which it does not declare "
@@ -296,7 +299,9 @@ def _update_status(instance: Instance) -> Instance:
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"
-    return instance if instance.status == status else instance.changed(status=status)
+    if instance.status == status:
+        return instance
+    return instance.changed(status=status)
 
 
 def _step_number(instance: Instance, step: StepRef) -> int:

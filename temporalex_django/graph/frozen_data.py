@@ -97,7 +97,9 @@ def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) 
         return value
     method = object.__getattribute__(owner, name)
     callable_type = _CALLABLE_TYPES.get(type(value))
-    return method if callable_type is None else callable_type(value, method)
+    if callable_type is None:
+        return method
+    return callable_type(value, method)
 
 
 def freeze(value: Any) -> Any:
@@ -152,7 +154,9 @@ class Entries(Mapping[str, Any]):
         return len(object.__getattribute__(self, "_keys")())
 
     def __eq__(self, other: object) -> bool:
-        return {key: self[key] for key in self} == other if isinstance(other, Mapping) else NotImplemented
+        if isinstance(other, Mapping):
+            return {key: self[key] for key in self} == other
+        return NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # as a dict
     __setattr__ = __delattr__ = _refuse

@@ -139,7 +139,9 @@ class Instance:
     def config_of(self, step: StepRef) -> Any:
         """Return the config of a step that is active, waiting or requested; None for others."""
         number = self.graph.number[step]
-        return self.log.configs.get(number) if self.live >> number & 1 else None
+        if self.live >> number & 1:
+            return self.log.configs.get(number)
+        return None
 
     @property
     def live(self) -> int:
@@ -158,7 +160,9 @@ class Instance:
         return tuple(fields[name] for name in self.__dataclass_fields__)
 
     def __eq__(self, other: object) -> bool:
-        return self._identity() == other._identity() if isinstance(other, Instance) else NotImplemented
+        if isinstance(other, Instance):
+            return self._identity() == other._identity()
+        return NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # it holds dicts
 

@@ -195,7 +195,9 @@ class Progress:
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
     """Return the seconds from start to end; None if one of them is not known."""
-    return None if start is None or end is None else (end - start).total_seconds()
+    if start is None or end is None:
+        return None
+    return (end - start).total_seconds()
 
 
 def decode_step_result(value: Any) -> Result:
@@ -217,7 +219,9 @@ def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str
         case Event(name, data, metadata) if name in events:
             result = {"event": str.__str__(name), "data": data}
             # Most steps have no metadata: leave the key out of their histories.
-            return {**result, "metadata": metadata} if metadata else result
+            if metadata:
+                return {**result, "metadata": metadata}
+            return result
         case Event(name):
             event_names = ", ".join(events)
             return {"wrong": f"step {step} emitted {name!r}, which it does not declare (it declares: {event_names})"}
@@ -246,4 +250,6 @@ def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
 
 def _abbreviate(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "…"
+    if len(text) <= 200:
+        return text
+    return text[:197] + "…"

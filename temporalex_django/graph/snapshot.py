@@ -56,11 +56,9 @@ def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender |
     signals. Raises ``PayloadError`` if it is not a mapping, or if it is given for a workflow that is not a graph.
     """
     is_graph = isinstance(getattr(workflow, "_graph", None), Graph)
-    starter = (
-        {}
-        if started_by is None or not started_by.key
-        else {"started_by": started_by.key, "started_as": started_by.name}
-    )
+    starter = {}
+    if started_by is not None and started_by.key:
+        starter = {"started_by": started_by.key, "started_as": started_by.name}
     if telemetry is None and not (is_graph and starter):
         return starter or None
     if not is_graph:
@@ -82,7 +80,9 @@ def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mappi
     instance = Instance.new(
         id=id, workflow=workflow, version=version, initial=args, telemetry_metadata=start_data.get("telemetry_metadata")
     )
-    return instance.changed(started_by=start_data["started_by"]) if "started_by" in start_data else instance
+    if "started_by" in start_data:
+        return instance.changed(started_by=start_data["started_by"])
+    return instance
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
@@ -103,7 +103,9 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
         raise PayloadError(f"{label}: {data['status']!r} is not a status")
     log = Log()
     for key, event, at, value in data["entries"]:
-        timestamp = datetime.fromisoformat(at) if at else None
+        timestamp = None
+        if at:
+            timestamp = datetime.fromisoformat(at)
         entry = ExecutionEntry(graph.steps[number(key)], event, timestamp, freeze(value))
         log.with_entry(len(log.entries), key, entry)
     log.configs.update((number(key), config) for key, config in data["configs"].items())

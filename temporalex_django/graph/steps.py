@@ -166,10 +166,14 @@ class WaitForEvent(Step):
 
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
-        return (self.name,) if self.timeout is None else (self.name, "timeout")
+        if self.timeout is None:
+            return (self.name,)
+        return (self.name, "timeout")
 
     def timer(self) -> tuple[float, str] | None:
-        return None if self.timeout is None else (to_seconds(self.timeout), "timeout")
+        if self.timeout is None:
+            return None
+        return (to_seconds(self.timeout), "timeout")
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -219,7 +223,9 @@ class Approval(Step):
 
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
-        return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
+        if self.due is None:
+            return ("approved", "rejected")
+        return ("approved", "rejected", "overdue")
 
     def human_task_spec(self) -> HumanTaskSpec:
         """Return the description of the human task: its title, its candidates and its outcomes."""
@@ -239,7 +245,9 @@ class Approval(Step):
         )
 
     def timer(self) -> tuple[float, str] | None:
-        return None if self.due is None else (to_seconds(self.due), "overdue")
+        if self.due is None:
+            return None
+        return (to_seconds(self.due), "overdue")
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -247,7 +255,9 @@ class Approval(Step):
 
 def timer_of(step: StepRef) -> tuple[float, str] | None:
     """Return the timer of a step as ``Step.timer`` does: its seconds and its event; None without a timer."""
-    return step.timer() if isinstance(step, Step) else None
+    if isinstance(step, Step):
+        return step.timer()
+    return None
 
 
 def external_events(step: StepRef) -> list[str]:
@@ -284,7 +294,9 @@ def _title_of(step: StepRef) -> str:
 def decider_words(step: StepRef) -> tuple[str, ...]:
     """Return the candidates of a step, in the form of ``authorization.matches_candidate``; empty if it asks nobody."""
     spec = human_task_spec_of(step)
-    return () if spec is None else spec.candidates
+    if spec is None:
+        return ()
+    return spec.candidates
 
 
 def role_of(step: StepRef) -> str | None:
@@ -322,7 +334,9 @@ def not_a_step_text(value: object, expectation: str = "") -> str:
 
 def class_of(step: StepRef) -> type[Step]:
     """Return the class of a step."""
-    return step if isinstance(step, type) else type(step)
+    if isinstance(step, type):
+        return step
+    return type(step)
 
 
 def name_of(step: object) -> str:
@@ -330,13 +344,19 @@ def name_of(step: object) -> str:
     if not is_step(step):
         return repr(step)
     cls = class_of(step)  # type: ignore[arg-type] # checked above
-    own = None if isinstance(step, type) else getattr(step, "key", None)
-    return f"{cls.__name__}({own})" if own else cls.__name__
+    own = None
+    if not isinstance(step, type):
+        own = getattr(step, "key", None)
+    if own:
+        return f"{cls.__name__}({own})"
+    return cls.__name__
 
 
 def key_of(step: StepRef) -> str:
     """Return the key of a step in the context: ``validate_order`` for ``ValidateOrder``, unless it sets ``key``."""
-    return step.key if step.key is not None else _snake_case(class_of(step).__name__)
+    if step.key is not None:
+        return step.key
+    return _snake_case(class_of(step).__name__)
 
 
 @lru_cache(maxsize=10_000)

@@ -5,7 +5,7 @@ With --json, one line of JSON for each. Arguments and results are not printed; `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
@@ -19,7 +19,7 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.operations.background_tasks import STATUSES
-from temporalex_django.operations.base import storage
+from temporalex_django.operations.base import Actor, storage
 
 _DEFAULT_LIMIT = 50
 _PAGE_SIZE = 500
@@ -76,16 +76,7 @@ def handle(
 
     Raises ``CommandError`` for a user who may not see them.
     """
-    actor = people.resolve_actor(as_user)
-    if actor.user is not None and (
-        missing_permissions := [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
-    ):
-        raise exit_codes.as_command_error(
-            ActionNotPermitted(
-                f"listing background tasks requires the permission{'s' if len(missing_permissions) > 1 else ''} "
-                f"{' and '.join(missing_permissions)}"
-            )
-        )
+    _require_permissions(people.resolve_actor(as_user))
     if limit is not None and limit < 1:
         raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
@@ -97,7 +88,24 @@ def handle(
         for task_output in islice(rows, maximum):
             printing.print_json_line(command, task_output)
         return
-    outputs = list(islice(rows, (maximum or 0) + 1))
+    _print_table(command, [*islice(rows, (maximum or 0) + 1)], maximum)
+
+
+def _require_permissions(actor: Actor) -> None:
+    """Raise ``CommandError`` if the actor is a user who may not see background tasks."""
+    if actor.user is None:
+        return
+    missing_permissions = [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
+    if missing_permissions:
+        plural = "s" if len(missing_permissions) > 1 else ""
+        raise exit_codes.as_command_error(
+            ActionNotPermitted(
+                f"listing background tasks requires the permission{plural} {' and '.join(missing_permissions)}"
+            )
+        )
+
+
+def _print_table(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maximum: int | None) -> None:
     cells = [
         (
             task_output.id,

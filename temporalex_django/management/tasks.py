@@ -143,6 +143,14 @@ def _print_list(
         for task_output in outputs:
             printing.print_json_line(command, task_output)
         return
+    _print_table(command, outputs)
+    if len(rows) > len(outputs):
+        printing.write_line(
+            command, f"More than {len(outputs):,} tasks are open. Use --limit N or --workflow to see others."
+        )
+
+
+def _print_table(command: BaseCommand, outputs: Sequence[TaskPrinted]) -> None:
     if not outputs:
         printing.write_line(command, "nothing to decide")
         return
@@ -161,10 +169,6 @@ def _print_list(
         printing.write_line(
             command,
             f"nobody can decide these tasks (the four-eyes rule excludes all candidates): {', '.join(undecidable_ids)}",
-        )
-    if len(rows) > len(outputs):
-        printing.write_line(
-            command, f"More than {len(outputs):,} tasks are open. Use --limit N or --workflow to see others."
         )
 
 

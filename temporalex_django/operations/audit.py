@@ -116,7 +116,9 @@ def record_denial(
         )
         return
     user_id = getattr(user, "pk", None)
-    run_text = "" if run is None else f" of {run.workflow} {run.workflow_id}"
+    run_text = ""
+    if run is not None:
+        run_text = f" of {run.workflow} {run.workflow_id}"
     level = logging.INFO if user_id is None else logging.WARNING
     logger.log(
         level,
@@ -216,7 +218,9 @@ def _create_row(
 
 def job_details(by: AuditActor) -> dict[str, Any]:
     """Return the details of an audit row that name the bulk job of the actor; empty if there is none."""
-    return {"job": by.job} if by.job else {}
+    if by.job:
+        return {"job": by.job}
+    return {}
 
 
 def actor_columns(by: AuditActor) -> dict[str, Any]:
@@ -274,7 +278,9 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
     if is_trusted:
         claims = str(meta.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         address = _first_untrusted(reversed(claims), networks, address)
-    return None if address is None else str(address)
+    if address is None:
+        return None
+    return str(address)
 
 
 def request_id(meta: Mapping[str, Any]) -> str:

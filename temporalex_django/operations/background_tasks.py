@@ -54,7 +54,9 @@ def enqueue(
             f"{path} was enqueued in workflow code: use await api.task(...) instead, or enqueue it in an activity"
         )
     to_plain_payload([args, kwargs], label=f"the arguments of {path}")
-    run_after_text = None if run_after is None else run_after.isoformat()
+    run_after_text = None
+    if run_after is not None:
+        run_after_text = run_after.isoformat()
     stored_options = {**options, "run_after": run_after_text, "priority": priority or None}
     task = NewBackgroundTask(
         activity=f"{django_tasks.KIND}:{path}",
@@ -96,7 +98,9 @@ def find_background_task(id: str) -> BackgroundTask | None:
     if (row := EnqueuedTask.objects.using(alias).filter(run_id=task_id).first()) is not None:
         return from_enqueued_row(row)
     finished_row = EndedTask.objects.using(alias).filter(pk=task_id).first()
-    return None if finished_row is None else from_finished_row(finished_row)
+    if finished_row is None:
+        return None
+    return from_finished_row(finished_row)
 
 
 def from_enqueued_row(row: Any) -> BackgroundTask:
@@ -148,4 +152,6 @@ def _decode(data: Any) -> Any:
 
 def _parse_run_after(options: dict[str, Any]) -> datetime | None:
     text = options.get("run_after")
-    return None if text is None else datetime.fromisoformat(text)
+    if text is None:
+        return None
+    return datetime.fromisoformat(text)

@@ -182,7 +182,9 @@ class Action(ABC, Generic[T]):
         """The operation about which the access policy is asked, with its permission, class and message."""
         # Who may send a message is judged when it is delivered, not when it is sent (see decision 37).
         is_exempt = self.authorized_by_run and self.by.source == CODE.source
-        permission = None if is_exempt else f"{APP}.{self.permission}"
+        permission = None
+        if not is_exempt:
+            permission = f"{APP}.{self.permission}"
         return access.Operation(
             action=self.name, permission=permission, workflow=self.workflow_name, message=self.message_name
         )
@@ -195,7 +197,9 @@ class Action(ABC, Generic[T]):
     @property
     def workflow_name(self) -> str | None:
         """The name of the workflow class, or None if the operation is about no class."""
-        return None if self.row is None else self.row.workflow
+        if self.row is None:
+            return None
+        return self.row.workflow
 
     @property
     def message_name(self) -> str | None:
@@ -221,7 +225,9 @@ class Action(ABC, Generic[T]):
         writer lock, a transaction is opened in any case, because it gets that lock sooner.
         """
         needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
-        return self.storage.transaction() if self.is_audited or needs_writer_lock else nullcontext()
+        if self.is_audited or needs_writer_lock:
+            return self.storage.transaction()
+        return nullcontext()
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction. After the commit, send ``operator_acted`` and log.

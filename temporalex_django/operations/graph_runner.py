@@ -97,7 +97,9 @@ class DjangoRunner:
 
         def poll() -> Instance | None:
             instance = self.storage.get(id, workflow=workflow, version=version)
-            return instance if instance.closed else None
+            if instance.closed:
+                return instance
+            return None
 
         closed_instance = wait_for(poll, Deadline(timeout))
         if closed_instance is None:

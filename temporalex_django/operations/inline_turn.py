@@ -104,7 +104,9 @@ def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yiel
     can_wait = not runs and wait > 0 and not storage.sql.writer_lock
     if can_wait and storage.lock_chain(target.chain_id, wait=wait, yields=yields):
         runs = storage.claim(limit=1, queues=(), chains=chains)
-    return runs[0] if runs else None
+    if runs:
+        return runs[0]
+    return None
 
 
 def advance(

@@ -85,4 +85,6 @@ def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVe
 
 
 def _to_plain(value: object) -> object:
-    return str(value) if isinstance(value, UUID) else value
+    if isinstance(value, UUID):
+        return str(value)
+    return value

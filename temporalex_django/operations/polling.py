@@ -38,7 +38,9 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
+        if self._at is None:
+            return float("inf")
+        return max(0.0, self._at - time.monotonic())
 
 
 def inside_transaction(alias: str) -> bool:
@@ -86,7 +88,9 @@ def wait_for(
         if is_granted and run_pending is not None:
             run_pending()
             return poll()
-        return _poll_until(poll, deadline, listen) if is_granted else None
+        if is_granted:
+            return _poll_until(poll, deadline, listen)
+        return None
 
 
 def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen) -> T | None:

@@ -165,7 +165,9 @@ def find_run(
     Raises ``WorkflowNotFound``, and ``AmbiguousId`` if it is not clear which run is meant. One read, and one more for
     text that looks like a run id.
     """
-    workflow_text = f" of {workflow}" if workflow else ""
+    workflow_text = ""
+    if workflow:
+        workflow_text = f" of {workflow}"
     if not isinstance(ref, str) or not ref.isprintable():
         raise WorkflowNotFound(f"no run{workflow_text} has the id {quoted(ref)}")
     id_query = _id_query(visible_runs, alias=storage.alias)
@@ -182,7 +184,9 @@ def find_run(
         conditions += " and c.run_id = i.id"
     if (run_id := parse_run_id(ref)) is not None:
         # An earlier run leads to the current one of its chain, so both must exist for the user.
-        current_condition = f" and c.run_id in ({id_query[0]})" if id_query[0] else ""
+        current_condition = ""
+        if id_query[0]:
+            current_condition = f" and c.run_id in ({id_query[0]})"
         rows = storage.sql.select(
             f"{_SELECT} where i.id = %s{conditions}{current_condition}", [run_id, *parameters, *id_query[1]], _TYPES
         )
@@ -233,7 +237,9 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
     targets = {target.chain_id: target for target in (_target_from_row(row, storage=storage) for row in all_rows)}
     sorted_targets = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
     match = resolve_run(ref, [RunRef(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in sorted_targets])
-    return None if match is None else targets[match.chain_id]
+    if match is None:
+        return None
+    return targets[match.chain_id]
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
@@ -269,7 +275,7 @@ def list_runs(
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)
-    runs = Instance.objects.using(storage.alias) if visible_runs is None else visible_runs
+    runs = access.runs_or_all(visible_runs, alias=storage.alias)
     filters = dict(filters)
     order = filters.pop("order", NEWEST_FIRST)
     runs = run_filters.apply_filters(run_filters.current_runs(runs.filter(workflow__in=all_names(workflow))), filters)
@@ -294,7 +300,9 @@ def _id_query(runs: Runs, *, alias: str) -> IdQuery:
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
     """Return an SQL condition that restricts ``table`` to the ids of ``id_query``, or an empty text for all ids."""
-    return f" and {table}.id in ({id_query[0]})" if id_query[0] else ""
+    if id_query[0]:
+        return f" and {table}.id in ({id_query[0]})"
+    return ""
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = None) -> RunTarget:

@@ -584,6 +584,7 @@ def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:
         next_step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
-        next_step = gettext_noop("There is nothing to do.") if closed else next_step
+        if closed:
+            next_step = gettext_noop("There is nothing to do.")
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
     return Diagnosis(severity=severity, code=state, text=text, next_step=_(next_step).format(run=run))

@@ -33,7 +33,9 @@ def display_title(declared_title: object, docstring: Any, name: str) -> str:
     """
     if declared_title:
         return str(declared_title)
-    text = inspect.cleandoc(docstring) if isinstance(docstring, str) else ""
+    text = ""
+    if isinstance(docstring, str):
+        text = inspect.cleandoc(docstring)
     first_line = text.partition("\n")[0].strip().rstrip(".")
     return first_line or humanize_name(name)
 
@@ -56,8 +58,14 @@ def format_time(at: datetime, now: datetime) -> str:
         return _("yesterday %(hour)s") % {"hour": hour}
     if 1 < abs(days) < 7:
         return _("%(day)s %(hour)s") % {"day": formats.date_format(local, "l"), "hour": hour}
-    date_format = "j M" if local.year == today.year else "j M Y"
-    return _("%(date)s %(hour)s") % {"date": formats.date_format(local, date_format), "hour": hour}
+    return _("%(date)s %(hour)s") % {"date": _format_date(local, today), "hour": hour}
+
+
+def _format_date(local: datetime, today: datetime) -> str:
+    """Return a date without the year if that is the present one."""
+    if local.year == today.year:
+        return formats.date_format(local, "j M")
+    return formats.date_format(local, "j M Y")
 
 
 def format_at(at: datetime, now: datetime) -> str:
@@ -73,7 +81,7 @@ def format_at(at: datetime, now: datetime) -> str:
         return _("yesterday at %(hour)s") % words
     if 1 < abs(days) < 7:
         return _("on %(day)s at %(hour)s") % words
-    date = formats.date_format(local, "j M" if local.year == today.year else "j M Y")
+    date = _format_date(local, today)
     return _("on %(date)s at %(hour)s") % {**words, "date": date}
 
 
@@ -84,15 +92,21 @@ def format_duration(length: timedelta | float) -> str:
     hours, rest = divmod(rest, 3_600)
     minutes, rest_seconds = divmod(rest, 60)
     if days:
-        return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours} if hours else _("%d d") % days
+        if hours:
+            return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+        return _("%d d") % days
     if hours:
         # From three hours on, the minutes are noise.
         text = _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
-        return text if minutes and hours < 3 else _("%d h") % hours
+        if minutes and hours < 3:
+            return text
+        return _("%d h") % hours
     if minutes:
         # From three minutes on, the seconds are noise.
         text = _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest_seconds}
-        return text if rest_seconds and minutes < 3 else _("%d min") % minutes
+        if rest_seconds and minutes < 3:
+            return text
+        return _("%d min") % minutes
     return _("%d s") % rest_seconds
 
 

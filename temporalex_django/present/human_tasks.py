@@ -56,7 +56,9 @@ def step_name(key: str) -> str:
     """
     # The key of a call is its number; a step that asks again appends a number to its key.
     name = key.partition("#")[0]
-    return "" if not name or name.isdigit() else humanize_name(name)
+    if not name or name.isdigit():
+        return ""
+    return humanize_name(name)
 
 
 def describe_task(task: TaskView, *, now: datetime) -> str:
@@ -87,7 +89,9 @@ def _question_sentence(task: TaskView) -> str:
     if task.about:
         # The object comes between the question and its mark, so the mark is dropped.
         return _("%(title)s (%(about)s).") % {"title": title.rstrip("?!"), "about": task.about}
-    return title if title.endswith(("?", "!")) else f"{title}."
+    if title.endswith(("?", "!")):
+        return title
+    return f"{title}."
 
 
 def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:

@@ -54,7 +54,9 @@ class Box:
     @property
     def short_title(self) -> str:
         """The title, cut to a length that fits into the box."""
-        return self.title if len(self.title) <= _MAX_TITLE_LENGTH else self.title[: _MAX_TITLE_LENGTH - 1] + "…"
+        if len(self.title) <= _MAX_TITLE_LENGTH:
+            return self.title
+        return self.title[: _MAX_TITLE_LENGTH - 1] + "…"
 
     @property
     def center_x(self) -> float:
@@ -102,7 +104,9 @@ class _Node:
 
     @property
     def width(self) -> float:
-        return WIDTH if self.step is not None else _BEND_WIDTH
+        if self.step is not None:
+            return WIDTH
+        return _BEND_WIDTH
 
     @property
     def center_x(self) -> float:

@@ -30,13 +30,17 @@ def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
             and now - last_beat_at > timedelta(seconds=heartbeat_timeout)
         ):
             return "silent"
-        return "running" if task.last_failure is None else "failing"
+        if task.last_failure is None:
+            return "running"
+        return "failing"
     if activity_view.switch is not None:
         return "off"
     # An activity that has just become due is no problem yet: workers look at the tables every few seconds.
     if task.waits_for or (activity_view.has_worker is False and task.due_at <= now - DUE_GRACE_PERIOD):
         return "no_worker"
-    return "queued" if task.last_failure is None else "failing"
+    if task.last_failure is None:
+        return "queued"
+    return "failing"
 
 
 def error_text(activity_view: ActivityView) -> str:
@@ -44,7 +48,9 @@ def error_text(activity_view: ActivityView) -> str:
     failure = activity_view.activity.last_failure
     if failure is None:
         return ""
-    return f"{failure.type}: {_first_line(failure.message)}" if failure.message else failure.type
+    if failure.message:
+        return f"{failure.type}: {_first_line(failure.message)}"
+    return failure.type
 
 
 def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
@@ -262,7 +268,9 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
     """Return the sentences that say who paused a run and why, and how many messages wait."""
-    since = "?" if pause.since is None else format_time(pause.since, now)
+    since = "?"
+    if pause.since is not None:
+        since = format_time(pause.since, now)
     words = {"who": pause.actor or _("somebody"), "since": since, "reason": _first_line(pause.reason)}
     if pause.reason:
         text = _("Paused by %(who)s since %(since)s (%(reason)s).") % words

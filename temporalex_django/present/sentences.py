@@ -166,7 +166,9 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
         return Summary(state="blocked", text=text, trouble=True, since=run.blocked.since, until=run.blocked.next_try)
     if run.paused is not None:
         return Summary(state="paused", text=problems.paused_sentence(run.paused, now=now), since=run.paused.since)
-    return _open_summary(run, now) if run.is_started else _unstarted_summary(run, now)
+    if run.is_started:
+        return _open_summary(run, now)
+    return _unstarted_summary(run, now)
 
 
 def _open_summary(run: RunView, now: datetime) -> Summary:
@@ -273,7 +275,9 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
 
 def _failing_since(activity_view: ActivityView) -> datetime | None:
     failure = activity_view.activity.last_failure
-    return None if failure is None else failure.since or failure.at
+    if failure is None:
+        return None
+    return failure.since or failure.at
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:
@@ -291,7 +295,9 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 
 
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
-    until = "?" if wait.until is None else format_time(wait.until, now)
+    until = "?"
+    if wait.until is not None:
+        until = format_time(wait.until, now)
     if wait.followed_by:
         return _("Sleeping until %(until)s. Then: %(then)s.") % {"until": until, "then": wait.followed_by}
     return _("Sleeping until %(until)s.") % {"until": until}
@@ -305,7 +311,9 @@ def _child_sentence(wait: WaitView) -> str:
 
 
 def _decision_sentence(wait: WaitView, now: datetime) -> str:
-    since = "?" if wait.since is None else format_time(wait.since, now)
+    since = "?"
+    if wait.since is not None:
+        since = format_time(wait.since, now)
     words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "since": since}
     if wait.role:
         text = _("Waiting since %(since)s for a decision by %(role)s on “%(title)s”: %(events)s.") % words

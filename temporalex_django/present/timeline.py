@@ -77,14 +77,19 @@ class TimelineRow:
         title = (titles or {}).get(self.name) or humanize_name(self.name)
         words: dict[str, Any] = {
             "title": capitalize(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
-            "began": format_time(self.began, now), "ended": "" if self.ended is None else format_time(self.ended, now),
-            "at": "" if self.ended is None else format_at(self.ended, now),
-            "due": "" if self.due is None else format_time(self.due, now), "count": self.attempts,
+            "began": format_time(self.began, now), "ended": "", "at": "", "due": "",
+            "count": self.attempts,
         }  # fmt: skip
+        if self.ended is not None:
+            words |= {"ended": format_time(self.ended, now), "at": format_at(self.ended, now)}
+        if self.due is not None:
+            words["due"] = format_time(self.due, now)
         if self.kind == "patch":
             return _("Patch %(name)s") % {"name": self.name}
         text = _TEXTS.get(self.kind)
-        return words["title"] if text is None else text(self, words)
+        if text is None:
+            return capitalize(title)
+        return text(self, words)
 
 
 def is_first_event(event: HistoryEvent) -> bool:
@@ -97,9 +102,16 @@ def is_end_event(event: HistoryEvent) -> bool:
     return event.kind in _ENDS or event.kind in _UPDATE_ENDS
 
 
+def _attributes_of(event: HistoryEvent) -> Mapping[str, Any]:
+    """Return the attributes of an event; none if they are redacted or cannot be read."""
+    if isinstance(event.attributes, Mapping):
+        return event.attributes
+    return {}
+
+
 def row_key(event: HistoryEvent) -> tuple[str, Any]:
     """Return a key that the events of one row of the timeline share, and no other event of the run has."""
-    attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
+    attributes = _attributes_of(event)
     if event.kind in _STARTS or event.kind in _ENDS:
         return "seq", attributes.get("seq")
     if event.kind in _UPDATE_STARTS or event.kind in _UPDATE_ENDS:
@@ -127,7 +139,7 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
     """
     rows_by_key: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
-        attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
+        attributes = _attributes_of(event)
         if event.kind in _STARTS:
             rows_by_key["seq", attributes.get("seq")] = _opening_row(event, attributes)
         elif event.kind in _ENDS:
@@ -325,46 +337,56 @@ def _external_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
-        return (
-            _("Update %(name)s by %(who)s: failed: %(error)s") if row.who else _("Update %(name)s: failed: %(error)s")
-        ) % words
+        if row.who:
+            return _("Update %(name)s by %(who)s: failed: %(error)s") % words
+        return _("Update %(name)s: failed: %(error)s") % words
     if row.state == "done":
-        return (
-            _("Update %(name)s by %(who)s: accepted, answered") if row.who else _("Update %(name)s: accepted, answered")
-        ) % words
+        if row.who:
+            return _("Update %(name)s by %(who)s: accepted, answered") % words
+        return _("Update %(name)s: accepted, answered") % words
     if row.state == "dropped":
         return _("Update %(name)s: accepted, not answered when the run closed %(at)s") % words
-    return (_("Update %(name)s by %(who)s: accepted") if row.who else _("Update %(name)s: accepted")) % words
+    if row.who:
+        return _("Update %(name)s by %(who)s: accepted") % words
+    return _("Update %(name)s: accepted") % words
 
 
 def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.state == "failed":
         return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":
-        return (
-            _("Signal %(name)s from %(who)s: never consumed; the run closed first")
-            if row.who
-            else _("Signal %(name)s: never consumed; the run closed first")
-        ) % words
-    return (_("Signal %(name)s from %(who)s") if row.who else _("Signal %(name)s")) % words
+        if row.who:
+            return _("Signal %(name)s from %(who)s: never consumed; the run closed first") % words
+        return _("Signal %(name)s: never consumed; the run closed first") % words
+    if row.who:
+        return _("Signal %(name)s from %(who)s") % words
+    return _("Signal %(name)s") % words
 
 
 def _decision_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    return (_("%(title)s by %(who)s") if row.who else _("%(title)s")) % words
+    if row.who:
+        return _("%(title)s by %(who)s") % words
+    return _("%(title)s") % words
 
 
 def _cancel_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    return (_("Cancel requested: %(error)s") if row.error else _("Cancel requested")) % words
+    if row.error:
+        return _("Cancel requested: %(error)s") % words
+    return _("Cancel requested") % words
 
 
 def _run_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    return (_("Run started, version %(key)s") if row.key else _("Run started")) % words
+    if row.key:
+        return _("Run started, version %(key)s") % words
+    return _("Run started") % words
 
 
 def _end_text(row: TimelineRow, words: dict[str, Any]) -> str:
     if row.key and not row.error:
         return _("Run %(name)s; never consumed: %(key)s") % words
-    return (_("Run %(name)s: %(error)s") if row.error else _("Run %(name)s")) % words
+    if row.error:
+        return _("Run %(name)s: %(error)s") % words
+    return _("Run %(name)s") % words
 
 
 _TEXTS = {

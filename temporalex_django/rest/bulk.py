@@ -208,7 +208,9 @@ class BulkViewSet(IdempotentViewSet):
 
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
         job = self._find_job(str(object_id))
-        return self._created_response(job) if is_new else self._job_response(job)
+        if is_new:
+            return self._created_response(job)
+        return self._job_response(job)
 
     def _created_response(self, job: BulkJob) -> Response:
         return self._job_response(job, status=201, headers={"Location": self._url_for("bulk-job", job=str(job.pk))})

@@ -64,7 +64,9 @@ class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no ty
     """Filter of a row of ``authoring.run_filters.RUN_FILTERS``, with the query of that row."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
-        return runs if value in EMPTY_VALUES else run_filters.FILTERS[self.field_name](runs, value)
+        if value in EMPTY_VALUES:
+            return runs
+        return run_filters.FILTERS[self.field_name](runs, value)
 
 
 class NameFilter(TableFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
@@ -87,7 +89,9 @@ class SubjectFilter(TableFilter):
     field_class = SubjectField
 
     def filter(self, runs: QuerySet[Instance], value: tuple[ContentType, str] | None) -> QuerySet[Instance]:
-        return runs if value is None else runs.filter(subject_type=value[0], subject_id=value[1])
+        if value is None:
+            return runs
+        return runs.filter(subject_type=value[0], subject_id=value[1])
 
 
 class FlagFilter(TableFilter):
@@ -103,7 +107,9 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
         # 9999-12-31T23:00-05:00 is a time, but its UTC time has a year of five digits.
         moment = super().clean(value)
         try:
-            return None if moment is None else to_utc(moment)
+            if moment is None:
+                return None
+            return to_utc(moment)
         except ValueError:
             raise ValidationError(_("Enter a time in the years 1 to 9999 in UTC.")) from None
 

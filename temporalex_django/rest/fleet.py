@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Case, QuerySet, Value, When
 from django.db.models.functions import Now
-from rest_framework import ISO_8601
 from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,13 +17,14 @@ from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
-from temporalex_django.operations.fleet.queue_stats import queue_figures
-from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
+from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
 from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
+from temporalex_django.rest.output_fields import RecordOut
 from temporalex_django.rest.types import type_rows_of
 
 
@@ -95,7 +94,7 @@ class WorkerViewSet(IdempotentViewSet):
         return Response(serializers.WorkerOut(row).data)
 
 
-class QueueOut(serializers.Base):
+class QueueOut(RecordOut):
     """The figures of a queue.
 
     - ``due_runs`` and ``due_activities``: the number of those that wait for a worker.
@@ -107,17 +106,7 @@ class QueueOut(serializers.Base):
     - ``concurrency`` and ``rate``: its limits.
     """
 
-    queue = fields.CharField()
-    due_runs = fields.IntegerField()
-    due_activities = fields.IntegerField()
-    held_activities = fields.IntegerField()
-    running = fields.IntegerField()
-    workers = fields.ListField(child=fields.CharField())
-    oldest_due = fields.DateTimeField(format=ISO_8601, default_timezone=UTC, allow_null=True)
-    lag = fields.FloatField()
-    off = fields.BooleanField()
-    concurrency = fields.IntegerField(allow_null=True)
-    rate = fields.CharField(allow_null=True)
+    record = QueueFigures
 
 
 class QueueViewSet(ContractViewSet):
@@ -161,14 +150,10 @@ class SwitchBody(serializers.ReasonBody):
     name = fields.CharField(max_length=300)
 
 
-class SwitchOut(serializers.Base):
+class SwitchOut(RecordOut):
     """A switch that is off, with the time, the person and the reason."""
 
-    kind = fields.CharField()
-    name = fields.CharField()
-    since = fields.DateTimeField(format=ISO_8601, default_timezone=UTC)
-    by = fields.CharField()
-    reason = fields.CharField()
+    record = Switch
 
 
 def _switch_contract(action: type[SwitchOff], summary: str) -> Contract:

@@ -286,7 +286,9 @@ def annotate_subjects(tasks: QuerySet[HumanTask]) -> QuerySet[HumanTask]:
 
 
 def _person(key: str, name: str) -> dict[str, str] | None:
-    return {"key": key, "name": name} if key or name else None
+    if key or name:
+        return {"key": key, "name": name}
+    return None
 
 
 def _form_fields(task: HumanTask) -> dict[str, Any] | None:

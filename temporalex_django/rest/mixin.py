@@ -88,7 +88,9 @@ class WorkflowViewMixin(Base):
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         # Problem+json for these routes alone: the clients of the other routes expect the project's own errors.
         is_workflow_route = any(name.startswith("workflow_") for name in self.action_map.values())
-        return problem_handler if is_workflow_route else super().get_exception_handler()
+        if is_workflow_route:
+            return problem_handler
+        return super().get_exception_handler()
 
     def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
         """Call ``method`` of the view set of runs with this request, and return its response.

@@ -13,8 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for, runs_or_all
 from temporalex_django.authoring.backend import Description
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
@@ -37,7 +38,7 @@ from temporalex_django.rest.http.etags import etag_of, parse_if_match
 from temporalex_django.rest.http.idempotency import IdempotentViewSet
 from temporalex_django.rest.http.pagination import NewestFirstPagination
 
-_DEFERRED_COLUMNS = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
+_DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
 _MAX_TASKS = 50
 
 
@@ -72,8 +73,7 @@ class RunViewSet(IdempotentViewSet):
         A subclass may restrict them further.
         """
         alias = storage().alias
-        visible_runs = runs_for(self._user, alias=alias)
-        return Instance.objects.using(alias) if visible_runs is None else visible_runs
+        return runs_or_all(runs_for(self._user, alias=alias), alias=alias)
 
     def can_access(self, run: Instance) -> bool:
         """Return True if the permission classes allow the user to call the requested method for that run."""
@@ -153,7 +153,9 @@ class RunViewSet(IdempotentViewSet):
         Returns None if there is no such header, or if it is ``*``.
         """
         header = request.headers.get("If-Match")
-        return None if header is None else parse_if_match(header)
+        if header is None:
+            return None
+        return parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
         """Return the rendered runs of the requested page, in that order. At most four reads."""

@@ -7,20 +7,18 @@ schemas in OpenAPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rest_framework import ISO_8601, serializers
+from rest_framework import serializers
 
+from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
-
-if TYPE_CHECKING:
-    Base = serializers.Serializer[Any]
-else:
-    Base = serializers.Serializer  # generic in the stubs only
+from temporalex_django.present.timeline import TimelineRow
+from temporalex_django.rest.output_fields import Base, RecordOut, run_column_fields, time_field
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.
@@ -118,11 +116,6 @@ class ReasonBody(Body):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
 
-def _time_field(**options: Any) -> serializers.DateTimeField:
-    """Return a field for a time in ISO 8601 and UTC, whatever format the project uses in its own views."""
-    return serializers.DateTimeField(format=ISO_8601, default_timezone=UTC, **options)
-
-
 class AcceptsOut(Base):
     """The names of the messages that the run accepts now."""
 
@@ -164,7 +157,7 @@ class SenderOut(Base):
 class PausedOut(Base):
     """The pause of a run: when it was paused, why and by whom (``by`` is null if code did it)."""
 
-    since = _time_field()
+    since = time_field()
     reason = serializers.CharField(allow_blank=True)
     by = SenderOut(allow_null=True)
 
@@ -172,57 +165,41 @@ class PausedOut(Base):
 class InstanceOut(Base):
     """A run."""
 
-    id = serializers.CharField(source="description.id")
-    run_id = serializers.CharField(source="description.run_id")
-    workflow = serializers.CharField(source="description.workflow")
-    version = serializers.IntegerField(source="description.version")
     status = serializers.ChoiceField(source="description.status", choices=Status.values)
     summary = SummaryOut()
     blocked = serializers.JSONField(source="description.blocked", allow_null=True)
     paused = PausedOut(source="description.paused", allow_null=True)
     waiting_for = serializers.ListField(source="description.waiting_for", child=serializers.CharField())
     accepts = AcceptsOut(source="description.accepts")
-    created_at = _time_field(source="run.created_at")
-    started_at = _time_field(source="description.started_at", allow_null=True)
-    closed_at = _time_field(source="description.closed_at", allow_null=True)
-    queue = serializers.CharField(source="run.queue")
-    tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
     search_attributes = serializers.DictField(child=serializers.JSONField())
     subject = SubjectOut(allow_null=True)
     parent_run_id = serializers.UUIDField(allow_null=True)
     url = serializers.CharField()
 
+    def get_fields(self) -> dict[str, Any]:
+        """Return the declared fields, and one for each other column of runs that REST shows."""
+        return {**run_column_fields(), **super().get_fields()}
 
-class FailureOut(Base):
+
+class FailureOut(RecordOut):
     """The failure of the last attempt of an activity.
 
     You need the permission to see payloads to see its texts.
     """
 
-    type = serializers.CharField()
-    message = serializers.CharField()
-    traceback = serializers.CharField(allow_null=True)
-    at = _time_field()
-    attempt = serializers.IntegerField()
-    since = _time_field(allow_null=True)
+    record = AttemptFailure
 
 
-class ActivityOut(Base):
+class ActivityOut(RecordOut):
     """An activity that has no result yet.
 
     ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
     """
 
-    seq = serializers.IntegerField()
-    activity = serializers.CharField()
+    record = OpenActivity
+    names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
     state = serializers.CharField()
-    queue = serializers.CharField()
-    attempt = serializers.IntegerField()
-    max_attempts = serializers.IntegerField()
-    scheduled_at = _time_field()
-    started_at = _time_field(allow_null=True)
-    due_at = _time_field()
-    next_try = _time_field(allow_null=True)
+    next_try = time_field(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
 
@@ -236,22 +213,18 @@ class AskedOut(Base):
     key = serializers.CharField()
     title = serializers.CharField()
     outcomes = serializers.ListField(child=serializers.CharField())
-    opened_at = _time_field()
-    due_at = _time_field(allow_null=True)
+    opened_at = time_field()
+    due_at = time_field(allow_null=True)
 
 
-class FailedMessageOut(Base):
+class FailedMessageOut(RecordOut):
     """A signal whose handler failed.
 
     ``messages/<id>/redeliver/`` and ``messages/<id>/discard/`` take its id. You need the permission to see payloads to
     see the text of ``message``.
     """
 
-    id = serializers.CharField()
-    name = serializers.CharField()
-    type = serializers.CharField()
-    message = serializers.CharField()
-    failed_at = _time_field(allow_null=True)
+    record = FailedMessage
 
 
 class InstanceDetail(InstanceOut):
@@ -291,7 +264,7 @@ class EventOut(Base):
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
     kind = serializers.CharField()
-    at = _time_field()
+    at = time_field()
     attributes = serializers.SerializerMethodField()
 
     def get_attributes(self, event: HistoryEvent) -> Any:
@@ -319,8 +292,8 @@ class JobOut(Base):
     failed = serializers.IntegerField()
     left = serializers.IntegerField()
     by = serializers.CharField(source="actor_name", allow_blank=True)
-    created_at = _time_field()
-    finished_at = _time_field(allow_null=True)
+    created_at = time_field()
+    finished_at = time_field(allow_null=True)
 
 
 class ItemOut(Base):
@@ -364,13 +337,13 @@ class HumanTaskOut(Base):
     nobody_left = serializers.BooleanField()
     asked = serializers.ListField(child=serializers.CharField())
     requested_by = SenderOut(allow_null=True)
-    opened_at = _time_field()
-    due_at = _time_field(allow_null=True)
-    reminded_at = _time_field(allow_null=True)
-    escalated_at = _time_field(allow_null=True)
+    opened_at = time_field()
+    due_at = time_field(allow_null=True)
+    reminded_at = time_field(allow_null=True)
+    escalated_at = time_field(allow_null=True)
     claimed_by = SenderOut(allow_null=True)
-    claimed_until = _time_field(allow_null=True)
-    closed_at = _time_field(allow_null=True)
+    claimed_until = time_field(allow_null=True)
+    closed_at = time_field(allow_null=True)
     ending = serializers.ChoiceField(choices=Ending.values, allow_null=True)
     outcome = serializers.CharField(allow_null=True)
     decided_by = SenderOut(allow_null=True)
@@ -403,7 +376,7 @@ class HumanTaskDetail(HumanTaskOut):
     why_not = serializers.CharField(allow_null=True)
 
 
-class TimelineOut(Base):
+class TimelineOut(RecordOut):
     """A thing that happened in the run, or is happening.
 
     ``text`` is the row in words. ``first`` and ``last`` are the ``seq`` of its first and last event, and ``activation``
@@ -412,21 +385,13 @@ class TimelineOut(Base):
     thing by hand. ``key`` is the id of a child, the version of a run, or the step of a decision.
     """
 
-    kind = serializers.CharField()
-    name = serializers.CharField(allow_blank=True)
-    state = serializers.CharField()
+    record = TimelineRow
+    names = (
+        *("kind", "name", "state", "last", "activation", "seq", "began", "ended", "due"),
+        *("attempts", "who", "error", "key"),
+    )
     text = serializers.CharField()
     first = serializers.IntegerField(source="number")
-    last = serializers.IntegerField()
-    activation = serializers.IntegerField()
-    seq = serializers.IntegerField(allow_null=True)
-    began = _time_field()
-    ended = _time_field(allow_null=True)
-    due = _time_field(allow_null=True)
-    attempts = serializers.IntegerField()
-    who = serializers.CharField(allow_blank=True)
-    error = serializers.CharField(allow_blank=True)
-    key = serializers.CharField(allow_blank=True)
 
 
 class WorkerOut(Base):
@@ -448,10 +413,10 @@ class WorkerOut(Base):
     activities = serializers.IntegerField()
     turns = serializers.IntegerField()
     clock_skew = serializers.FloatField()
-    drained_at = _time_field(allow_null=True)
-    started_at = _time_field()
-    beat_at = _time_field()
-    expires_at = _time_field()
+    drained_at = time_field(allow_null=True)
+    started_at = time_field()
+    beat_at = time_field()
+    expires_at = time_field()
 
 
 class MessageOut(Base):
@@ -591,4 +556,6 @@ class ProblemOut(Base):
 
 
 def _unreadable_payload(payload: UnreadablePayload, redactor: Redactor) -> Any:
-    return {"unreadable": payload.error} if redactor.shows_payloads else redactor.redact_payload(None)
+    if redactor.shows_payloads:
+        return {"unreadable": payload.error}
+    return redactor.redact_payload(None)

@@ -70,7 +70,9 @@ def _query_argument_type(fn: Callable[..., Any]) -> Any:
     """Return the annotation of the argument of a query function, which comes after the state."""
     parameters = [*inspect.signature(fn).parameters]
     # A query without an argument takes null alone.
-    return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else type(None)
+    if len(parameters) > 1:
+        return resolve_hints(fn).get(parameters[1], Any)
+    return type(None)
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:

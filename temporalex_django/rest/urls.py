@@ -113,7 +113,9 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
     """Return the last part of an operation's URL: its name, for operations on runs with hyphens between the words."""
-    return action.name.replace("_", "-") if action.target_kind == "run" else action.name
+    if action.target_kind == "run":
+        return action.name.replace("_", "-")
+    return action.name
 
 
 def _build_view(

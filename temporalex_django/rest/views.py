@@ -210,7 +210,9 @@ class InstanceViewSet(RunReadViewSet):
             # The run is compared under the lock in which the action runs: no other change can come between them.
             with require_unchanged(target, self._if_match_versions(request)):
                 outcome = action.execute()
-            return (outcome, True) if isinstance(outcome, RunTarget) else (self._current_target(target), False)
+            if isinstance(outcome, RunTarget):
+                return (outcome, True)
+            return (self._current_target(target), False)
 
         # A repeated request shows the run of the first response, so its id is stored with the key.
         selected_run_id, is_new = self._run_once(execute, lambda outcome: (outcome[0].selected_run_id, outcome[1]))
@@ -228,7 +230,9 @@ class InstanceViewSet(RunReadViewSet):
                 raise
             return Response(status=204)
         # An address with an id operates a run, one without it starts one.
-        return self._operation_response(target, is_new=is_new) if "id" in names else self._created_response(target)
+        if "id" in names:
+            return self._operation_response(target, is_new=is_new)
+        return self._created_response(target)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
         """Return the target of the chain as it is now: the operation may have created another run, as a reset does.
@@ -261,9 +265,9 @@ class InstanceViewSet(RunReadViewSet):
 
     @property
     def contract(self) -> Contract | None:
-        return (
-            super().contract if self.steering is None or self.action != "operate" else operator_contract(self.steering)
-        )
+        if self.steering is None or self.action != "operate":
+            return super().contract
+        return operator_contract(self.steering)
 
     def _message_id(self, body: dict[str, Any]) -> str | None:
         """Return the message id that the client has chosen, or None: ``id`` of the body, or the ``Idempotency-Key``.
@@ -274,7 +278,9 @@ class InstanceViewSet(RunReadViewSet):
         key = self.request.headers.get(IDEMPOTENCY_KEY)
         if key is not None and message_id is not None:
             raise ValidationError({IDEMPOTENCY_KEY: ["Give either this header or `id` in the body, not both."]})
-        return message_id if key is None else key
+        if key is None:
+            return message_id
+        return key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
         # With busy and unknown the update may not be stored, so there is no address to ask at.

@@ -85,7 +85,9 @@ def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
     }
     # Return the imported object itself where possible, so that it is identical to the task in the user's module.
     is_unchanged = all(getattr(task, name) == value for name, value in task_options.items())
-    return task if is_unchanged else task.using(**task_options)
+    if is_unchanged:
+        return task
+    return task.using(**task_options)
 
 
 # The same few paths are looked up again and again. Errors are not cached, so a later import may succeed.
@@ -102,7 +104,9 @@ def _import_task(path: str) -> Any:
 
 
 def _to_django_time(moment: datetime | None) -> Any:
-    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
+    if moment is None or settings.USE_TZ:
+        return moment
+    return timezone.make_naive(moment)
 
 
 class DjangoTaskHost:

@@ -83,8 +83,10 @@ class StoredRun:
         self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
         self.blocked, self.paused = run.blocked, run.paused
         self.started_at, self.closed_at = run.started_at, run.closed_at
-        self.tags: list[str] = run.tags or []
         self.stored = run.stored
+
+    def column(self, name: str) -> Any:
+        return getattr(self._run, name)
 
     @property
     def published(self) -> Any:

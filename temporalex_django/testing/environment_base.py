@@ -71,8 +71,11 @@ class RunRow(Protocol):
     paused: Any
     started_at: datetime | None
     closed_at: datetime | None
-    tags: list[str]
     stored: dict[str, Any] | None
+
+    def column(self, name: str) -> Any:
+        """Return the value of a column of runs. ``name`` is its name in the database."""
+        ...
 
     @property
     def published(self) -> Any: ...

@@ -51,7 +51,7 @@ class MemoryListedRun(ListedRun):
             is_blocked=run.blocked is not None,
             is_paused=run.paused is not None,
             waiting_for=run.waiting_for,
-            tags=run.tags,
+            tags=run.column("tags") or [],
             search_attributes=run.facts.search_attributes or {},
             position=position,
             created_at=run.created_at,

@@ -30,6 +30,7 @@ from temporalex_django.authoring.human_tasks import (
     select_task,
 )
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
+from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.authoring.run_request import RunAddress, RunRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.start_request import StartRequest
@@ -47,7 +48,6 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
-from temporalex_django.core.payloads.search_attributes import decode_all
 from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
@@ -282,21 +282,10 @@ class MemoryRunOperations:
         redactor, env, row = self._redactor(by), self._env, self._selected_run
         open_activities = env.engine.tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)
         return Description(
-            id=row.facts.workflow_id,
-            run_id=str(self._selected_run_id),
-            workflow=row.facts.workflow,
-            version=row.facts.version,
-            status=row.status,
-            blocked=redactor.redact_blocked(row.blocked),
-            paused=row.paused,
+            **describe_columns(row.column, redactor),
             waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
-            accepts=row.accepts,
-            started_at=row.started_at,
-            closed_at=row.closed_at,
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[redactor.redact_failed_message(failed) for failed in env.failed_messages(self._chain_id)],
-            search_attributes=decode_all(row.facts.search_attributes),
-            tags=row.tags,
         )
 
     def _redactor(self, by: Person | None) -> Redactor:
@@ -458,7 +447,7 @@ class MemoryRunOperations:
                 seed=seed,
                 snapshot=fork_snapshot(plan.record.snapshot, env.remember_person(by)),
                 search_attributes=plan.search_attributes,
-                **fork_options(code, tags=env.row(plan.record.run_id).tags),
+                **fork_options(code, tags=env.row(plan.record.run_id).column("tags") or ()),
             )
             chain_id = storage.start(fork_start)
             # The row is written again below, with the history that the fork starts from: claim it as a turn would.

@@ -20,7 +20,7 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.memory.tables import MemoryRun, start_labels
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling.capacity import Capacity
 
@@ -236,7 +236,7 @@ class DatabasePlace(Place):
         return MemoryRun(
             facts=self.storage.run_records([run])[run],
             created_at=found.created_at,
-            tags=found.tags or [],
+            labels=start_labels(found),
             status=found.status,
             published=found.published_state,
             accepts=found.accepts or {"signals": [], "updates": []},

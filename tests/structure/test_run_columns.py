@@ -1,97 +1,157 @@
-"""Each column of runs is in every place that carries or shows columns, or is left out there on purpose."""
+"""Each column of runs has a row in the table of columns, and each place has the columns that their rows give it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Final
+from datetime import timedelta
+from typing import Any, ClassVar, Final
 
 import pytest
+from django.db import models
 
 from temporalex_django.authoring.backend import Description
+from temporalex_django.authoring.run_columns import RUN_COLUMNS, ColumnType, NextRun, Origin, Place, RunColumn
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.core.history.attributes import ChildStartedAttributes
 from temporalex_django.db import sql_columns, turn_writes
-from temporalex_django.engine.contracts.records import RunRecord
-from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.contracts.records import NewRun, RunRecord
+from temporalex_django.engine.memory.tables import _LABEL_NAMES, MemoryRun
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.management.cli.outputs import RunListed
 from temporalex_django.models import Instance
 from temporalex_django.rest.serializers import InstanceOut
 
-COLUMNS: Final = tuple(field.column for field in Instance._meta.local_concrete_fields)
-#: Names under which outputs and memory have a column.
-OUTPUT_NAMES: Final = {"id": "run_id", "workflow_id": "id", "subject_id": "subject"}
-MEMORY_NAMES: Final = {"id": "run_id"}
+FIELDS: Final[dict[str, models.Field[Any, Any]]] = {
+    field.column: field for field in Instance._meta.local_concrete_fields if field.column
+}
+#: The fields of models for a type. A key may be a UUID or a relation.
+MODEL_FIELDS: Final[dict[ColumnType, tuple[type[Any], ...]]] = {
+    ColumnType.TEXT: (models.CharField, models.TextField, models.GeneratedField),
+    ColumnType.INTEGER: (models.IntegerField,),
+    ColumnType.NUMBER: (models.FloatField,),
+    ColumnType.TIME: (models.DateTimeField,),
+    ColumnType.KEY: (models.UUIDField, models.ForeignKey),
+    ColumnType.TEXTS: (models.JSONField,),
+    ColumnType.ATTRIBUTES: (models.JSONField,),
+    ColumnType.JSON: (models.JSONField,),
+    ColumnType.PAYLOAD: (models.BinaryField,),
+}
+#: Columns of memory that have another form there: it finds chains and subjects by other keys, and computes ``ended``.
+NOT_IN_MEMORY: Final = {"chain_id", "ended", "subject_type_id", "subject_id", "attempt"}
+#: What a description computes from a column and from other rows.
+COMPUTED: Final = {"waiting_for"}
+#: Columns with further values for the next run, which ``NewRun`` does not have: the time of the turn.
+OF_THE_TURN: Final = {"created_at"}
+
+
+class Labelled(Workflow):
+    """A class that declares all that a class can determine of a run."""
+
+    tags: ClassVar[list[str]] = ["a"]
+    metadata: ClassVar[dict[str, Any]] = {"b": 1}
+    run_timeout = timedelta(seconds=1)
+
+    async def run(self, args: None) -> None: ...
 
 
 def names_of(*classes: type) -> set[str]:
     return {field.name for cls in classes for field in fields(cls)}
 
 
-def rest_names() -> set[str]:
-    return {name for name, field in InstanceOut().fields.items() if field.source != "*"}
+def shown_in(place: Place) -> Callable[[RunColumn], bool]:
+    return lambda column: place in column.places
 
 
-def columns_named(names: Collection[str], renamed: Mapping[str, str]) -> set[str]:
-    return {column for column in COLUMNS if renamed.get(column, column) in names}
+def next_run(rule: NextRun) -> Callable[[RunColumn], bool]:
+    return lambda column: column.next_run is rule
 
 
-#: Places and the columns that each of them has.
-PLACES: Final[dict[str, set[str]]] = {
-    "NEW_RUN of db/sql_columns.py": {*sql_columns.NEW_RUN.column_names},
-    "_NEXT, _INHERITED or _CONTINUED of db/turn_writes.py": {
-        *turn_writes._NEXT.column_names,
-        *turn_writes._INHERITED,
-        *turn_writes._CONTINUED,
-    },
-    "MemoryRun of engine/memory/tables.py": columns_named(names_of(MemoryRun, RunRecord), MEMORY_NAMES),
-    "Description of authoring/backend.py": columns_named(names_of(Description), OUTPUT_NAMES),
-    "RunListed of management/cli/outputs.py": columns_named(names_of(RunListed), OUTPUT_NAMES),
-    "InstanceOut of rest/serializers.py": columns_named(rest_names(), OUTPUT_NAMES),
-}
-#: What a turn writes: a new run has none of it, and neither has the next run of a chain.
-_OF_TURNS: Final = {
-    *("status", "blocked", "waiting_for", "waits", "accepts", "published", "closing", "cause", "attempt"),
-    *("started_at", "closed_at", "ended"),
-}
-#: Keys and payloads, which outputs show in another form or under permissions of their own.
-_NOT_SHOWN: Final = {
-    *("chain_id", "waits", "args", "seed", "carried_messages", "snapshot", "published", "stored", "closing", "cause"),
-    *("attempt", "parent", "parent_chain_id", "parent_seq", "parent_close", "expires_at", "run_timeout"),
-    *("subject_type_id", "metadata", "ended"),
-}
-#: Columns that a place leaves out on purpose.
-LEFT_OUT: Final[dict[str, set[str]]] = {
-    "NEW_RUN of db/sql_columns.py": {*_OF_TURNS, "paused", "stored", "carried_messages"},
-    "_NEXT, _INHERITED or _CONTINUED of db/turn_writes.py": _OF_TURNS,
-    # Memory finds chains and subjects by other keys, and computes ``ended`` from the status.
-    "MemoryRun of engine/memory/tables.py": {
-        *("chain_id", "parent_chain_id", "parent_run_id", "subject_type_id", "subject_id", "metadata", "queue"),
-        "ended",
-    },
-    "Description of authoring/backend.py": {*_NOT_SHOWN, "queue", "parent_run_id", "subject_id", "created_at"},
-    "RunListed of management/cli/outputs.py": {
-        *_NOT_SHOWN,
-        *("blocked", "paused", "waiting_for", "accepts", "parent_run_id", "subject_id", "search_attributes"),
-    },
-    "InstanceOut of rest/serializers.py": _NOT_SHOWN,
+#: Places: the columns that belong there, the attribute of a row that names them there, and the names there.
+PLACES: Final[dict[str, tuple[Callable[[RunColumn], bool], str, set[str]]]] = {
+    "RunStart of engine/run_start.py": (
+        lambda column: column.origin is Origin.START,
+        "engine_name",
+        names_of(RunStart),
+    ),
+    "NewRun of engine/contracts/records.py": (
+        lambda column: column.next_run is NextRun.NEW and column.name not in OF_THE_TURN,
+        "engine_name",
+        names_of(NewRun),
+    ),
+    "_NEXT of db/turn_writes.py": (next_run(NextRun.NEW), "name", {*turn_writes._NEXT.column_names}),
+    "NEW_RUN of db/sql_columns.py": (
+        lambda column: column.origin is not Origin.TURN,
+        "name",
+        {*sql_columns.NEW_RUN.column_names},
+    ),
+    "MemoryRun or RunRecord": (
+        lambda column: column.name not in NOT_IN_MEMORY,
+        "engine_name",
+        names_of(MemoryRun, RunRecord) | {*_LABEL_NAMES},
+    ),
+    "Description of authoring/backend.py": (shown_in(Place.DESCRIPTION), "output_name", names_of(Description)),
+    "RunListed of management/cli/outputs.py": (shown_in(Place.LIST), "output_name", names_of(RunListed)),
+    "InstanceOut of rest/serializers.py": (shown_in(Place.REST), "output_name", {*InstanceOut().fields}),
+    "ChildStartedAttributes of core/history/attributes.py": (
+        lambda column: column.of_class,
+        "engine_name",
+        {*ChildStartedAttributes.__annotations__},
+    ),
+    "start_options of authoring/workflow.py, for the class of this test": (
+        lambda column: column.of_class,
+        "engine_name",
+        {*start_options(Labelled)},
+    ),
 }
 
 
-def differences(place: str, present: Collection[str], left_out: Collection[str]) -> list[str]:
-    """Say which column a place lacks, and which one it has although the table leaves it out."""
-    missing = [column for column in COLUMNS if column not in present and column not in left_out]
-    surplus = [column for column in left_out if column in present or column not in COLUMNS]
-    return [f"the column {column} is not in {place}: add it, or name it in LEFT_OUT" for column in missing] + [
-        f"LEFT_OUT names {column}, which is in {place} or is no column" for column in sorted(surplus)
+def missing_columns(place: str, names: set[str] | None = None) -> list[str]:
+    """Say which columns a place lacks."""
+    belongs, attribute, present = PLACES[place]
+    present = present if names is None else names
+    return [
+        f"the column {column.name} is not in {place}: add it there, or change its row in RUN_COLUMNS"
+        for column in RUN_COLUMNS
+        if belongs(column) and getattr(column, attribute) not in present
     ]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_column_is_there_or_is_left_out(place: str) -> None:
-    assert differences(place, PLACES[place], LEFT_OUT[place]) == []
+def test_each_place_has_its_columns(place: str) -> None:
+    assert missing_columns(place) == []
+
+
+def test_each_column_has_a_row() -> None:
+    rows = {column.name for column in RUN_COLUMNS}
+    missing = [f"{name} has no row in RUN_COLUMNS of authoring/run_columns.py" for name in FIELDS if name not in rows]
+    assert missing + [f"RUN_COLUMNS has {name}, which is no column" for name in sorted(rows - {*FIELDS})] == []
+    assert len(rows) == len(RUN_COLUMNS)
+
+
+@pytest.mark.parametrize("column", RUN_COLUMNS, ids=lambda column: column.name)
+def test_a_row_has_the_type_of_its_field(column: RunColumn) -> None:
+    field = FIELDS[column.name]
+    assert isinstance(field, MODEL_FIELDS[column.type])
+    assert column.nullable is (field.null or field.generated)
+
+
+@pytest.mark.parametrize("name", ["Description", "RunListed"])
+def test_outputs_have_no_column_that_its_row_leaves_out(name: str) -> None:
+    cls, place = {"Description": (Description, Place.DESCRIPTION), "RunListed": (RunListed, Place.LIST)}[name]
+    left_out = {column.output_name for column in RUN_COLUMNS if place not in column.places}
+    assert names_of(cls) & left_out == (COMPUTED if cls is Description else set())
+
+
+def test_a_text_has_a_heading() -> None:
+    without = [
+        column.name for column in RUN_COLUMNS if column.places & {Place.TEXT, Place.ADMIN} and not column.heading
+    ]
+    assert without == []
 
 
 def test_what_is_missing_is_named() -> None:
-    assert differences("REST", {*COLUMNS} - {"queue"}, {"status"}) == [
-        "the column queue is not in REST: add it, or name it in LEFT_OUT",
-        "LEFT_OUT names status, which is in REST or is no column",
-    ]
+    place = "RunListed of management/cli/outputs.py"
+    assert f"the column queue is not in {place}: add it there, or change its row in RUN_COLUMNS" in missing_columns(
+        place, names_of(RunListed) - {"queue"}
+    )

@@ -32,6 +32,7 @@ from temporalex_django.admin.formatting import shorten
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance
@@ -50,7 +51,7 @@ _MAX_CHECKED = 1000
 _MAX_NAMES = 5
 _KEY_BYTES = 16
 _FILTERS = "_changelist_filters"
-_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def can_start_bulk(user: Person) -> bool:
@@ -201,13 +202,15 @@ class BulkActionView:
             return self._handle_post(request, action_class, runs, refusal)
         selection = action_class.selection_from(QueryDict(request.GET.get(_FILTERS, "")).dict())
         effect = bulk_effect(action_class, runs, user_of(request), selection)
-        initial = {"newest": None if effect is None else effect.newest}
-        initial |= {
+        initial: dict[str, Any] = {
             input_name(selector): selection[selector.name]
             for selector in action_class.selectors
             if selector.name in selection
         }
-        form = BulkActionForm(action=action_class, options={} if effect is None else effect.options, initial=initial)
+        options: Mapping[str, Any] = {}
+        if effect is not None:
+            initial["newest"], options = effect.newest, effect.options
+        form = BulkActionForm(action=action_class, options=options, initial=initial)
         return self.render_page(request, action_class, form, effect, refusal)
 
     def _handle_post(
@@ -256,7 +259,8 @@ class BulkActionView:
         """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists."""
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
-        back = f"{back}?{filters}" if filters else back
+        if filters:
+            back = f"{back}?{filters}"
         if effect is None:
             messages.warning(request, _no_runs_text())
             return HttpResponseRedirect(back)
@@ -310,38 +314,33 @@ def bulk_effect(
         return None
     if len(loaded_runs) > limit:
         limit_message = _("You selected more than %(limit)s runs, which is the limit for one job. Narrow the filters.")
-        return BulkEffect(text="", skipped=(), why_not=limit_message % {"limit": f"{limit:,}"}, newest=None)
-    reasons: dict[str, list[str]] = defaultdict(list)
-    ids, alias, parts = [run.pk for run in loaded_runs[:_MAX_CHECKED]], storage().alias, Counter[UUID]()
+        return _refused_effect(limit_message % {"limit": f"{limit:,}"})
+    checked_runs, alias = loaded_runs[:_MAX_CHECKED], storage().alias
+    ids, parts = [run.pk for run in checked_runs], Counter[UUID]()
     if action.target_kind != "run":
         part_keys = action.parts(ids, selection, alias=alias, limit=limit + 1)
         if len(part_keys) > limit:
             limit_message = _("You selected more than %(limit)s, which is the limit for one job. Narrow the filters.")
-            return BulkEffect(
-                text="", skipped=(), why_not=limit_message % {"limit": action.count_text(limit)}, newest=None
-            )
+            return _refused_effect(limit_message % {"limit": action.count_text(limit)})
         parts.update(run for run, _seq in part_keys)
-    for run in loaded_runs[:_MAX_CHECKED]:
-        refusal = permission_error(action, user, run) or superseded_error(run)
-        if refusal is None and action.target_kind == "run":
-            refusal = action.why_not(run)
-        elif refusal is None and not parts[run.pk]:
-            refusal = action.why_not_open(run) or _(
-                "nothing in this run matches the selection and allows the action now"
-            )
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for run in checked_runs:
+        refusal = _refusal(action, user, run, part_count=parts[run.pk])
         if refusal is not None:
             reasons[refusal].append(run.workflow_id)
             del parts[run.pk]  # a Counter ignores a missing key
     # The largest group first: that is the reason to read.
     skipped = [
-        SkippedRuns(reason=reason, count=len(ids), names=[shorten(name) for name in ids[:_MAX_NAMES]])
-        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
+        SkippedRuns(reason=reason, count=len(names), names=[shorten(name) for name in names[:_MAX_NAMES]])
+        for reason, names in sorted(reasons.items(), key=lambda entry: -len(entry[1]))
     ]
-    checked_count = min(len(loaded_runs), _MAX_CHECKED)
-    possible_count = checked_count - sum(group.count for group in skipped)
+    possible_count = len(checked_runs) - sum(group.count for group in skipped)
     return BulkEffect(
         text=_effect_text(
-            possible_count, checked_count, has_more=len(loaded_runs) > _MAX_CHECKED, parts=_parts_text(action, parts)
+            possible_count,
+            len(checked_runs),
+            has_more=len(loaded_runs) > _MAX_CHECKED,
+            parts=_parts_text(action, parts),
         ),
         skipped=skipped,
         why_not=None if possible_count else _("The action cannot be applied to any of them now."),
@@ -350,8 +349,26 @@ def bulk_effect(
     )
 
 
+def _refused_effect(why_not: str) -> BulkEffect:
+    return BulkEffect(text="", skipped=(), why_not=why_not, newest=None)
+
+
+def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
+    """Return why a bulk operation would skip a run, or None. ``part_count`` counts the activities or timers."""
+    refusal = permission_error(action, user, run) or superseded_error(run)
+    if refusal is not None:
+        return refusal
+    if action.target_kind == "run":
+        return action.why_not(run)
+    if part_count:
+        return None
+    return action.why_not_open(run) or _("nothing in this run matches the selection and allows the action now")
+
+
 def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:
-    return "" if action.target_kind == "run" else action.count_text(parts.total())
+    if action.target_kind == "run":
+        return ""
+    return action.count_text(parts.total())
 
 
 def _no_runs_text() -> str:
@@ -389,4 +406,6 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
 
 def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
     """Return the sentence that says why the user may not perform the operation on many runs, or None if they may."""
-    return permission_error(action, user) if can_start_bulk(user) else bulk_permission_error()
+    if can_start_bulk(user):
+        return permission_error(action, user)
+    return bulk_permission_error()

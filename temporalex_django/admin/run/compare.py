@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import actor_of, refuse, user_of
+from temporalex_django.admin.base import actor_of, posted_data, refuse, user_of
 from temporalex_django.admin.formatting import FormattedPayload, format_payload
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
@@ -63,7 +63,7 @@ class CompareView(RunActionView):
         )
 
     def form(self, request: HttpRequest, run: Instance) -> TokenForm:
-        return TokenForm(request.POST if request.method == "POST" else None)
+        return TokenForm(posted_data(request))
 
     def act(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
         return CompareInputs(self.find_target(request, run), by=actor_of(request)).execute()

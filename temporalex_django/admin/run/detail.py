@@ -27,6 +27,7 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS, ColumnType, Place, columns_shown_in
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
@@ -40,7 +41,7 @@ from temporalex_django.present.human_tasks import candidate_names, step_name
 
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
-_DEFERRED_FIELDS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def run_detail_context(
@@ -86,25 +87,20 @@ def run_detail_context(
     messages = _load_messages(chain, alias=alias)
     # One statement for both: the runs of the chain, and the children, which are in chains of their own.
     family = [*_related_runs(run, visible_runs)]
-    runs = [relative for relative in family if relative.chain_id == chain.pk]
-    children = [relative for relative in family if relative.chain_id != chain.pk]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     # Actions of people first (False sorts before True), so that thousands of automatic ones cannot push them out.
     audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]
-    preloaded = _preload_rows(run, family, children, messages, audit_rows, alias=alias)
+    preloaded = _preload_rows(run, family, messages, audit_rows, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
     missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
-    activity_rows = [
-        {
-            **_activity_context(task, redactor, now=now),
-            "tools": part_links(
-                "activity", task.seq, has_worker=task.atomic or not _is_code_missing(live_workers, task)
-            ),
-            "switch": None if task.atomic else switch_address("activity", task.activity),
-        }
-        for task in tasks[:MAX_ROWS]
-    ]
+    activity_rows = []
+    for task in tasks[:MAX_ROWS]:
+        has_worker = task.atomic or not _is_code_missing(live_workers, task)
+        row = _activity_context(task, redactor, now=now)
+        row["tools"] = part_links("activity", task.seq, has_worker=has_worker)
+        row["switch"] = None if task.atomic else switch_address("activity", task.activity)
+        activity_rows.append(row)
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
@@ -112,8 +108,7 @@ def run_detail_context(
         "chain": chain,
         "blocked": _blocked_context(redactor.redact_blocked(run.blocked), due_at=chain.due_at if is_current else None),
         "missing": missing_worker,
-        "switch_class": switch_address("workflow", run.workflow) if run.is_open else None,
-        "switch_queue": switch_address("queue", run.queue) if run.is_open else None,
+        **_switch_context(run, switch_address),
         "pollers": live_workers.count_pollers(run.queue),
         "waits": redactor.redact_waiting_for(run.waiting_for or [], run.waits),
         "accepts": run.accepts or {},
@@ -125,29 +120,58 @@ def run_detail_context(
         "graph": None if graph_class is None else build_graph_picture(graph_class, history.all_events),
         "timers": [{"row": row, "tools": part_links("timer", row.seq or 0)} for row in history.timers[:MAX_ROWS]],
         "more_timers": len(history.timers) > MAX_ROWS,
-        "human_tasks": [
-            {
-                "row": task,
-                "step": step_name(task.key),
-                "candidates": ", ".join(candidate_names(candidates_of(task))),
-                "claimed_by": claimed_by_name(task),
-            }
-            for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
-        ],
+        "human_tasks": _human_task_rows(run, user),
         "activities": activity_rows,
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
-        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MAX_ROWS]],
-        "more_children": len(children) > MAX_ROWS,
+        **_family_context(run, family),
         "more_activities": len(tasks) > MAX_ROWS,
         "inbox": [_message_context(message, redactor, message_links=message_links) for message in messages[:MAX_ROWS]],
         "more_messages": len(messages) > MAX_ROWS,
-        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
-        "more_runs": len(runs) > MAX_ROWS,
-        "acted": [row for row in audit_rows if not row.automatic],
-        "automatic": [row for row in audit_rows if row.automatic],
+        **_audit_context(audit_rows),
         "limit": MAX_ROWS,
     }
+
+
+def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
+    """Return the URLs that switch off what an open run needs."""
+    if not run.is_open:
+        return {"switch_class": None, "switch_queue": None}
+    return {
+        "switch_class": switch_address("workflow", run.workflow),
+        "switch_queue": switch_address("queue", run.queue),
+    }
+
+
+def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
+    return {
+        "acted": [row for row in audit_rows if not row.automatic],
+        "automatic": [row for row in audit_rows if row.automatic],
+    }
+
+
+def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
+    """Return the context about the other runs of the chain, and about the children."""
+    runs = [relative for relative in family if relative.chain_id == run.chain_id]
+    children = [relative for relative in family if relative.chain_id != run.chain_id]
+    return {
+        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
+        "more_runs": len(runs) > MAX_ROWS,
+        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MAX_ROWS]],
+        "more_children": len(children) > MAX_ROWS,
+    }
+
+
+def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": task,
+            "step": step_name(task.key),
+            "candidates": ", ".join(candidate_names(candidates_of(task))),
+            "claimed_by": claimed_by_name(task),
+        }
+        for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
+    ]
 
 
 def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
@@ -190,29 +214,22 @@ def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[I
 def _preload_rows(
     run: Instance,
     family: Sequence[Instance],
-    children: Sequence[Instance],
     messages: Sequence[Message],
     audit_rows: Sequence[OperatorAction],
     *,
     alias: str,
 ) -> PreloadedRows:
     """Return the rows from which the summary of the run is built; only activity tasks and workers are read here."""
-    # A run that waits for one child alone waits for the work of that child: load its activities for the summary too.
-    waits = run.waits or []
-    seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
-    awaited_run_id = next((child.pk for child in children if seq is not None and child.parent_seq == seq), None)
+    children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
     workers: list[Worker] = []
     if run.is_open:
-        for task in leading_tasks(
-            [run.pk] if awaited_run_id is None else [run.pk, awaited_run_id], alias=alias, limit=MAX_ROWS + 1
-        ):
+        awaited_ids = _awaited_child_ids(run, children)
+        for task in leading_tasks([run.pk, *awaited_ids], alias=alias, limit=MAX_ROWS + 1):
             tasks[task.run_id].append(task)
-        since = _overdue_since(run, messages)
         # Without due work no worker is missing, and the statement can be saved.
-        if tasks or awaited_run_id is not None or since is not None or run.started_at is None:
+        if tasks or awaited_ids or run.started_at is None or _overdue_since(run, messages) is not None:
             workers = [*Worker.objects.using(alias)]
-    end_action = next((row for row in audit_rows if row.action in ("cancel", "terminate") and not row.denied), None)
     return PreloadedRows(
         tasks=tasks,
         workers=workers,
@@ -221,8 +238,28 @@ def _preload_rows(
         unread=sum(not message.settled for message in messages),
         unread_since=_unread_since(messages),
         failed_messages=sum(message.failed for message in messages),
-        closing_action=("", "") if end_action is None else (end_action.actor_name, end_action.reason),
+        closing_action=_closing_action(audit_rows),
     )
+
+
+def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
+    """Return the run id of the child for which alone the run waits, if there is one.
+
+    Such a run waits for the work of that child, so its activities are loaded for the summary, too.
+    """
+    match run.waits:
+        case [{"kind": "child", "seq": seq}] if seq is not None:
+            return [child.pk for child in children if child.parent_seq == seq][:1]
+        case _:
+            return []
+
+
+def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
+    """Return the person who closed the run, and their reason; empty texts if nobody did."""
+    for row in audit_rows:
+        if row.action in ("cancel", "terminate") and not row.denied:
+            return row.actor_name, row.reason
+    return "", ""
 
 
 def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
@@ -246,13 +283,14 @@ def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
-    attributes = redactor.redact_attributes(closing)
-    reason = attributes.get("reason") if closing.get("reason") is not None else attributes.get("message")
-    text = reason if isinstance(reason, str) else format_payload(reason).preview
-    return {
-        "type": str(closing.get("type") or ""),
-        "message": text if redactor.shows_payloads else redactor.redact_text(""),
-    }
+    kind = str(closing.get("type") or "")
+    if not redactor.shows_payloads:
+        return {"type": kind, "message": redactor.redact_text("")}
+    source = "message" if closing.get("reason") is None else "reason"
+    reason = redactor.redact_attributes(closing).get(source)
+    if not isinstance(reason, str):
+        reason = format_payload(reason).preview
+    return {"type": kind, "message": reason}
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
@@ -278,7 +316,9 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
     """Return ``redact(payload)``; for users who may see payloads, an unreadable payload stays as it is."""
-    return payload if isinstance(payload, UnreadablePayload) and redactor.shows_payloads else redact(payload)
+    if isinstance(payload, UnreadablePayload) and redactor.shows_payloads:
+        return payload
+    return redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
@@ -333,12 +373,13 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, Formatte
             rows.append((_("Result"), format_redacted(closing.get("result"))))
         else:
             rows.append((_("How it ended"), format_payload(redactor.redact_attributes(closing))))
-    if run.search_attributes:
-        rows.append((_("Search attributes"), format_payload(to_readable(run.search_attributes))))
-    if run.tags:
-        rows.append((_("Tags"), format_payload(run.tags)))
-    if run.metadata:
-        rows.append((_("Metadata"), format_payload(run.metadata)))
+    for column in columns_shown_in(Place.ADMIN):
+        value = getattr(run, column.name)
+        if value in (None, [], {}):
+            continue
+        if column.type is ColumnType.ATTRIBUTES:
+            value = to_readable(value)
+        rows.append((_(column.heading), format_payload(value)))
     return rows
 
 
@@ -350,7 +391,12 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
         state, since = _("next attempt at"), task.due_at
     else:
         state, since = _("queued since"), task.due_at
-    attempt_limit = f" / {task.max_attempts}" if task.max_attempts else ""
+    attempt_limit = ""
+    if task.max_attempts:
+        attempt_limit = f" / {task.max_attempts}"
+    heartbeat = None
+    if task.heartbeat is not None:
+        heartbeat = format_payload(_redact_payload(task.heartbeat_details, redactor.redact_payload, redactor))
     return {
         "task": task,
         "failure": failure,
@@ -358,9 +404,7 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
         "since": since,
         "attempt": f"{task.attempt}{attempt_limit}",
         "arguments": format_payload(_redact_payload(task.arguments, redactor.redact_payload, redactor)),
-        "heartbeat": format_payload(_redact_payload(task.heartbeat_details, redactor.redact_payload, redactor))
-        if task.heartbeat is not None
-        else None,
+        "heartbeat": heartbeat,
     }
 
 

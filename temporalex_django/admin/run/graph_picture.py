@@ -63,7 +63,9 @@ def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     """
     # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
-    return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
+    if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version:
+        return code
+    return None
 
 
 def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
@@ -111,7 +113,9 @@ def _step_states(
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:
-        instance = project(graph_class, [_core_event(event) for event in events]) if events else None
+        instance = None
+        if events:
+            instance = project(graph_class, [_core_event(event) for event in events])
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
         return {}, _("The history does not match the current graph, so the states of the steps are not shown.")

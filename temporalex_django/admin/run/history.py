@@ -88,11 +88,15 @@ class HistoryPages:
 
     @property
     def previous(self) -> int | None:
-        return self.number - 1 if self.number > 1 else None
+        if self.number > 1:
+            return self.number - 1
+        return None
 
     @property
     def next(self) -> int | None:
-        return self.number + 1 if self.number < self.count else None
+        if self.number < self.count:
+            return self.number + 1
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +134,7 @@ def read_history(
     # The row of the chain has the length of its newest run only; for an earlier run, read its last event.
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_PER_PAGE))
-    number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
+    number = _page_number(page, count)
     first = (number - 1) * EVENTS_PER_PAGE
     with_all_events = with_all_events and length <= MAX_EVENTS
     if not with_all_events:
@@ -145,30 +149,34 @@ def read_history(
     data = {event.seq: _redact_data(event, redactor) for event in page_events}
     redacted_events = [_core_event(event, data[event.seq]) for event in page_events]
     entries = reading.rows_of_events(run.pk, redacted_events, length=length, redactor=redactor, alias=alias)
-    timers: list[timeline.TimelineRow] = []
-    if run.is_open:
-        timer_rows = timeline.build_rows(
-            _core_event(event, event.data) for event in event_rows if event.kind in _TIMERS
-        )
-        # An event whose data cannot be read has no seq, and a button would have no target.
-        timers = [row for row in timer_rows if row.state == "open" and row.seq is not None]
     return RunHistory(
         activations=_activation_rows(page_events, data),
         entries=[_history_entry(row, now, action_links) for row in entries],
         pages=HistoryPages(number=number, count=count),
-        timers=timers,
+        timers=_running_timers(event_rows) if run.is_open else (),
         all_events=event_rows if with_all_events else None,
     )
+
+
+def _page_number(page: str, count: int) -> int:
+    """Return the number of the page that a URL names, or of the last one if it names none."""
+    if page.isascii() and page.isdigit() and len(page) < 10:
+        return min(max(int(page), 1), count)
+    return count
+
+
+def _running_timers(event_rows: Sequence[HistoryEvent]) -> list[timeline.TimelineRow]:
+    timer_events = (_core_event(event, event.data) for event in event_rows if event.kind in _TIMERS)
+    # An event whose data cannot be read has no seq, and a button would have no target.
+    return [row for row in timeline.build_rows(timer_events) if row.state == "open" and row.seq is not None]
 
 
 def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
     """Return the redacted attributes of an event; for users who may see payloads, unreadable attributes as they are."""
     data = event.data
-    return (
-        data
-        if isinstance(data, UnreadablePayload) and redactor.shows_payloads
-        else redactor.redact_attributes(data, kind=event.kind)
-    )
+    if isinstance(data, UnreadablePayload) and redactor.shows_payloads:
+        return data
+    return redactor.redact_attributes(data, kind=event.kind)
 
 
 def _core_event(event: HistoryEvent, data: Any) -> Event:
@@ -180,7 +188,9 @@ def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> li
     activations: list[ActivationRow] = []
     for event in events:
         if not activations or activations[-1].number != event.activation:
-            since = "+" + format_duration(event.at - activations[-1].at) if activations else ""
+            since = ""
+            if activations:
+                since = "+" + format_duration(event.at - activations[-1].at)
             activations.append(ActivationRow(number=event.activation, at=event.at, since=since))
         if event.kind == "ActivationStarted":
             activations[-1].seq = event.seq

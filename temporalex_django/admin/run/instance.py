@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import InvalidPage, Paginator
@@ -22,7 +22,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, refuse, user_of, view_permission_error
+from temporalex_django.admin.base import (
+    ReadOnlyAdmin,
+    actor_of,
+    refuse,
+    subject_address,
+    user_of,
+    view_permission_error,
+)
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
@@ -58,6 +65,7 @@ from temporalex_django.admin.run.queries import QueryView, query_links
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
 from temporalex_django.admin.switches import switch_address_for
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
@@ -72,7 +80,7 @@ from temporalex_django.operations.read.run_summary import (
 )
 from temporalex_django.present.sentences import Summary
 
-_DEFERRED_FIELDS = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
+_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
 #: Attribute of a run in the list that holds its summary.
 _SUMMARY_ATTRIBUTE = "run_summary"
 #: Largest number of runs that the list counts and offers as pages: to count a big table takes seconds.
@@ -89,7 +97,9 @@ class InstanceChangeList(ChangeList):
         """Return the order of the filter ``OrderFilter``, for which there is an index, or else that of the columns."""
         # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
-        return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
+        if chosen in ORDERS:
+            return [*columns(chosen)]
+        return super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the ids of the matching runs, up to the number that is counted, and then the rows of the page.
@@ -165,7 +175,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         queryset = super().get_queryset(request) if visible_runs is None else visible_runs
         # The annotations are subqueries, which a list would compute for each row.
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return annotate_messages(annotate_switches(queryset)) if is_detail_view else queryset
+        if is_detail_view:
+            return annotate_messages(annotate_switches(queryset))
+        return queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
@@ -201,11 +213,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     @admin.display(description=_("summary"))
     def summary(self, run: Instance) -> SafeString | str:
         run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
-        return (
-            format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
-            if run_summary.trouble
-            else run_summary.short_text
-        )
+        if run_summary.trouble:
+            return format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
+        return run_summary.short_text
 
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:
@@ -213,7 +223,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     @admin.display(description=_("duration"))
     def duration(self, run: Instance) -> str:
-        return format_duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
+        if run.closed_at is not None:
+            return format_duration(run.closed_at - run.created_at)
+        return "–"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         # Django hides an action that the user may not use, and ignores it when it is posted: refuse it with a record.
@@ -278,7 +290,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
-        return None if newest is None else self.address_of(newest)
+        if newest is None:
+            return None
+        return self.address_of(newest)
 
     def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
         """Redirect to the index of the admin with a message that the run ``ref`` does not exist."""
@@ -335,7 +349,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "panels": panels,
             "tools": run_action_links(run, user, address=action_address),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
-            "subject_address": self._subject_address(request, run),
+            "subject_address": subject_address(self.admin_site, request, run),
             **self._parent_context(request, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
@@ -344,17 +358,6 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
-
-    def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
-        kind = run.subject_type
-        model = None if kind is None else kind.model_class()
-        registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
-        if kind is None or registered is None or not registered.has_view_permission(request):
-            return None
-        return reverse(
-            f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
-        )
 
     def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
         """Return the run id and the URL of the parent run, for the template; both None if the user may not see it."""

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 
-from temporalex_django.admin.base import actor_of, user_of
+from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.formatting import format_payload, shorten
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import Person
@@ -77,7 +77,9 @@ def message_query(message: AvailableMessage) -> str:
 def message_label(message: AvailableMessage) -> str:
     """Return the label of the message's button: its name as words, and the step if there is one."""
     words = message.name.replace("_", " ")
-    return f"{words} ({message.step})" if message.step is not None else words
+    if message.step is not None:
+        return f"{words} ({message.step})"
+    return words
 
 
 class SendMessageView(RunActionView):
@@ -114,7 +116,7 @@ class SendMessageView(RunActionView):
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
         message = self._find_message(request, run)
         annotation = Any if message is None else message.args_type
-        return PayloadForm(request.POST if request.method == "POST" else None, annotation=annotation)
+        return PayloadForm(posted_data(request), annotation=annotation)
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> str:
         kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))

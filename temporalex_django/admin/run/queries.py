@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import actor_of, refuse, user_of
+from temporalex_django.admin.base import actor_of, posted_data, refuse, user_of
 from temporalex_django.admin.formatting import format_payload
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
@@ -48,7 +48,7 @@ class QueryView(RunActionView):
         )
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
-        posted = request.POST if request.method == "POST" else None
+        posted = posted_data(request)
         return PayloadForm(posted, annotation=available_queries(run)[self._query_name(request, run)])
 
     def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> Any:

@@ -16,7 +16,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import Operation, policy, redactor_for
-from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, refuse, user_of
+from temporalex_django.admin.base import (
+    actor_of,
+    idempotent_request,
+    is_duplicate_request,
+    posted_data,
+    refuse,
+    user_of,
+)
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.start_request import StartRequest
@@ -89,7 +96,9 @@ class StartForm(PayloadForm):
     def id_and_value(self) -> tuple[str | None, str | None]:
         """The business id and the value of ``unique`` for the new run; at least one of the two is None."""
         identity = self.cleaned_data["identity"] or None
-        return (None, identity) if self.is_unique else (identity, None)
+        if self.is_unique:
+            return (None, identity)
+        return (identity, None)
 
 
 def startable_classes(user: Person) -> Iterator[type[Workflow]]:
@@ -138,8 +147,9 @@ class StartView:
         cls = startable.choose(None, {})
         if not can_start(user, cls):
             refuse(request, Start.name, _start_permission_error(cls), workflow=cls.name)
-        posted = request.POST if request.method == "POST" else None
-        example = NOTHING if posted is not None else self._example_input(request, cls)
+        posted, example = posted_data(request), NOTHING
+        if posted is None:
+            example = self._example_input(request, cls)
         form = StartForm(posted, workflow=cls, example=example)
         if posted is not None and form.is_valid():
             return self._handle_post(request, cls, form)
@@ -180,14 +190,16 @@ class StartView:
 
     def render_page(self, request: HttpRequest, *, status: int = 200, **extra_context: Any) -> HttpResponse:
         site, workflow = self.admin.admin_site, extra_context.get("workflow")
-        title = _("Start a run") if workflow is None else _("Start %(workflow)s") % {"workflow": workflow.name}
+        title, about = _("Start a run"), ""
+        if workflow is not None:
+            title, about = _("Start %(workflow)s") % {"workflow": workflow.name}, _first_line(workflow)
         context = {
             **site.each_context(request),
             "title": title,
             "opts": self.admin.opts,
             "media": self.admin.media,
             "list_address": self._list_address(),
-            "about": "" if workflow is None else _first_line(workflow),
+            "about": about,
             **extra_context,
         }
         request.current_app = site.name
@@ -205,7 +217,9 @@ class StartView:
         Parts that are redacted for the user are left out. The audit records that the user has read the payload.
         """
         like = request.GET.get("like")
-        run = self.admin.find_run(request, like) if like else None
+        run = None
+        if like:
+            run = self.admin.find_run(request, like)
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
             return NOTHING
         redactor = redactor_for(user_of(request), run)

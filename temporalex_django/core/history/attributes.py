@@ -149,6 +149,7 @@ class ChildStartedAttributes(TypedDict):
     run_timeout: NotRequired[float | None]
     search_attributes: NotRequired[dict[str, Any] | None]
     tags: NotRequired[list[str] | None]
+    metadata: NotRequired[dict[str, Any] | None]
 
 
 class ChildCompletedAttributes(TypedDict):

@@ -15,7 +15,7 @@ from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.contracts.records import InboxMessage, Outcome, RunRecord, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.ids import run_id_taken_error, uuid7
-from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables
+from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables, start_labels
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning
 
@@ -52,7 +52,7 @@ class MemoryInserts(MemoryTables):
             run_id=uuid7(),
             started_at=self.clock,
         )
-        self._add_run(chain_id, record, tags=start.tags)
+        self._add_run(chain_id, record, labels=start_labels(start))
         self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
         self.queues.add(start.queue)
         if key is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Sender
@@ -33,14 +34,17 @@ _FREE = frozenset({"rejected", "undelivered", FAULT})
 
 @dataclass(slots=True, kw_only=True)
 class MemoryRun:
-    """The row of a run, with the columns of the database, and the history of the run."""
+    """The row of a run, with the columns of the database, and the history of the run.
+
+    ``labels`` has the columns of its start that the engine does not read, by name.
+    """
 
     facts: RunRecord
     created_at: datetime
+    labels: Mapping[str, Any]
     status: str = "pending"
     published: Any = None
     stored: dict[str, Any] | None = None
-    tags: list[str] = field(default_factory=list)
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
@@ -51,6 +55,25 @@ class MemoryRun:
     closing: dict[str, Any] | None = None
     cause: str | None = None
     events: list[HistoryEvent] = field(default_factory=list)
+
+    def column(self, name: str) -> Any:
+        """Return the value of a column of runs. ``name`` is its name in the database."""
+        if name in self.labels:
+            return self.labels[name]
+        return getattr(self.facts if name in _FACT_NAMES else self, _FACT_NAMES.get(name, name))
+
+
+_FACT_FIELDS = {fact.name for fact in fields(RunRecord)} - {"started_at"}
+#: Columns that a record has, with the names of its fields. The time of the start is in the row.
+_FACT_NAMES = {column.name: column.engine_name for column in RUN_COLUMNS if column.engine_name in _FACT_FIELDS}
+_LABEL_NAMES = [
+    column.name for column in RUN_COLUMNS if column.origin is Origin.START and column.name not in _FACT_NAMES
+]
+
+
+def start_labels(start: Any) -> dict[str, Any]:
+    """Return the labels of a run from its start, or from another object that has them as attributes."""
+    return {name: getattr(start, name) for name in _LABEL_NAMES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +130,8 @@ class MemoryTables:
         """Return the current run of a chain, which is its newest one."""
         return self.runs[self.chains[chain_id].run_id]
 
-    def _add_run(self, chain_id: UUID, record: RunRecord, *, tags: Iterable[str] | None) -> None:
-        self.runs[record.run_id] = MemoryRun(facts=record, created_at=self.clock, tags=[*(tags or ())])
+    def _add_run(self, chain_id: UUID, record: RunRecord, *, labels: Mapping[str, Any]) -> None:
+        self.runs[record.run_id] = MemoryRun(facts=record, created_at=self.clock, labels=labels)
         self._chain_of_run[record.run_id] = chain_id
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.activity_policy import edited_inputs
@@ -26,6 +27,8 @@ from temporalex_django.engine.memory.inserts import MemoryInserts
 from temporalex_django.engine.memory.tables import MemoryMessage
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import AmbiguousId, InvalidId
+
+_CONTINUED = names_for_next_run(NextRun.CONTINUED)
 
 
 class MemoryWrites(MemoryInserts, MemoryTasks):
@@ -147,9 +150,9 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
             like, new = self.runs[write.next_run.source_run_id or state.run_id], write.next_run.run_id
-            self._add_run(state.chain_id, _successor_record(like.facts, write.next_run), tags=like.tags)
+            self._add_run(state.chain_id, _successor_record(like.facts, write.next_run), labels=like.labels)
             if write.next_run.source_run_id is None:
-                self.runs[new] = replace(self.runs[new], stored=like.stored, paused=like.paused)
+                self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
         self.chains[state.chain_id] = _state_after(write)
 
     def _record_leftovers(self, write: RunWrite) -> None:

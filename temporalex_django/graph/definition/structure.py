@@ -66,7 +66,9 @@ class Graph:
 
     def predecessors(self, step: StepRef) -> frozenset[StepRef]:
         number = self.number.get(step)
-        return frozenset() if number is None else frozenset(self.refs(self.direct[number]))
+        if number is None:
+            return frozenset()
+        return frozenset(self.refs(self.direct[number]))
 
     def edges(self) -> tuple[Edge, ...]:
         return tuple(

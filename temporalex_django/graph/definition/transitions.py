@@ -58,7 +58,9 @@ def transit(
     nothing. It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that
     cannot work.
     """
-    problems = [] if is_step(step) else [not_a_step_text(step)]
+    problems = []
+    if not is_step(step):
+        problems = [not_a_step_text(step)]
     if not is_event(event):
         problems.append(f"{event!r} is not a valid event name")
     if (

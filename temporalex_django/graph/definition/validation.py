@@ -152,7 +152,9 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
         return
     for key, value in transitions.items():
         if not (isinstance(key, tuple) and len(key) == 2 and is_step(key[0])):
-            reason = f": {not_a_step_text(key[0])}" if isinstance(key, tuple) and len(key) == 2 else ""
+            reason = ""
+            if isinstance(key, tuple) and len(key) == 2:
+                reason = f": {not_a_step_text(key[0])}"
             problems.append(f"transitions: the key {key!r} must be (step, event){reason}")
             continue
         step, event = key
@@ -210,13 +212,7 @@ def _step_problems(step: StepRef) -> Iterator[str]:
     if step is not Done and isinstance(step, type) and getattr(step, "waits", False):
         yield f"step {name}: it has parameters: use an instance of it"
         return
-    execute = inspect.getattr_static(cls, "execute", None)
-    if cls.execute is Step.execute:
-        yield f"step {name}: it has no execute(self, instance, config, context)"
-    elif not callable(getattr(cls, "execute", None)) or not _accepts_step_arguments(execute):
-        yield f"step {name}: execute must take (self, instance, config, context)"
-    elif cls.atomic and inspect.iscoroutinefunction(cls.execute):
-        yield f"step {name}: an atomic step runs inside the turn's transaction and cannot be async"
+    yield from _execute_problems(cls, name)
     if step is Done:
         return
     if not is_key(key_of(step)):
@@ -228,6 +224,16 @@ def _step_problems(step: StepRef) -> Iterator[str]:
         yield f"step {name}: it declares no events"
     elif len(set(events)) != len(events):
         yield f"step {name}: it declares an event twice: {', '.join(events)}"
+
+
+def _execute_problems(cls: type[Step], name: str) -> Iterator[str]:
+    execute = inspect.getattr_static(cls, "execute", None)
+    if cls.execute is Step.execute:
+        yield f"step {name}: it has no execute(self, instance, config, context)"
+    elif not callable(getattr(cls, "execute", None)) or not _accepts_step_arguments(execute):
+        yield f"step {name}: execute must take (self, instance, config, context)"
+    elif cls.atomic and inspect.iscoroutinefunction(cls.execute):
+        yield f"step {name}: an atomic step runs inside the turn's transaction and cannot be async"
 
 
 def _accepts_step_arguments(execute: Any) -> bool:

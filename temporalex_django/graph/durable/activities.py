@@ -112,7 +112,9 @@ class StepActivity(Activity[Any, Any]):
 
     def _find_step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)
-        step: StepRef | None = graph.by_key.get(key) if graph is not None else None
+        step: StepRef | None = None
+        if graph is not None:
+            step = graph.by_key.get(key)
         if step is None:
             raise ActivityNotFound(f"{workflow.__name__} has no step {key!r} in this process")
         return step

@@ -154,7 +154,9 @@ class GraphRun:
         if self._step_calls.options[number]:
             attributes["options"] = self._step_calls.options[number]
         # In a replay the recorded input is compared with the one of today; live runs need no comparison.
-        reader = activity_of(step).read_input if self.runtime.run_context.replaying else None
+        reader = None
+        if self.runtime.run_context.replaying:
+            reader = activity_of(step).read_input
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
@@ -314,7 +316,9 @@ class GraphRun:
             )
 
     def _run_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
-        sender = Sender(request.get("by_key") or "", request.get("by") or "") if request.get("person") else None
+        sender = None
+        if request.get("person"):
+            sender = Sender(request.get("by_key") or "", request.get("by") or "")
         with self.runtime.run_context.validation(sender):
             validate_event_data(declared, request.get("data"), self.progress.instance.context)
 
@@ -328,7 +332,9 @@ class GraphRun:
         if (timer := self._timers.pop(number, None)) is not None:
             self.runtime.pending_commands.cancel_timer(timer)
         if (key := self._human_task_keys.pop(number, None)) is not None:
-            sender = Sender(payload.get("by_key", ""), payload["by"]) if payload.get("by") else None
+            sender = None
+            if payload.get("by"):
+                sender = Sender(payload.get("by_key", ""), payload["by"])
             decision = {"comment": payload.get("comment", ""), "decided_for": payload.get("for", "")}
             self.runtime.human_tasks.close(key, "decided", outcome=payload["event"], decided_by=sender, **decision)
         self._add_result(number, result)
@@ -347,10 +353,11 @@ def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
     ``code`` is the class of the run; one that is not a graph has no such steps. Raises ``ActionNotPermitted`` if the
     groups of the user cannot be known.
     """
-    graph = code.graph() if hasattr(code, "graph") else ()
+    if not hasattr(code, "graph"):
+        return []
     return [
         key_of(step)
-        for step in graph
+        for step in code.graph()
         if event in events_of(step) and any(matches_candidate(user, word) for word in _decider_words_for(step, event))
     ]
 
@@ -426,5 +433,7 @@ def step_result(job: Job) -> Result:
         return decode_step_result(attributes.get("result"))
     if "reason" in attributes:
         return Err(attributes["reason"])
-    attempts_text = f" (after {attributes['attempts']} attempts)" if attributes.get("attempts", 0) > 1 else ""
+    attempts_text = ""
+    if attributes.get("attempts", 0) > 1:
+        attempts_text = f" (after {attributes['attempts']} attempts)"
     return Failure(attributes.get("type") or "Exception", f"{attributes.get('message')}{attempts_text}")

@@ -56,7 +56,9 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         delay = next_delay(policy, attempt, failure_types(exc))
         if delay is not None:
             return delay
-        attempts_text = f" (after {attempt} attempts)" if attempt > 1 else ""
+        attempts_text = ""
+        if attempt > 1:
+            attempts_text = f" (after {attempt} attempts)"
         return Failure(type(exc).__name__, f"{describe(exc)['message']}{attempts_text}")
     try:
         label = f"the result of step {name_of(step)}"
@@ -65,7 +67,9 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         return decode_step_result(encode_lossless(call_data, label=label))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)
-        return Err(exc.reason) if delay is None else delay
+        if delay is None:
+            return Err(exc.reason)
+        return delay
     except PayloadError as exc:
         return Failure(**describe(exc))
 

@@ -125,7 +125,9 @@ class Engine:
             "workflow": {"workflow": cls.name},
             "version": {"workflow": cls.name, "version": number},
         }
-        return "already_running" if self.storage.query(id=id, status=OPEN, **scope_filters.get(scope, {})) else "ok"
+        if self.storage.query(id=id, status=OPEN, **scope_filters.get(scope, {})):
+            return "already_running"
+        return "ok"
 
     def start_instance(
         self,

@@ -106,7 +106,9 @@ class _StepCycle:
         with self._lock:
             self._results[number] = result
             self._remaining.discard(number)
-            return [] if self._remaining else [(n, self._results[n]) for n in sorted(self._results)]
+            if self._remaining:
+                return []
+            return [(n, self._results[n]) for n in sorted(self._results)]
 
 
 class LocalRunner:
@@ -255,9 +257,9 @@ class LocalRunner:
             run.finished_event.wait(timeout)
         instance = self.storage.get(id, workflow=workflow, version=version)
         if not instance.closed:
-            crash_text = (
-                f", and its execution was abandoned: {run.crash!r}" if run is not None and run.crash is not None else ""
-            )
+            crash_text = ""
+            if run is not None and run.crash is not None:
+                crash_text = f", and its execution was abandoned: {run.crash!r}"
             raise ResultTimeout(
                 f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash_text}"
             )
@@ -503,7 +505,9 @@ def _approval_options(ref: StepRef) -> list[str]:
     if not isinstance(ref, Approval):
         return []
     option_names = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
-    return [*option_names, "form"] if isinstance(ref.form, str) else option_names
+    if isinstance(ref.form, str):
+        return [*option_names, "form"]
+    return option_names
 
 
 def _has_option(ref: StepRef, name: str) -> bool:

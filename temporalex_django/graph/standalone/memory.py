@@ -28,7 +28,9 @@ class MemoryStorage:
             for instance in reversed(self._instances.get(id, {}).values()):
                 if workflow in (None, instance.workflow.name) and version in (None, instance.version):
                     return instance
-        workflow_text = f" of {workflow}" if workflow else ""
+        workflow_text = ""
+        if workflow:
+            workflow_text = f" of {workflow}"
         raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:

@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.access import VIEW, require_access, runs_for
+from temporalex_django.access import VIEW, require_access, runs_for, runs_or_all
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import ActionNotPermitted
@@ -72,4 +72,4 @@ def visible_runs(actor: Actor) -> QuerySet[Instance]:
         raise exit_codes.as_command_error(exc) from exc
     allowed_runs = runs_for(actor.user, alias=alias)
     # None means no restriction: code and commands without a user see all runs.
-    return Instance.objects.using(alias) if allowed_runs is None else allowed_runs
+    return runs_or_all(allowed_runs, alias=alias)

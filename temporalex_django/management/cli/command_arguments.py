@@ -58,7 +58,9 @@ def parse_json(text: str | None, *, option: str) -> Any:
         return json.loads(text, parse_constant=_reject_constant)
     # Hostile or generated JSON may be nested too deep: that is a usage error as well.
     except (ValueError, RecursionError) as exc:
-        reason = "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+        reason = "it is nested too deeply"
+        if not isinstance(exc, RecursionError):
+            reason = str(exc)
         raise usage_error(
             f"{option} {escape(text[:60])} is not valid JSON: {escape(reason)}",
             f"""Quote it for the shell: {option} '{{"a": 1}}'. Write a string as '"text"'. """

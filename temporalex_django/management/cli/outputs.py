@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from temporalex_django.authoring.backend import Description
-from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.authoring.run_columns import Place, stored_columns
 from temporalex_django.models import Instance
 from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.present.sentences import Summary
@@ -54,20 +55,8 @@ class RunListed:
 
 def run_output(run: Instance, summary: Summary) -> RunListed:
     """Return the line that ``list`` prints for a run."""
-    return RunListed(
-        id=run.workflow_id,
-        run_id=str(run.pk),
-        workflow=run.workflow,
-        version=run.version,
-        queue=run.queue,
-        status=run.status,
-        closed=run.status in CLOSED_STATUSES,
-        summary=summary_output(summary, short=True),
-        created_at=run.created_at,
-        started_at=run.started_at,
-        closed_at=run.closed_at,
-        tags=run.tags,
-    )
+    columns = stored_columns(partial(getattr, run), Place.LIST)
+    return RunListed(closed=not run.is_open, summary=summary_output(summary, short=True), **columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,9 @@ def _table_width(command: BaseCommand) -> int:
 
 def format_local_time(at: datetime | None) -> str:
     """Return a time in the time zone of the project as text, such as ``2026-01-31 14:02:00``; empty for None."""
-    return "" if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
+    if at is None:
+        return ""
+    return timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def is_watched(command: BaseCommand, *, lines: bool = False) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from temporalex_django import checks, conf
+from temporalex_django.access import runs_or_all
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
@@ -64,6 +65,11 @@ def load_project(runs: Runs = None) -> ProjectView:
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
+    return _load_fleet(alias, runs, common)
+
+
+def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectView:
+    """Read the runs and the workers of a project whose database can be read; ``common`` has what is known so far."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision
@@ -110,7 +116,7 @@ def _failed_checks() -> Iterator[FailedCheck]:
 
 def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
     """Return the current runs of all open chains, restricted to ``runs`` (None means all)."""
-    visible_runs = Instance.objects.using(alias) if runs is None else runs
+    visible_runs = runs_or_all(runs, alias=alias)
     return visible_runs.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
 
 
@@ -163,7 +169,7 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
     ``runs`` restricts the current runs of their chains; None means all.
     """
-    visible_runs = Instance.objects.using(alias) if runs is None else runs
+    visible_runs = runs_or_all(runs, alias=alias)
     for kind, status in (("signal", "failed"), ("update", FAULT)):
         failed_runs: Any = visible_runs.order_by().filter(
             chain__run_id=F("id"), chain__messages__kind=kind, chain__messages__outcome_status=status

@@ -111,7 +111,9 @@ def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMis
             (difference["workflow"], command, difference["path"], difference["file"], difference["line"]), []
         ).append(difference)
     for (name, command, path, file, line), group in by_place.items():
-        location = f" ({file}:{line})" if file else ""
+        location = ""
+        if file:
+            location = f" ({file}:{line})"
         count = len({difference["run"] for difference in group})
         yield CodeMismatch(
             kind="input", name=name, example=group[0]["id"], count=count, reason=f"{command}, {path}{location}"
@@ -259,8 +261,12 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
 
     The user is looked up only with ``as_user``, because the tables may not exist yet.
     """
-    actor = None if as_user is None else people.resolve_actor(as_user)
-    runs = None if actor is None else people.visible_runs(actor)
+    actor = None
+    if as_user is not None:
+        actor = people.resolve_actor(as_user)
+    runs = None
+    if actor is not None:
+        runs = people.visible_runs(actor)
     project = load_project(runs)
     findings = diagnosis.diagnose(project, now=timezone.now())
     run_outputs: list[RunDiagnosed] = []
@@ -292,7 +298,9 @@ def _diagnose_run(pk: Any, actor: Actor) -> DoctorSaid:
 
 def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
     # A missing key needs another next step than the error that it caused.
-    code = "key_missing" if (run.blocked or {}).get("waits_for") else str((run.blocked or {}).get("code", ""))
+    code = "key_missing"
+    if not (run.blocked or {}).get("waits_for"):
+        code = str((run.blocked or {}).get("code", ""))
     diagnosis_of_run = diagnosis.diagnose_run(
         summary.state,
         summary.text,

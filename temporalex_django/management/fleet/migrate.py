@@ -82,7 +82,9 @@ def handle(
     actor = people.resolve_actor(as_user)
     runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
     # Counting costs a scan, which only a progress bar needs.
-    total = runs.count() if printing.is_watched(command, lines=not json) else 0
+    total = 0
+    if printing.is_watched(command, lines=not json):
+        total = runs.count()
     with printing.progress(command, lines=not json) as report:
         for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
             target = find_chain(run.chain_id, storage=storage())
@@ -129,7 +131,9 @@ def _step_key(name: str, cls: type[Workflow]) -> str:
 
     Raises ``CommandError`` if the graph has no such step.
     """
-    steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
+    steps = {}
+    if issubclass(cls, GraphWorkflow):
+        steps = cls.graph()
     for step in steps:
         if name in (key_of(step), name_of(step)):
             return key_of(step)

@@ -7,8 +7,6 @@ notice the change within a second.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -18,20 +16,9 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn
 
 _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """A switch that is off, or was off before this command."""
-
-    kind: str
-    name: str
-    since: datetime
-    by: str
-    reason: str
 
 
 output = Switch | Sequence[Switch]

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.access import Operation, require_access, runs_for
+from temporalex_django.access import Operation, require_access, runs_for, runs_or_all
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.management.cli import as_user as people
@@ -28,7 +28,7 @@ from temporalex_django.management.runs.operator_commands import (
     add_selector_arguments,
     input_values,
 )
-from temporalex_django.models import BulkItem, BulkJob, Instance
+from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
 from temporalex_django.operations.bulk.worker import count_text, jobs_for, redact_items
@@ -146,7 +146,8 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
         job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=actor).execute()
     else:
         job = _start_job(command, what, actor, options)
-        job = _wait_for_job(command, job) if options["wait"] else job
+        if options["wait"]:
+            job = _wait_for_job(command, job)
     _print_job(command, job, actor, json=json)
     if options.get("wait") and job.failed:
         next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
@@ -167,8 +168,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
     if not runs:
         alias = storage().alias
         # The right to look at runs is checked by the action, for a selection by filters.
-        visible_runs = runs_for(actor.user, alias=alias)
-        runs = apply_filters(Instance.objects.using(alias) if visible_runs is None else visible_runs, filters)
+        runs = apply_filters(runs_or_all(runs_for(actor.user, alias=alias), alias=alias), filters)
     if action_name == "signal":
         inputs = {"signal": options["signal"], "payload": parse_json(options["payload"], option="--payload")}
     else:
@@ -188,7 +188,11 @@ def _count_text(runs: Any) -> str:
     """Return the number of runs in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
-    return "1 run" if count == 1 else f"{count:,} runs" if count <= limit else f"more than {limit:,} runs"
+    if count == 1:
+        return "1 run"
+    if count <= limit:
+        return f"{count:,} runs"
+    return f"more than {limit:,} runs"
 
 
 def _find_job(ref: str, actor: Actor) -> BulkJob:
@@ -276,7 +280,9 @@ def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
 
 
 def _item_label(problem: RunNotDone) -> str:
-    return problem.run_id if problem.part is None else f"{problem.run_id} #{problem.part}"
+    if problem.part is None:
+        return problem.run_id
+    return f"{problem.run_id} #{problem.part}"
 
 
 def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
 
 from temporalex_django.access import is_unfiltered, redactor_for
+from temporalex_django.authoring.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
@@ -74,12 +75,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
         ("Run id", run.run_id),
         ("Parent", run_output.parent_run_id or ""),
         ("Queue", run_output.queue),
-        ("Created", printing.format_local_time(run_output.created_at)),
-        ("Started", printing.format_local_time(run.started_at)),
-        ("Closed", printing.format_local_time(run.closed_at)),
-        ("Waiting for", ", ".join(run.waiting_for)),
-        ("Search attributes", ", ".join(f"{name}={attribute}" for name, attribute in run.search_attributes.items())),
-        ("Tags", ", ".join(run.tags)),
+        *((column.heading, _format_column(column, run_output)) for column in columns_shown_in(Place.TEXT)),
         ("Signals", ", ".join(run.accepts.get("signals", ()))),
         ("Updates", ", ".join(run.accepts.get("updates", ()))),
         *(
@@ -91,3 +87,20 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
             for entry in run.failed_messages
         ),
     ]
+
+
+def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
+    """Return a column as text, or empty text."""
+    run: object = run_output.run
+    column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
+    match column.type:
+        case ColumnType.TIME:
+            return printing.format_local_time(column_value)
+        case ColumnType.TEXTS:
+            return ", ".join(column_value)
+        case ColumnType.ATTRIBUTES:
+            return ", ".join(f"{name}={attribute}" for name, attribute in column_value.items())
+        case _:
+            if column_value is None:
+                return ""
+            return str(column_value)

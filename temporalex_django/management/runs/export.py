@@ -81,13 +81,13 @@ def handle(
     if open:
         runs = runs.exclude(status__in=CLOSED_STATUSES)
     folder, storage, count = Path(output), DjangoStorage(), 0
-    total = runs.count() if printing.is_watched(command, lines=json) else 0
+    total = 0
+    if printing.is_watched(command, lines=json):
+        total = runs.count()
     with printing.progress(command, lines=json) as report:
         # Runs are read by pages of ids, so an export of any size takes little memory.
         for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
-            history_output = _write_history(
-                row, folder, UNREDACTED if actor.user is None else _redactor(actor.user, row), storage
-            )
+            history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
             count += 1
             report(count, total)
             if json:
@@ -122,7 +122,9 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
     )
 
 
-def _redactor(user: Person, row: Instance) -> Redactor:
+def _redactor(user: Person | None, row: Instance) -> Redactor:
+    if user is None:
+        return UNREDACTED
     return redactor_for(user, row).require_payloads(user)
 
 

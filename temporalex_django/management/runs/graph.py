@@ -170,7 +170,9 @@ def _find_id(cls: Any, id: str) -> str:
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
     try:
-        return str(cls.unique.id_for(id)) if "-" not in id else id
+        if "-" not in id:
+            return str(cls.unique.id_for(id))
+        return id
     except TemporalexError:
         return id
 

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.access import redactor_for
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
@@ -22,7 +23,7 @@ from temporalex_django.operations.base import Actor
 from temporalex_django.operations.read.run_ordering import iterate_runs
 from temporalex_django.operations.read.run_summary import summarize_runs
 
-DEFERRED_COLUMNS = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
+DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
 _DEFAULT_LIMIT = 50
 _PAGE_SIZE = 500
 

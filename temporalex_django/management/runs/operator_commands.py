@@ -164,11 +164,9 @@ def input_values(options: dict[str, Any], action: type[OperatorRunAction[Any]]) 
 
 
 def _parse_value(action_input: Input, value: Any) -> Any:
-    return (
-        command_arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
-        if action_input.kind is object
-        else value
-    )
+    if action_input.kind is object:
+        return command_arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
+    return value
 
 
 def _command_name(action: type[OperatorRunAction[Any]]) -> str:

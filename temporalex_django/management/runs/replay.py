@@ -185,14 +185,18 @@ def handle(
         printing.print_json(command, report)
     else:
         _print_report(command, report)
-    if findings:
-        text = f"{len(findings)} of {checked_count} histories do not match the code"
+    _fail_for_findings(report, strict=strict)
+
+
+def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
+    """Raise ``CommandError`` if the code does not match a history, or with ``strict`` gives other inputs."""
+    if report.findings:
+        text = f"{len(report.findings)} of {report.checked} histories do not match the code"
         next_step = "Fix the code, or create a new version of it."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
-    if strict and (
-        input_differences := [difference for difference in report.differences if difference.kind == "input"]
-    ):
-        text = f"the code gives other inputs than those in {len({(difference.run, difference.source) for difference in input_differences})} of {checked_count} histories"
+    differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
+    if strict and differing:
+        text = f"the code gives other inputs than those in {len(differing)} of {report.checked} histories"
         next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
 
@@ -356,12 +360,16 @@ def _misfit_output(finding: Finding) -> HistoryMisfit:
 
 def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
     for misfit in report.findings:
-        location = f" ({misfit.file}:{misfit.line})" if misfit.file else ""
+        location = ""
+        if misfit.file:
+            location = f" ({misfit.file}:{misfit.line})"
         printing.write_line(
             command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
         )
     for difference in report.differences:
-        location = f" ({difference.file}:{difference.line})" if difference.file else ""
+        location = ""
+        if difference.file:
+            location = f" ({difference.file}:{difference.line})"
         problem = (
             f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
         )
@@ -369,5 +377,7 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
             command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
     text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not match the code"
-    differences_text = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
+    differences_text = ""
+    if report.differences:
+        differences_text = f", {len(report.differences):,} inputs and durations differ"
     printing.write_line(command, f"{text}{differences_text}")

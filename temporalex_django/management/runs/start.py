@@ -76,9 +76,13 @@ def handle(
     """Start the run and print its ids. One transaction inserts two rows; a worker then runs the first turn."""
     # Everything is parsed before the start, so a wrong option has no effect.
     cls = workflows.find(flow).choose(number, {})
-    subject_object = None if subject is None else _find_subject(subject)
+    subject_object = None
+    if subject is not None:
+        subject_object = _find_subject(subject)
     start_args = parse_json(arguments, option="--args")
-    search_attributes = None if attributes is None else _parse_attributes(attributes, cls.search_attributes)
+    search_attributes = None
+    if attributes is not None:
+        search_attributes = _parse_attributes(attributes, cls.search_attributes)
     actor = people.resolve_actor(as_user)
     request = StartRequest(
         workflow=cls,

@@ -95,11 +95,12 @@ class StartBulk(Action[BulkJob]):
         edits_input = action is not None and any(
             action_input.edits and action_input.name in self.input_values for action_input in action.inputs
         )
-        extra_operations = [access.EDIT] if edits_input else []
-        extra_operations += (
-            [access.VIEW_PAYLOAD] if edits_input or (action is not None and action.sees_payloads) else []
-        )
-        for operation in (action_operation, *extra_operations):
+        operations = [action_operation]
+        if edits_input:
+            operations.append(access.EDIT)
+        if edits_input or (action is not None and action.sees_payloads):
+            operations.append(access.VIEW_PAYLOAD)
+        for operation in operations:
             access.require_access(self.by.user, operation, alias=self.storage.alias)
 
     def perform(self) -> BulkJob:
@@ -162,7 +163,9 @@ class StartBulk(Action[BulkJob]):
 
         The same token of another person has another digest.
         """
-        return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
+        if self.token is None:
+            return None
+        return _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
         """Return the earlier job that has the same token, or None after inserting ``job``.
@@ -175,7 +178,9 @@ class StartBulk(Action[BulkJob]):
         stored_job = jobs.get(token=token)
         if stored_job.asked != job.asked:
             raise IdempotencyKeyReused(f"another bulk job has already used the token {self.token}")
-        return None if stored_job.pk == job.pk else stored_job
+        if stored_job.pk == job.pk:
+            return None
+        return stored_job
 
     def _request_digest(self) -> str:
         """Return a digest of the action, its inputs, the reason and the selected runs.
@@ -204,7 +209,7 @@ class StartBulk(Action[BulkJob]):
         """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)
-        queryset = Instance.objects.using(alias) if allowed_runs is None else allowed_runs
+        queryset = access.runs_or_all(allowed_runs, alias=alias)
         if self.visible_runs is not None and not access.is_unfiltered(self.visible_runs):
             queryset = queryset.filter(pk__in=self.visible_runs.using(alias).order_by().values("pk"))
         requested_ids: set[UUID] = set()
@@ -232,7 +237,9 @@ class StartBulk(Action[BulkJob]):
     @property
     def _target_kind(self) -> str:
         action = operator_action(self.action)
-        return "run" if action is None else action.target_kind
+        if action is None:
+            return "run"
+        return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
         """Return the items of the job: pairs of a run id and the number of an activity or timer, or None.
@@ -290,8 +297,10 @@ class StartBulk(Action[BulkJob]):
         )
 
     def _run_id(self, run: object) -> UUID:
-        run_id = run if isinstance(run, UUID) else parse_run_id(run) if isinstance(run, str) else None
-        if run_id is None:
+        run_id = run
+        if isinstance(run, str):
+            run_id = parse_run_id(run)
+        if not isinstance(run_id, UUID):
             raise WorkflowNotFound(f"there is no run {quoted(run)}")
         return run_id
 
@@ -326,7 +335,9 @@ def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str
         name = check_name(inputs.get("signal"), label="signal")
         payload = to_plain_payload(inputs.get("payload"), label=f"the payload of signal {name!r}")
         return SendSignal.permission, {"signal": name, "payload": payload}, {}
-    action_class = operator_action(action) if isinstance(action, str) else None
+    action_class = None
+    if isinstance(action, str):
+        action_class = operator_action(action)
     if action_class is None:
         raise ActionNotPossible(f"{quoted(action)} is not an operation on runs")
     selector_names = {selector.name for selector in action_class.selectors}

@@ -19,6 +19,8 @@ from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
@@ -90,7 +92,9 @@ def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
     if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
         return jobs.all()
     key = getattr(user, "pk", None)
-    return jobs.none() if key is None else jobs.filter(actor_id=key)
+    if key is None:
+        return jobs.none()
+    return jobs.filter(actor_id=key)
 
 
 def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
@@ -290,7 +294,7 @@ def _actor_of(job: BulkJob) -> Actor:
 
 
 #: Columns that are not read of runs which are only checked and not shown.
-DEFERRED_COLUMNS = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
+DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 #: Codes of errors whose text may come from the code or the payloads of the project.
 _PAYLOAD_QUOTING_CODES = frozenset(
     {
@@ -320,22 +324,34 @@ def redact_items(
     run_ids = [item.run_id for item in bulk_items if item.message]
     if user is None or not run_ids:
         return bulk_items
-    allowed_runs = access.runs_for(user, alias=alias) if visible_runs is None else visible_runs
-    runs = (Instance.objects.using(alias) if allowed_runs is None else allowed_runs.using(alias)).filter(pk__in=run_ids)
+    if not access.policy().allows(user, access.VIEW):
+        for item in bulk_items:
+            item.message = ""
+        return bulk_items
+    if visible_runs is None:
+        visible_runs = access.runs_for(user, alias=alias)
+    rows = _checked_runs(run_ids, visible_runs, alias=alias)
     can_view = is_admitted or (lambda run: access.policy().allows(user, access.VIEW.of(run)))
-    can_view_any = access.policy().allows(user, access.VIEW)
-    rows = runs.defer(*DEFERRED_COLUMNS) if can_view_any else ()
     redactors = {run.pk: access.redactor_for(user, run) if can_view(run) else None for run in rows}
     # A deleted run belongs to nobody any more. Users who see all runs could see it too, so they keep its message.
-    shows_deleted = can_view_any and (allowed_runs is None or access.is_unfiltered(allowed_runs))
+    shows_deleted = visible_runs is None or access.is_unfiltered(visible_runs)
     for item in bulk_items:
-        redactor = redactors.get(item.run_id)
-        if redactor is not None:
-            item.message = (
-                redactor.redact_text(item.message)
-                if item.code in _PAYLOAD_QUOTING_CODES and item.message
-                else item.message
-            )
-        elif item.run_id in redactors or not shows_deleted:
-            item.message = ""
+        if item.run_id in redactors or not shows_deleted:
+            item.message = _redacted_message(item, redactors.get(item.run_id))
     return bulk_items
+
+
+def _checked_runs(
+    run_ids: Iterable[UUID], visible_runs: QuerySet[Instance] | None, *, alias: str
+) -> QuerySet[Instance]:
+    """Return the runs with these ids, of ``visible_runs`` if it is not None, without columns that no check reads."""
+    runs = access.runs_or_all(visible_runs, alias=alias).using(alias)
+    return runs.filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
+
+
+def _redacted_message(item: BulkItem, redactor: Redactor | None) -> str:
+    if redactor is None:
+        return ""
+    if item.message and item.code in _PAYLOAD_QUOTING_CODES:
+        return redactor.redact_text(item.message)
+    return item.message

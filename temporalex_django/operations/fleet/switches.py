@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
 from temporalex_django.authoring import activity
@@ -24,6 +26,17 @@ _WAITING_SOURCES = (
     ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
     ("lines", "temporalex_activity_task", "owner is null and not atomic and line is not null"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch that is off, or was off before this command."""
+
+    kind: str
+    name: str
+    since: datetime
+    by: str
+    reason: str
 
 
 class SwitchOff(Action[SwitchedOff]):
@@ -55,13 +68,15 @@ class SwitchOff(Action[SwitchedOff]):
         alias = self.storage.alias
         names = switchable_names(self.kind, alias=alias)
         if self.switch_name not in names and not self._is_enqueued():
-            suggestions = f". Known names: {', '.join(sorted(names)[:_MAX_NAMES])}" if names else ""
+            suggestions = ""
+            if names:
+                suggestions = f". Known names: {', '.join(sorted(names)[:_MAX_NAMES])}"
             raise ActionNotPossible(
                 f"neither this process nor a worker knows the {self.kind} {quoted(self.switch_name)}{suggestions}"
             )
-        local_activity = (
-            activity.registry.get(self.switch_name) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
-        )
+        local_activity = None
+        if self.kind == SwitchedOff.Switchable.ACTIVITY:
+            local_activity = activity.registry.get(self.switch_name)
         if local_activity is not None and local_activity.options_set.atomic:
             raise ActionNotPossible(
                 f"{self.switch_name} is atomic: it runs in the turns of its runs, and no worker claims it. "

@@ -236,7 +236,9 @@ def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
     access.require_access(user, access.VIEW, alias=alias)
     runs = access.runs_for(user, alias=alias)
     tasks = HumanTask.objects.using(alias)
-    return tasks.all() if runs is None else tasks.filter(run__in=runs.order_by().values("pk"))
+    if runs is None:
+        return tasks.all()
+    return tasks.filter(run__in=runs.order_by().values("pk"))
 
 
 def subject_text(run: Instance) -> str:
@@ -287,7 +289,9 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
 def value_as_json(task: HumanTask) -> str:
     """Return the value about which people decide as indented JSON; empty if there is none."""
     value = task.shown_value
-    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
+    if value is None:
+        return ""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
 def count_inbox(user: Person, *, limit: int) -> int:
@@ -303,4 +307,6 @@ def find_user(name: str) -> Person | str:
     """
     users: Any = get_user_model()
     user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
-    return name if user is None else cast("Person", user)
+    if user is None:
+        return name
+    return cast("Person", user)

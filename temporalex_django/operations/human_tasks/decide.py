@@ -104,7 +104,9 @@ class Decide(RequestAction):
         is_refused = status is None or (
             status.outcome is not None and status.outcome.status in ("rejected", "undelivered")
         )
-        return None if is_refused else earlier_message[1].payload
+        if is_refused:
+            return None
+        return earlier_message[1].payload
 
     def _is_same_decision(self, earlier_payload: dict[str, Any]) -> bool:
         """Return True if ``earlier_payload`` has the outcome, the data and the comment of this decision."""

@@ -76,7 +76,9 @@ class Delegate(HumanTaskAction[None]):
         Raises ``ActionNotPermitted`` if the task may not be delegated to them, and ``FourEyes`` for an excluded user.
         """
         to = self.to
-        recipient = None if to is None or isinstance(to, str) else authorization.sender_of(to)
+        recipient = None
+        if to is not None and not isinstance(to, str):
+            recipient = authorization.sender_of(to)
         # All of these raise one message: different ones would say which names exist and who may see the run.
         if (
             to is None

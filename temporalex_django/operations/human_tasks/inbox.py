@@ -95,7 +95,9 @@ def to_open_human_task(task: HumanTask) -> OpenHumanTask:
 
 def outcome_text(task: HumanTask) -> str:
     """Return how a closed task ended, as a clause such as "ann decided 'approved' at …"."""
-    at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
+    at = ""
+    if task.closed_at is not None:
+        at = task.closed_at.isoformat(timespec="seconds")
     match task.ending:
         case Ending.DECIDED:
             return f"{task.decided_by_name or 'code'} decided {task.outcome!r} at {at}"
@@ -116,7 +118,9 @@ def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
         task_id = pk if isinstance(pk, UUID) else UUID(pk)
     except (ValueError, AttributeError, TypeError):
         task_id = None
-    task = None if task_id is None else HumanTask.objects.using(storage().alias).filter(pk=task_id).first()
+    task = None
+    if task_id is not None:
+        task = HumanTask.objects.using(storage().alias).filter(pk=task_id).first()
     if task is None or (user is not None and not may_view(user, task)):
         raise HumanTaskNotFound(f"there is no human task {str(pk)[:50]!r}")
     return task
@@ -193,6 +197,14 @@ def principals(user: Person) -> Collection[Person]:
     ]
 
 
+def role_words(user: Person) -> list[str]:
+    """Return the candidates that match the groups and permissions of a user who is no superuser."""
+    words = [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
+    if hasattr(user, "groups"):
+        words += [f"group:{name}" for name in user.groups.values_list("name", flat=True)]
+    return words
+
+
 def _excluded_task_ids(key: str) -> Any:
     return Candidate.objects.using(storage().alias).filter(who=f"key:{key}", barred=True).values("task")
 
@@ -206,12 +218,11 @@ def _candidate_task_ids(user: Person) -> Any:
     if not getattr(user, "is_active", True):
         return candidates.none().values("task")
     sender = authorization.sender_of(user)
-    own_names = [] if sender is None else [f"user:{sender.name}"]
+    own_names = []
+    if sender is not None:
+        own_names = [f"user:{sender.name}"]
     if getattr(user, "is_superuser", False):
         return candidates.filter(
             Q(who__in=own_names) | Q(who__startswith="group:") | Q(who__startswith="perm:")
         ).values("task")
-    groups = user.groups.values_list("name", flat=True) if hasattr(user, "groups") else ()
-    identities = [*own_names, *(f"group:{name}" for name in groups)]
-    identities += [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
-    return candidates.filter(who__in=identities).values("task")
+    return candidates.filter(who__in=[*own_names, *role_words(user)]).values("task")

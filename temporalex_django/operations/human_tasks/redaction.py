@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
 
-from temporalex_django.access import policy, redactor_for
+from temporalex_django.access import redactor_for
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.human_tasks.inbox import principals
+from temporalex_django.operations.human_tasks.inbox import principals, role_words
 
 
 def redact_tasks(tasks: Iterable[HumanTask], user: Person | None) -> list[HumanTask]:
@@ -72,10 +72,7 @@ class _CandidateMatcher:
         self.has_all_roles = bool(getattr(user, "is_superuser", False))
         self.identities = set() if sender is None else {f"user:{sender.name}"}
         if self.is_active and not self.has_all_roles:
-            groups = user.groups.values_list("name", flat=True) if hasattr(user, "groups") else ()
-            self.identities |= {f"group:{name}" for name in groups} | {
-                f"perm:{name}" for name in policy().permissions(user)
-            }
+            self.identities |= {*role_words(user)}
 
     def matches(self, task: HumanTask) -> bool:
         """Return True if one of the task's candidates matches the person."""

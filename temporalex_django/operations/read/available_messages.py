@@ -55,11 +55,9 @@ class AvailableMessage:
             return _("Only %(role)s may decide this.") % {"role": self.role}
         if self.kind == "resume" and self.permission is not None:
             is_permitted = policy().permits(user, self.permission)
-            return (
-                None
-                if is_permitted
-                else _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
-            )
+            if is_permitted:
+                return None
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
         # The role of a step is the only requirement; people who have it need no permission to signal runs.
         if self.role is not None:
             return None
@@ -113,7 +111,9 @@ def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMess
     Events of timers are left out, because they fire by themselves.
     """
     published = run.published_state
-    waiting = published.get("waiting") if isinstance(published, dict) else None
+    waiting = None
+    if isinstance(published, dict):
+        waiting = published.get("waiting")
     keys = {str(key) for key in waiting or ()}
     messages = []
     for step in code.graph() if keys else ():
@@ -154,4 +154,6 @@ def available_queries(run: Instance) -> dict[str, Any]:
 
 def _argument_type(fn: Any) -> Any:
     parameters = [*inspect.signature(fn).parameters]
-    return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None
+    if len(parameters) > 1:
+        return resolve_hints(fn).get(parameters[1], Any)
+    return None

@@ -13,10 +13,10 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.conf import codec
-from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
-from temporalex_django.core.payloads.search_attributes import decode_all
 from temporalex_django.db.graphs.graph_storage import instance_of
 from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
@@ -51,40 +51,46 @@ def describe(
     Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
     for a closed run. One less if its row is passed as ``run``.
     """
-    now, parameters = storage.sql.now_expression(storage.clock)
     run = run or _load_run(target, storage=storage)
-    waiting = list(run.waiting_for or [])
-    if run.status not in CLOSED_STATUSES and not run.blocked:
-        # One statement for everything that can be due, with the database's time: the clock of this process may differ.
-        rows = storage.sql.select(
-            "select c.due_at,"  # noqa: S608
-            " (select min(m.created_at) from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh),"
-            " exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null),"
-            f" {now} from temporalex_chain c where c.id = %s",
-            [*parameters, target.chain_id],
-            ("timestamptz", "timestamptz", "bool", "timestamptz"),
-        )
-        for due_at, unread_since, has_queued_tasks, at in rows:
-            since = min(
-                (moment for moment in (due_at, unread_since) if moment is not None and moment <= at), default=None
-            )
-            # Nothing is due, so no worker can be missing; this saves the reads below for most runs.
-            if since is None and not has_queued_tasks:
-                continue
-            workers = live_workers(alias=storage.alias)
-            missing_worker = None if run.paused else workers.missing_if_overdue(run, since=since, now=at)
-            waiting += [missing_worker] if missing_worker else []
-            waiting += _missing_code(run, workers, due_before=at - DUE_GRACE_PERIOD, storage=storage)
-            waiting += _switched_off_names(run, storage=storage)
-    failures = failed_messages_of(run.chain_id, storage=storage) if failed_count(run) else []
-    description = replace(
-        build_description(run, waiting_for=waiting, redactor=redactor),
-        failed_messages=[redactor.redact_failed_message(message) for message in failures],
-    )
-    if run.status in CLOSED_STATUSES:
+    waiting = [*(run.waiting_for or ())]
+    if run.is_open and not run.blocked:
+        waiting += _unmet_needs(run, storage=storage)
+    description = build_description(run, waiting_for=waiting, redactor=redactor)
+    if failed_count(run):
+        failures = failed_messages_of(run.chain_id, storage=storage)
+        redacted_failures = [redactor.redact_failed_message(message) for message in failures]
+        description = replace(description, failed_messages=redacted_failures)
+    if not run.is_open:
         return description
     activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
     return replace(description, activities=[redactor.redact_activity(activity) for activity in activities])
+
+
+def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:
+    """Return phrases that name what due work of an open run needs and does not get."""
+    now, parameters = storage.sql.now_expression(storage.clock)
+    # One statement for everything that can be due, with the database's time: the clock of this process may differ.
+    rows = storage.sql.select(
+        "select c.due_at,"  # noqa: S608
+        " (select min(m.created_at) from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh),"
+        " exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null),"
+        f" {now} from temporalex_chain c where c.id = %s",
+        [*parameters, run.chain_id],
+        ("timestamptz", "timestamptz", "bool", "timestamptz"),
+    )
+    needs: list[str] = []
+    for due_at, unread_since, has_queued_tasks, at in rows:
+        due_moments = [moment for moment in (due_at, unread_since) if moment is not None and moment <= at]
+        # Nothing is due, so no worker can be missing; this saves the reads below for most runs.
+        if not due_moments and not has_queued_tasks:
+            continue
+        workers = live_workers(alias=storage.alias)
+        if not run.paused:
+            missing_worker = workers.missing_if_overdue(run, since=min(due_moments, default=None), now=at)
+            needs += filter(None, [missing_worker])
+        needs += _missing_code(run, workers, due_before=at - DUE_GRACE_PERIOD, storage=storage)
+        needs += _switched_off_names(run, storage=storage)
+    return needs
 
 
 def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
@@ -126,7 +132,9 @@ def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
         [run.pk],
         ("text", "text"),
     )
-    switched_names = [f"the class {run.workflow}"] if run.workflow in switches.workflows else []
+    switched_names = []
+    if run.workflow in switches.workflows:
+        switched_names = [f"the class {run.workflow}"]
     switched_names += [
         f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in switches.queues
     ]
@@ -148,19 +156,8 @@ def build_description(
     if run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code:
         waiting.append(f"the class {run.workflow} to be switched on")
     return Description(
-        id=run.workflow_id,
-        run_id=str(run.pk),
-        workflow=run.workflow,
-        version=run.version,
-        status=run.status,
-        blocked=redactor.redact_blocked(run.blocked),
-        paused=run.paused,
+        **describe_columns(partial(getattr, run), redactor),
         waiting_for=redactor.redact_waiting_for(waiting, run.waits),
-        accepts=run.accepts or {"signals": [], "updates": []},
-        started_at=run.started_at,
-        closed_at=run.closed_at,
-        search_attributes=decode_all(run.search_attributes),
-        tags=run.tags or [],
     )
 
 
@@ -261,7 +258,9 @@ def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
 
     An older run of a chain may have had another version than the current one. It is read only for such a run.
     """
-    return target.version if target.selected_run_id == target.run_id else _load_run(target, storage=storage).version
+    if target.selected_run_id == target.run_id:
+        return target.version
+    return _load_run(target, storage=storage).version
 
 
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
@@ -273,7 +272,9 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
     with inline_turn.crash_marker(storage).record_work("run", target.selected_run_id):
         graph_instance = instance_of(target.selected_run_id, code)
-    return graph_instance if redactor is UNREDACTED else snapshot.redact_instance(graph_instance, redactor)
+    if redactor is UNREDACTED:
+        return graph_instance
+    return snapshot.redact_instance(graph_instance, redactor)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

@@ -1,18 +1,24 @@
-"""The titles by which people read the names of workflows, activities and steps.
+"""The titles by which people read the names of workflows, activities, steps and waits.
 
 A title is the one that the code declares, or the first line of the docstring, or the name as words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from django.utils.translation import gettext as _
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph.steps import class_of, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.present.formatting import display_title
+from temporalex_django.present.formatting import display_title, humanize_name
+
+_OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def class_or_none(workflow: str, version: int) -> Any:
@@ -29,11 +35,9 @@ def workflow_title(workflow: str, version: int | None = None) -> str:
     It is derived from the name alone if this process does not have the class.
     """
     workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
-    return display_title(
-        getattr(workflow_class, "title", None),
-        vars(workflow_class).get("__doc__") if workflow_class else None,
-        workflow,
-    )
+    if workflow_class is None:
+        return display_title(None, None, workflow)
+    return display_title(getattr(workflow_class, "title", None), vars(workflow_class).get("__doc__"), workflow)
 
 
 def activity_title(name: str) -> str:
@@ -57,11 +61,41 @@ def step_title(code: Any, key: str) -> str:
         for step in code.graph():
             if key_of(step) == key:
                 cls = class_of(step)
-                label = step.label or (
-                    vars(cls).get("__doc__") if cls.__module__.partition(".")[0] != _OWN_PACKAGE else None
-                )
-                return display_title(label, None, key)
+                is_own = cls.__module__.partition(".")[0] == _OWN_PACKAGE
+                documentation = None
+                if not is_own:
+                    documentation = vars(cls).get("__doc__")
+                return display_title(step.label or documentation, None, key)
     return display_title(None, None, key)
 
 
-_OWN_PACKAGE = __name__.partition(".")[0]
+def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
+    """Return the title of a wait; ``wait`` is an entry of the column ``waits`` of a run."""
+    match wait.get("kind"):
+        case "step":
+            return step_title(code, str(wait.get("name")))
+        case "child":
+            return workflow_title(str(wait.get("name")))
+        # The title of a human task may quote payloads.
+        case "human_task" if not redactor.shows_error_text:
+            return _("the human task %(key)s") % {"key": wait.get("name")}
+        case _:
+            return str(wait.get("label") or "")
+
+
+def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[str]:
+    """Return the names of the messages that end a wait, as people read them.
+
+    ``accepts`` names the messages that the open phase of the run takes.
+    """
+    match wait.get("kind"):
+        case "phase":
+            labels = wait.get("labels") or {}
+            names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
+            return [labels.get(name) or humanize_name(name) for name in names]
+        case "signal":
+            return [humanize_name(str(wait.get("name")))]
+        case "step" | "human_task":
+            return [humanize_name(str(event)) for event in wait.get("events") or ()]
+        case _:
+            return []

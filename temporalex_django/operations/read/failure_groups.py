@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Count, Max, Min, QuerySet
 from django.db.models.functions import Coalesce
 
+from temporalex_django.access import runs_or_all
 from temporalex_django.models import ActivityTask, Instance, Status
 from temporalex_django.present.diagnosis import FailureGroup
 
@@ -31,7 +32,7 @@ def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime
     failing_tasks = failing_tasks.annotate(
         count=Count("pk"), since=Min(Coalesce("failing_since", "failed_at")), example=Max("workflow_id")
     )
-    visible_runs = Instance.objects.using(alias) if runs is None else runs
+    visible_runs = runs_or_all(runs, alias=alias)
     # Take the newest ids first, from an index of failed runs, and compare times only for those. Run ids sort by time,
     # so the bound costs no scan however many runs have failed over the years.
     newest_ids = (

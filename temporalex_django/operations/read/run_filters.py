@@ -48,11 +48,9 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     """
     sorted_statuses = sorted(statuses)
     if UNSUCCESSFUL_STATUSES.issuperset(sorted_statuses):
-        return (
-            runs.filter(ended=sorted_statuses[0])
-            if len(sorted_statuses) == 1
-            else runs.filter(ended__in=sorted_statuses)
-        )
+        if len(sorted_statuses) == 1:
+            return runs.filter(ended=sorted_statuses[0])
+        return runs.filter(ended__in=sorted_statuses)
     matching_runs = (
         runs.filter(status=sorted_statuses[0]) if len(sorted_statuses) == 1 else runs.filter(status__in=sorted_statuses)
     )
@@ -254,7 +252,9 @@ def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
         return Q(**{f"{column}__startswith": value})
     # The other database is SQLite, which compares text by code points: a prefix is a range there.
     lower_bound, upper_bound = Q(**{f"{column}__gte": value}), _upper_bound(value)
-    return lower_bound & Q(**{f"{column}__lt": upper_bound}) if upper_bound else lower_bound
+    if upper_bound:
+        return lower_bound & Q(**{f"{column}__lt": upper_bound})
+    return lower_bound
 
 
 def _upper_bound(prefix: str) -> str:

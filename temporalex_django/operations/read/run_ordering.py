@@ -35,7 +35,9 @@ def columns(order: str) -> tuple[str, ...]:
     The last one is the id.
     """
     sign, column = ("-" if order.startswith("-") else ""), _COLUMNS[order.lstrip("-")]
-    return (f"{sign}{column}",) if column == "pk" else (f"{sign}{column}", f"{sign}pk")
+    if column == "pk":
+        return (f"{sign}{column}",)
+    return (f"{sign}{column}", f"{sign}pk")
 
 
 def order_runs(runs: Runs, order: str) -> Runs:

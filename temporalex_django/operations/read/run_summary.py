@@ -29,11 +29,11 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, RowNumber
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.core import aliases
 from temporalex_django.db.messages.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -95,7 +95,7 @@ def summarize_run(
     ``may_decide`` is True if the reader may decide the human task that the run waits for; the summary then says so. At
     most six statements, and with ``preloaded`` hardly any.
     """
-    at = timezone.now() if now is None else now
+    at = now or timezone.now()
     return build_summary(
         replace(load_run_state(run, redactor=redactor, now=at, preloaded=preloaded), may_decide=may_decide), now=at
     )
@@ -118,7 +118,7 @@ def summarize_runs(
 
     At most four statements, and one more if the runs were loaded without their chains (``select_related("chain")``).
     """
-    at = timezone.now() if now is None else now
+    at = now or timezone.now()
     loader = RunStateLoader(runs, now=at)
     return {run.pk: loader.summary(run, redactor_of(run)) for run in runs}
 
@@ -196,45 +196,42 @@ class RunStateLoader:
         has_no_tasks: bool = False,
         preloaded: PreloadedRows | None = None,
     ) -> None:
-        self.now = now = timezone.now() if now is None else now
+        self.now = now or timezone.now()
         self.with_details = with_details
         self.preloaded = preloaded
         self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
         if runs:
             prefetch_related_objects(list(runs), "chain")
         open_runs = [run for run in runs if run.is_open]
-        # A run before its first turn has no activities, so a page of fresh runs needs no read of them.
-        started_runs = [run for run in open_runs if not self.is_untouched(run)]
-        self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
-        self.workers: list[Worker] = []
-        if preloaded is not None:
-            self.tasks |= {run.pk: [*preloaded.tasks.get(run.pk, ())[:_MAX_TASKS]] for run in open_runs}
-            self.workers = [*preloaded.workers]
-        elif started_runs and not has_no_tasks:
-            tasks = leading_tasks([run.pk for run in started_runs], alias=str(self.alias), limit=_MAX_TASKS)
-            for task in tasks.defer("call", "options", "heartbeat"):
-                self.tasks[task.run_id].append(task)
+        self.tasks = self._load_tasks(open_runs, has_no_tasks=has_no_tasks)
         self.due_times = {run.pk: since for run in open_runs if (since := self._due_since(run)) is not None}
-        # Workers are needed only to say who runs an activity, or that nobody takes what waits.
-        if preloaded is None and any(
-            run.started_at is None or self.tasks.get(run.pk) or run.pk in self.due_times for run in open_runs
-        ):
-            self.workers = list(Worker.objects.using(self.alias))
+        self.workers = self._load_workers(open_runs)
         self.switches = self._load_switches(open_runs)
         self.worker_names = {worker.epoch: str(worker) for worker in self.workers}
-        self.live_workers = live_workers_from(self.workers, now=now)
+        self.live_workers = live_workers_from(self.workers, now=self.now)
         self.live_count = len(self.live_workers.workflow_versions)
-        runs_with_reason = [
-            run
-            for run in runs
-            if run.status in _STATUSES_WITH_REASON or (run.status == "completed" and _summary_fields(run))
-        ]
-        self.run_ends: dict[UUID, _RunEnd] = {}
-        if runs_with_reason and preloaded is not None:
-            (run,), (actor_name, reason) = runs, preloaded.closing_action
-            self.run_ends = {run.pk: _RunEnd(closing=run.closing_value, actor_name=actor_name, reason=reason)}
-        elif runs_with_reason:
-            self.run_ends = self._load_ends(runs_with_reason)
+        self.run_ends = self._load_ends([run for run in runs if _has_end_reason(run)])
+
+    def _load_tasks(self, runs: Sequence[Instance], *, has_no_tasks: bool) -> Mapping[UUID, Sequence[ActivityTask]]:
+        if self.preloaded is not None:
+            return {run.pk: [*self.preloaded.tasks.get(run.pk, ())[:_MAX_TASKS]] for run in runs}
+        # A run before its first turn has no activities, so a page of fresh runs needs no read of them.
+        started_ids = [run.pk for run in runs if not self.is_untouched(run)]
+        if has_no_tasks or not started_ids:
+            return {}
+        tasks_by_run: dict[UUID, list[ActivityTask]] = defaultdict(list)
+        tasks = leading_tasks(started_ids, alias=str(self.alias), limit=_MAX_TASKS)
+        for task in tasks.defer("call", "options", "heartbeat"):
+            tasks_by_run[task.run_id].append(task)
+        return tasks_by_run
+
+    def _load_workers(self, runs: Sequence[Instance]) -> list[Worker]:
+        if self.preloaded is not None:
+            return [*self.preloaded.workers]
+        # Workers are needed only to say who runs an activity, or that nobody takes what waits.
+        if any(self._waits_for_worker(run) or self.tasks.get(run.pk) for run in runs):
+            return [*Worker.objects.using(self.alias)]
+        return []
 
     def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
         """Return the switches that are off, by kind and name.
@@ -273,12 +270,20 @@ class RunStateLoader:
             unread_since = unread_messages.order_by("id").values_list("created_at", flat=True).first()
         # A worker that lives takes due work within seconds, so a shorter wait says nothing.
         since = min((at for at in (run.chain.due_at, unread_since) if at is not None), default=None)
-        return since if since is not None and since <= self.now - DUE_GRACE_PERIOD else None
+        if since is not None and since <= self.now - DUE_GRACE_PERIOD:
+            return since
+        return None
 
     def _waits_for_worker(self, run: Instance) -> bool:
         return run.started_at is None or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
+        """Return how runs ended, by run id."""
+        if not runs:
+            return {}
+        if self.preloaded is not None:
+            (run,), (actor_name, reason) = runs, self.preloaded.closing_action
+            return {run.pk: _RunEnd(closing=run.closing_value, actor_name=actor_name, reason=reason)}
         if not all(hasattr(run, "ended_with") for run in runs):
             runs = [
                 *annotate_ends(Instance.objects.using(self.alias).filter(pk__in=[run.pk for run in runs]).only("pk"))
@@ -329,7 +334,9 @@ class RunStateLoader:
         """Return the number of failed messages of the chain; 0 on a page of many runs, which does not read them."""
         if self.preloaded is not None:
             return self.preloaded.failed_messages
-        return failed_count(run) if self.with_details else 0
+        if self.with_details:
+            return failed_count(run)
+        return 0
 
     def _switch_of(self, run: Instance) -> SwitchView | None:
         names = (run.workflow, aliases.current_name(run.workflow))
@@ -354,7 +361,9 @@ class RunStateLoader:
         They are those of its row, and the worker that it needs if it has been due for a while and no live worker can
         claim it.
         """
-        missing_worker = self.missing_worker(run) if self._is_late(run) else None
+        missing_worker = None
+        if self._is_late(run):
+            missing_worker = self.missing_worker(run)
         return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
 
     def missing_worker(self, run: Instance) -> str | None:
@@ -378,11 +387,9 @@ class RunStateLoader:
         child = self._find_child(run, (run.waits or [{}])[0].get("seq"))
         if child is None:
             return waits
-        preloaded = (
-            None
-            if self.preloaded is None
-            else PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
-        )
+        preloaded = None
+        if self.preloaded is not None:
+            preloaded = PreloadedRows(tasks=self.preloaded.tasks, workers=self.preloaded.workers)
         # The reader may not be allowed to see the payloads of the child, which is a run of another class.
         child_summary = RunStateLoader([child], now=self.now, preloaded=preloaded).summary(
             child, Redactor(may_see_payloads=False)
@@ -393,20 +400,19 @@ class RunStateLoader:
         """Return the newest run of the child that the command number ``seq`` of the run started, or None."""
         if self.preloaded is not None:
             return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
-        unread_columns = ("args", "published", "closing", "carried_messages", "snapshot")
         children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
-        return children.defer(*unread_columns).order_by("-id").first()
+        return children.defer(*PAYLOAD_COLUMNS).order_by("-id").first()
 
     def _build_activity(self, task: ActivityTask, redactor: Redactor) -> ActivityView:
-        is_polled = (
-            self.live_workers.can_run_activity(task.activity, queue=task.queue)
-            if task.owner is None and not task.atomic
-            else None
-        )
+        is_polled = None
+        if task.owner is None and not task.atomic:
+            is_polled = self.live_workers.can_run_activity(task.activity, queue=task.queue)
         last_seen = None
         if is_polled is False:
             sightings = [(worker.beat_at, str(worker)) for worker in self.workers if task.queue in worker.queues]
-            last_seen = (max(sightings)[1], max(sightings)[0]) if sightings else None
+            last_seen = None
+            if sightings:
+                last_seen = (max(sightings)[1], max(sightings)[0])
         return ActivityView(
             activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
             title=display_names.activity_title(task.activity),
@@ -468,33 +474,54 @@ class RunStateLoader:
         run_end = self.run_ends.get(run.pk)
         if run_end is None:
             return EndView()
-        closing = run_end.closing if isinstance(run_end.closing, dict) else {}
-        if isinstance(run_end.closing, UnreadablePayload):
-            return EndView(actor=run_end.actor_name, error=repr(run_end.closing) if redactor.shows_payloads else "")
+        closing = run_end.closing
+        if isinstance(closing, UnreadablePayload):
+            error = ""
+            if redactor.shows_payloads:
+                error = repr(closing)
+            return EndView(actor=run_end.actor_name, error=error)
+        if not isinstance(closing, dict):
+            closing = {}
         if run.status == "completed":
-            return EndView(
-                summary=_summary_values(redactor.redact_payload(closing.get("result")), _summary_fields(run))
-            )
-        limit = run.run_timeout if closing.get("timeout") == "run_timeout" else None
-        if closing.get("timeout") == "execution_timeout" and run.expires_at is not None:
-            limit = (run.expires_at - run.created_at).total_seconds()
-        step, activity = closing.get("step"), closing.get("activity")
-        location = (
-            display_names.step_title(code, str(step))
-            if step
-            else display_names.activity_title(str(activity))
-            if activity
-            else ""
-        )
+            result = redactor.redact_payload(closing.get("result"))
+            return EndView(summary=_summary_values(result, _summary_fields(run)))
+        error, reason = "", run_end.reason
+        if run.status == "failed":
+            error = _failure_text(closing, redactor)
+        elif redactor.shows_payloads:
+            reason = reason or str(closing.get("reason") or "")
         return EndView(
             actor=run_end.actor_name,
-            reason=run_end.reason
-            or (str(closing.get("reason") or "") if run.status != "failed" and redactor.shows_payloads else ""),
-            error=_failure_text(closing, redactor) if run.status == "failed" else "",
-            failed_title=location,
+            reason=reason,
+            error=error,
+            failed_title=_failed_title(closing, code),
             attempts=int(closing.get("attempts") or 0),
-            limit=limit,
+            limit=_passed_limit(closing, run),
         )
+
+
+def _has_end_reason(run: Instance) -> bool:
+    """Return True if the summary of a run says why it ended, or shows a part of its result."""
+    return run.status in _STATUSES_WITH_REASON or (run.status == "completed" and bool(_summary_fields(run)))
+
+
+def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
+    """Return the title of the step or the activity that failed a run; empty if it was neither."""
+    if step := closing.get("step"):
+        return display_names.step_title(code, str(step))
+    if activity := closing.get("activity"):
+        return display_names.activity_title(str(activity))
+    return ""
+
+
+def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
+    """Return the timeout of a run that timed out, in seconds; else None."""
+    timeout = closing.get("timeout")
+    if timeout == "run_timeout":
+        return run.run_timeout
+    if timeout == "execution_timeout" and run.expires_at is not None:
+        return (run.expires_at - run.created_at).total_seconds()
+    return None
 
 
 def _is_stopped_by_switch(run: Instance) -> bool:
@@ -504,7 +531,9 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
     """Return the activity with an empty message in its failure, because that text may quote payloads."""
     failure = activity.last_failure
-    return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
+    if failure is None:
+        return activity
+    return replace(activity, last_failure=replace(failure, message=""))
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
@@ -519,9 +548,15 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
     if redactor.shows_error_text and closing.get("cause"):
         return str(closing["cause"])
     if redactor.shows_error_text and closing.get("message"):
-        return f"{kind}: {closing['message']}" if kind else str(closing["message"])
+        if kind:
+            return f"{kind}: {closing['message']}"
+        return str(closing["message"])
     reason = redactor.redact_payload(closing.get("reason"))
-    return reason if isinstance(reason, str) else kind if reason is None else repr(reason)
+    if isinstance(reason, str):
+        return reason
+    if reason is None:
+        return kind
+    return repr(reason)
 
 
 def _summary_fields(run: Instance) -> Sequence[str]:
@@ -544,27 +579,10 @@ def _parse_time(text: object) -> datetime | None:
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
     """Return the view of one wait; ``wait`` is an entry of the column ``waits`` of the run."""
-    kind = wait.get("kind", "other")
-    labels = wait.get("labels") or {}
-    title, messages = str(wait.get("label") or ""), []
-    if kind == "phase":
-        accepts = run.accepts or {}
-        names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
-        messages = [labels.get(name) or humanize_name(name) for name in names]
-    elif kind == "signal":
-        messages = [humanize_name(str(wait.get("name")))]
-    elif kind == "step":
-        title = display_names.step_title(code, str(wait.get("name")))
-        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
-    elif kind == "human_task":
-        title = title if redactor.shows_error_text else _("the human task %(key)s") % {"key": wait.get("name")}
-        messages = [humanize_name(str(event)) for event in wait.get("events") or ()]
-    elif kind == "child":
-        title = display_names.workflow_title(str(wait.get("name")))
     return WaitView(
-        kind=kind,
-        title=title,
-        messages=messages,
+        kind=wait.get("kind", "other"),
+        title=display_names.wait_title(wait, code, redactor),
+        messages=display_names.wait_messages(wait, run.accepts or {}),
         role=wait.get("role"),
         since=_parse_time(wait.get("since")),
         until=_parse_time(wait.get("until")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -129,7 +130,9 @@ def titles_of(row: TimelineRow) -> dict[str, str]:
     """
     if row.kind == "activity":
         return {row.name: display_names.activity_title(row.name)}
-    return {row.name: display_names.workflow_title(row.name)} if row.kind == "child" else {}
+    if row.kind == "child":
+        return {row.name: display_names.workflow_title(row.name)}
+    return {}
 
 
 def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
@@ -141,13 +144,18 @@ def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
     return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 
+def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple[str, Any]]]:
+    """Return the keys of the rows that start among the events, and of those that end there."""
+    starts = {row_key(event) for event in page_events if is_first_event(event)}
+    return starts, {row_key(event) for event in page_events if is_end_event(event)}
+
+
 def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
     """Yield the events before the event number ``first`` that start the rows which ``page_events`` end."""
-    missing = {row_key(event) for event in page_events if is_end_event(event)} - {
-        row_key(event) for event in page_events if is_first_event(event)
-    }
+    starts, ends = _row_keys(page_events)
+    missing = ends - starts
     # Restrict the search to kinds that can start one of these rows, so that a long history is not read whole.
     kinds = start_kinds(event for event in page_events if row_key(event) in missing)
     for row in _read_batches(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
@@ -174,9 +182,8 @@ def _later_ends(
     ]
     yield from closing_events
     yield from _unread_signals(events, [*page_events, *closing_events], redactor)
-    missing = {row_key(event) for event in page_events if is_first_event(event)} - {
-        row_key(event) for event in page_events if is_end_event(event)
-    }
+    starts, ends = _row_keys(page_events)
+    missing = starts - ends
     kinds = end_kinds(unfinished_rows)
     for row in _read_batches(events.filter(kind__in=kinds), last) if kinds else ():
         event = redact_event(row, redactor)

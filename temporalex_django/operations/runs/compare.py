@@ -11,7 +11,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
-from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent
@@ -74,7 +74,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
         if (reason := self.why_not(self.row)) is not None:
             raise ActionNotPossible(reason)
         code = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
-        redactor = UNREDACTED if self.by.user is None else access.redactor_for(self.by.user, self.row)
+        redactor = access.redactor_for(self.by.user, self.row)
         events = self.storage.histories({run_id: 0}).get(run_id, [])
         limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
         run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
@@ -106,7 +106,9 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
     if limit is None:
         return maximum
     limit += events / REPLAYED_PER_SECOND
-    return limit if maximum is None else min(limit, maximum)
+    if maximum is None:
+        return limit
+    return min(limit, maximum)
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:

@@ -43,7 +43,9 @@ class FailedMessageAction(OperatorRunAction[None]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        return None if failed_count(run) else str(_("the run has no failed message"))
+        if failed_count(run):
+            return None
+        return str(_("the run has no failed message"))
 
     @abstractmethod
     def act(self, chain: UUID, message_id: str) -> HandledMessage | None:

@@ -12,7 +12,7 @@ from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.workflow import fork_options
 from temporalex_django.core.people.four_eyes import fork_snapshot
-from temporalex_django.db.inserts import NewStart, copy_subject, insert_start
+from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import fork_id
 from temporalex_django.errors import AlreadyRunning
@@ -68,8 +68,12 @@ class Fork(ReplayFromAction[RunTarget]):
         It asks about the fork and about a start of the class; both must be allowed.
         """
         refused = super().refused_operation(user, run)
-        code = None if refused is not None or run is None else find_run_class(run.chain_id, run.workflow, run.version)
-        return refused if code is None else refused_start_operation(user, code)
+        code = None
+        if refused is None and run is not None:
+            code = find_run_class(run.chain_id, run.workflow, run.version)
+        if code is None:
+            return refused
+        return refused_start_operation(user, code)
 
     def check(self) -> None:
         """Check that the user may fork the run, and that they may start runs of its class."""
@@ -109,7 +113,7 @@ class Fork(ReplayFromAction[RunTarget]):
                     self.by, workflow_class=code, alias=storage.alias, workflow_id=workflow_id, closed_at=None
                 )
                 raise
-            copy_subject(inserted_run.run_id, run_record.run_id, alias=storage.alias)
+            copy_forked_columns(inserted_run.run_id, run_record.run_id, alias=storage.alias)
             require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
             # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
             claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]

@@ -93,11 +93,9 @@ class ReplayFromAction(OperatorRunAction[T]):
         """
         settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
         run_record = storage.run_records([run_id]).get(run_id)
-        code = (
-            None
-            if run_record is None
-            else find_run_class(self.target.chain_id, run_record.workflow, run_record.version)
-        )
+        code = None
+        if run_record is not None:
+            code = find_run_class(self.target.chain_id, run_record.workflow, run_record.version)
         # The result stays true: histories only grow. A bulk job calls this before it calls ``execute`` (see decision
         # 42).
         if code is None or self._replay_check is not None:

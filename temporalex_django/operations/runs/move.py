@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from django.db import transaction
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.workflow import start_options
+from temporalex_django.authoring.run_columns import RUN_COLUMNS
+from temporalex_django.authoring.workflow import fork_options, start_options
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot
@@ -146,7 +147,6 @@ class Move(RunAction[MoveOutcome]):
         self.storage.write([write])
         assert write.next_run is not None
         Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(
-            version=self.new_class.version,
             snapshot=None if snapshot is None else codec().encode(snapshot),
             **self._class_columns(),
         )
@@ -155,9 +155,7 @@ class Move(RunAction[MoveOutcome]):
 
     def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
         replay(self.new_class.definition, events)
-        Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(
-            version=self.new_class.version, **self._class_columns()
-        )
+        Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(**self._class_columns())
         # The run may be blocked because no worker has its old class; with the new one it can be tried at once.
         if run.failed_tries:
             Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
@@ -166,14 +164,14 @@ class Move(RunAction[MoveOutcome]):
         self._notify_new_queue(run)
 
     def _class_columns(self) -> dict[str, Any]:
-        """Return the columns of a run that the new class determines: queue, tags and metadata.
+        """Return the columns of a run that the new class determines.
 
         Tags that the run was started with are kept.
         """
-        cls, old_class = self.new_class, self.target.workflow_class
+        old_class = self.target.workflow_class
         own_tags = [tag for tag in self.target.row.tags or () if old_class is None or tag not in old_class.tags]
-        tags = list(dict.fromkeys([*cls.tags, *own_tags]))
-        return {"queue": cls.task_queue, "tags": tags or None, "metadata": dict(cls.metadata) or None}
+        options = fork_options(self.new_class, tags=own_tags)
+        return {column.name: options.get(column.name) for column in RUN_COLUMNS if column.of_class}
 
     def _notify_new_queue(self, run: RunState) -> None:
         # Workers claim chains by their queue, and the new version may have another one.

@@ -131,11 +131,9 @@ class OperatorRunAction(RunAction[T]):
         self.target = target
         self.reason = check_text(reason, label="the reason")
         if (seq is None) != (self.target_kind == "run") or not (seq is None or type(seq) is int):
-            rule = (
-                "does not accept seq"
-                if self.target_kind == "run"
-                else f"requires seq, the number of the {self.target_kind}"
-            )
+            rule = "does not accept seq"
+            if self.target_kind != "run":
+                rule = f"requires seq, the number of the {self.target_kind}"
             raise TypeError(f"{type(self).__name__} {rule}")
         self.seq = seq
         self.input_values = self.validate_inputs(self.inputs, inputs)
@@ -262,12 +260,12 @@ class OperatorRunAction(RunAction[T]):
 
         They are this one and, if it edits or shows payloads, those operations, too.
         """
-        extra_operations = [EDIT] if self.edits_input else []
-        extra_operations += [VIEW_PAYLOAD] if self.edits_input or self.sees_payloads else []
-        return [
-            replace(self.permission_request, edits=self.edits_input),
-            *(replace(operation, workflow=self.workflow_name) for operation in extra_operations),
-        ]
+        requests = [replace(self.permission_request, edits=self.edits_input)]
+        if self.edits_input:
+            requests.append(replace(EDIT, workflow=self.workflow_name))
+        if self.edits_input or self.sees_payloads:
+            requests.append(replace(VIEW_PAYLOAD, workflow=self.workflow_name))
+        return requests
 
     def require_activity_access(self, activities: Iterable[str]) -> None:
         """Raise ``ActionNotPermitted`` unless the access policy allows the operation for each of these activities.
@@ -366,7 +364,9 @@ class ActivityAction(OperatorRunAction[None]):
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
         if seq is None:
             reasons = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
-            return str(cls.none_possible_text()) if all(reasons) else None
+            if all(reasons):
+                return str(cls.none_possible_text())
+            return None
         task = tasks.filter(seq=seq).first()
         if task is None:
             return str(_("no activity with that number is open: it has ended, or was cancelled"))

@@ -38,7 +38,9 @@ class Pause(OperatorRunAction[None]):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         if reason := super().why_not(run, seq=seq):
             return reason
-        return None if run.paused is None else str(_("the run is already paused"))
+        if run.paused is None:
+            return None
+        return str(_("the run is already paused"))
 
     def perform(self) -> None:
         with self.storage.transaction():
@@ -68,20 +70,20 @@ class Unpause(OperatorRunAction[None]):
 
     @property
     def done_message(self) -> Text:
-        return (
-            _(
+        if self._stays_blocked:
+            return _(
                 "The run is unpaused, but it stays blocked because its workers crashed. Try it again once "
                 "its code is fixed."
             )
-            if self._stays_blocked
-            else self.done
-        )
+        return self.done
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         if reason := super().why_not(run, seq=seq):
             return reason
-        return str(_("the run is not paused")) if run.paused is None else None
+        if run.paused is None:
+            return str(_("the run is not paused"))
+        return None
 
     def perform(self) -> None:
         with self.storage.transaction():

@@ -8,7 +8,6 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from temporalex_django import access
-from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
@@ -80,7 +79,9 @@ class Query(RunAction[Any]):
             row = self._read_row()
         if isinstance(self.query, str) and self.query.startswith("__"):
             return self._answer_built_in()
-        published = None if row[1] is None else codec().decode(row[1])
+        published = None
+        if row[1] is not None:
+            published = codec().decode(row[1])
         # In the gap after a continue-as-new, the state of the previous run is the best answer (see decision 13).
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._previous_state()
@@ -149,7 +150,7 @@ class Query(RunAction[Any]):
         user = self.by.user
         # The answer is that of ``describe``, so it requires the permission to view the run as well.
         access.require_access(user, access.VIEW, alias=self.storage.alias, run=self.row)
-        redactor = UNREDACTED if user is None else access.redactor_for(user, self.row)
+        redactor = access.redactor_for(user, self.row)
         description = describe(self.target, storage=self.storage, redactor=redactor)
         match self.query:
             case "__accepts":

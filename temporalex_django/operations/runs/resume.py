@@ -78,7 +78,9 @@ class Resume(RequestAction):
     def permission_request(self) -> access.Operation:
         """The operation; it has no permission if the user has the role of a step that takes the event."""
         request = super().permission_request
-        return request if self.is_permitted or not self.decidable_steps else replace(request, permission=None)
+        if self.is_permitted or not self.decidable_steps:
+            return request
+        return replace(request, permission=None)
 
     def _insert(self) -> InsertedMessage:
         """Insert the request as a message, unless somebody else has claimed the human task that it would decide.

@@ -40,7 +40,9 @@ class RetryActivity(ActivityAction):
     def why_not_task(cls, task: ActivityTask) -> str | None:
         if task.owner is not None:
             return str(_("an attempt is running now"))
-        return None if task.attempt else str(_("it has not been attempted yet"))
+        if task.attempt:
+            return None
+        return str(_("it has not been attempted yet"))
 
     @classmethod
     def none_possible_text(cls) -> Any:

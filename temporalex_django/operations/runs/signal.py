@@ -63,7 +63,9 @@ class SendSignal(RunAction[None]):
     def perform(self) -> None:
         target, name = self.target, check_name(self.signal, label="signal")
         payload = to_plain_payload(self.payload, label=f"the payload of signal {name!r}")
-        message_id = None if self.message_id is None else check_message_id(self.message_id, label="signal")
+        message_id = None
+        if self.message_id is not None:
+            message_id = check_message_id(self.message_id, label="signal")
         fingerprint = MessageFingerprint("signal", name, payload, self.by.sender)
         # A sender that lost its connection repeats the signal, and must not fail because the first one did its work.
         if target.closed and message_id is not None and self._was_read(message_id, fingerprint):

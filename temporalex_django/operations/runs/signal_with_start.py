@@ -64,4 +64,6 @@ class SignalWithStart(Action[RunTarget]):
             )
         except WorkflowNotFound:
             return None
-        return None if target.closed or target.pinned is not None else target
+        if target.closed or target.pinned is not None:
+            return None
+        return target

@@ -43,14 +43,18 @@ class SkipTimer(OperatorRunAction[None]):
         # Running timers have no rows of their own; they follow from the events of the history.
         timers = pending_timers((event.kind, event.data) for event in events)
         if seq is None:
-            return None if timers else str(_("no timer is running"))
+            if timers:
+                return None
+            return str(_("no timer is running"))
         if seq not in timers:
             return str(_("no timer with that number is running: it has fired, or was cancelled"))
         # The message has an id that is derived from the timer, so a second skip finds the first one.
         skip_messages = Message.objects.using(alias).filter(
             chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
         )
-        return str(_("somebody has already fired it")) if skip_messages.exists() else None
+        if skip_messages.exists():
+            return str(_("somebody has already fired it"))
+        return None
 
     @classmethod
     def parts(

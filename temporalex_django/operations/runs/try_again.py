@@ -39,7 +39,9 @@ class TryAgain(OperatorRunAction[None]):
             return reason
         if run.blocked is None:
             return str(_("the run is not blocked"))
-        return None if run.paused is None else str(_("the run is paused: unpause it first"))
+        if run.paused is None:
+            return None
+        return str(_("the run is paused: unpause it first"))
 
     def perform(self) -> None:
         with self.storage.transaction():

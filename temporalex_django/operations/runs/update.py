@@ -144,10 +144,10 @@ class RequestAction(RunAction[Any]):
 
     async def aexecute(self) -> Any:
         """Execute the operation in a coroutine; no thread is held during the wait."""
-        status: UpdateStatus = await sync_to_async(self._check_and_begin)()
-        return await sync_to_async(self._audited_result)(
-            status if status.is_finished else await await_for(self._poll, self.deadline)
-        )
+        status = await sync_to_async(self._check_and_begin)()
+        if status.is_finished:
+            return await sync_to_async(self._audited_result)(status)
+        return await sync_to_async(self._audited_result)(await await_for(self._poll, self.deadline))
 
     def _audited_result(self, status: UpdateStatus | None) -> Any:
         with self.audit_denials():
@@ -191,11 +191,9 @@ class RequestAction(RunAction[Any]):
             return self._status_in_closed_run()
         if self.target.paused or self.target.off:
             return self._status_in_paused_run()
-        status = (
-            self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
-            if self._can_run_turn
-            else None
-        )
+        status = None
+        if self._can_run_turn:
+            status = self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
         return status or self._enqueue_for_workers()
 
     # -- inside the caller's transaction -------------------------------------------------------------------------------
@@ -320,7 +318,9 @@ class RequestAction(RunAction[Any]):
             status = self._status()
             if status.outcome is None and status.fresh and self._can_run_turn:
                 status = self._try_turn(wait=0) or status
-        return status if status.is_finished else None
+        if status.is_finished:
+            return status
+        return None
 
     # -- shared --------------------------------------------------------------------------------------------------------
 
@@ -416,11 +416,9 @@ class RequestAction(RunAction[Any]):
         Raises ``WorkflowClosed`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = (
-            None
-            if earlier_message is None
-            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        )
+        status = None
+        if earlier_message is not None:
+            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
         if (
             earlier_message is not None
             and status is not None
@@ -443,11 +441,9 @@ class RequestAction(RunAction[Any]):
         Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for any other message.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = (
-            None
-            if earlier_message is None
-            else update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        )
+        status = None
+        if earlier_message is not None:
+            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
         if (
             earlier_message is not None
             and status is not None
@@ -515,13 +511,17 @@ class RequestAction(RunAction[Any]):
         missing_worker = live_workers(alias=self.storage.alias).missing_worker(
             workflow=target.workflow, version=target.version, queue=target.queue
         )
-        return f" (it waits for {missing_worker})" if missing_worker else ""
+        if missing_worker:
+            return f" (it waits for {missing_worker})"
+        return ""
 
     @property
     def _redactor(self) -> Redactor:
         """The redactor for the answer; answers for code, also in the name of a user, are not redacted."""
         user = self.by.user
-        return UNREDACTED if user is None or self.by.source == CODE.source else access.redactor_for(user, self.row)
+        if user is None or self.by.source == CODE.source:
+            return UNREDACTED
+        return access.redactor_for(user, self.row)
 
 
 class SendUpdate(RequestAction):

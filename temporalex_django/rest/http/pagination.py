@@ -61,12 +61,16 @@ class NewestFirstPagination(CursorPagination):
         return cursor
 
     def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
-        return (self.ordering,) if self.order is None else columns(self.order)
+        if self.order is None:
+            return (self.ordering,)
+        return columns(self.order)
 
     def _parse_position(self, position: str) -> UUID | datetime:
         """Return the position in a cursor: a run id, or a time if ``order`` is by time. Raises ``ValueError``."""
         is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
-        return UUID(position) if is_by_id else _parse_aware_datetime(position)
+        if is_by_id:
+            return UUID(position)
+        return _parse_aware_datetime(position)
 
     def limit_to_page(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
         """Restrict the runs to a range of time that contains the page, which makes the query cheaper.

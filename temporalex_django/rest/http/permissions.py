@@ -45,7 +45,10 @@ class InstancePermission(BasePermission):
 
 def _requested_operation(view: APIView) -> Operation | None:
     contract = getattr(view, "contract", None)
-    return None if contract is None else contract.permission_request(view.kwargs.get("name"))
+    if contract is None:
+        return None
+    operation: Operation = contract.permission_request(view.kwargs.get("name"))
+    return operation
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:

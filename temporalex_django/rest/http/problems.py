@@ -92,39 +92,40 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     return response
 
 
+#: Members of problems beside those of RFC 9457, from which a client can act without parsing texts. They are attributes
+#: of errors, and absent if the attribute has no value.
+_MEMBERS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], tuple[str, ...]], ...] = (
+    (errors.UpdateTimeout, ("update_id",)),
+    (errors.RunChanged, ("changes",)),
+    (errors.AmbiguousId, ("candidates",)),
+    (errors.UnknownSignal, ("known",)),
+    (errors.UpdateFailed, ("reference",)),
+    (errors.PayloadError, ("path",)),
+    (errors.UpdateRejected, ("reason", "accepts", "path")),
+)
+
+
 def _problem_response(exc: errors.TemporalexError, address: str) -> Response:
-    status = next(
-        (status_of_class for cls, status_of_class in STATUS_OF_ERRORS if isinstance(exc, cls)),
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-    )
-    if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # a fault of the validator's code, not of the sender
-        status = HTTPStatus.INTERNAL_SERVER_ERROR
-    # The argument does not have the declared type: a malformed request, not a refusal by the validator.
-    if isinstance(exc, errors.UpdateRejected) and exc.path is not None:
-        status = HTTPStatus.BAD_REQUEST
+    status = _status_of(exc)
     # A title is the same for every error of a class (RFC 9457); the details of this one are in ``detail``.
     title = type(exc)().message.replace("`", "")  # the first sentence of its class
-    # Members beside those of RFC 9457, from which a client can act without parsing texts.
-    extensions: dict[str, Any] = {}
-    if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
-        extensions["update_id"] = exc.update_id
-    elif isinstance(exc, errors.RunChanged):
-        extensions["changes"] = exc.changes
-    elif isinstance(exc, errors.AmbiguousId):
-        extensions["candidates"] = exc.candidates
-    elif isinstance(exc, errors.UnknownSignal):
-        extensions["known"] = exc.known
-    elif isinstance(exc, errors.UpdateFailed) and exc.reference:
-        extensions["reference"] = exc.reference
-    elif isinstance(exc, errors.PayloadError) and exc.path is not None:
-        extensions["path"] = exc.path
-    elif isinstance(exc, errors.UpdateRejected):
-        extensions = {
-            name: member for name in ("reason", "accepts", "path") if (member := getattr(exc, name)) is not None
-        }
+    members = {name: getattr(exc, name) for cls, names in _MEMBERS_OF_ERRORS if isinstance(exc, cls) for name in names}
+    extensions = {name: member for name, member in members.items() if member is not None}
     body = _problem_body(status, code=exc.code, title=title, detail=str(exc), address=address, **extensions)
     headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
+
+
+def _status_of(exc: errors.TemporalexError) -> HTTPStatus:
+    if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # a fault of the validator's code, not of the sender
+        return HTTPStatus.INTERNAL_SERVER_ERROR
+    # The argument does not have the declared type: a malformed request, not a refusal by the validator.
+    if isinstance(exc, errors.UpdateRejected) and exc.path is not None:
+        return HTTPStatus.BAD_REQUEST
+    for cls, status in STATUS_OF_ERRORS:
+        if isinstance(exc, cls):
+            return status
+    return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _escape_unencodable(value: Any) -> Any:

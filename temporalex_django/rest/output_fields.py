@@ -1,0 +1,82 @@
+"""Fields of responses that are made from descriptions: the table of columns of runs, and typed records.
+
+A record is a dataclass that handles return or commands print, so REST has the same fields with the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+
+from rest_framework import ISO_8601, serializers
+
+from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
+
+if TYPE_CHECKING:
+    Base = serializers.Serializer[Any]
+else:
+    Base = serializers.Serializer  # generic in the stubs only
+
+#: A time in ISO 8601 and UTC, whatever format the project uses in its own views.
+time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezone=UTC)
+
+
+def _texts_field(**options: Any) -> serializers.ListField:
+    # A child belongs to one field, so each field gets a new one.
+    return serializers.ListField(child=serializers.CharField(), **options)
+
+
+#: The field of a column, by type.
+_COLUMN_FIELDS: Mapping[ColumnType, Callable[..., Any]] = {
+    ColumnType.TEXT: serializers.CharField,
+    ColumnType.INTEGER: serializers.IntegerField,
+    ColumnType.NUMBER: serializers.FloatField,
+    ColumnType.TIME: time_field,
+    ColumnType.KEY: serializers.CharField,
+    ColumnType.TEXTS: _texts_field,
+    ColumnType.ATTRIBUTES: lambda **options: serializers.DictField(child=serializers.JSONField(), **options),
+    ColumnType.JSON: serializers.JSONField,
+}
+#: The field of an attribute of a record, by annotation.
+_RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
+    str: serializers.CharField,
+    int: serializers.IntegerField,
+    float: serializers.FloatField,
+    bool: serializers.BooleanField,
+    datetime: time_field,
+    Sequence[str]: _texts_field,
+}
+
+
+def run_column_fields() -> dict[str, Any]:
+    """Return a field for each column of runs that REST shows, as it is stored in the attribute ``run``."""
+    return {
+        column.output_name: _COLUMN_FIELDS[column.type](source=f"run.{column.name}", allow_null=column.nullable)
+        for column in columns_shown_in(Place.REST)
+    }
+
+
+class RecordOut(Base):
+    """Base of the serializers of records.
+
+    It has a field for each field of ``record``, or for those in ``names``, and the declared ones.
+    """
+
+    record: ClassVar[type[Any]]
+    names: ClassVar[Sequence[str]] = ()
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields of the record, in the type of their annotations, and those that the class declares."""
+        annotations = get_type_hints(self.record)
+        record_fields = {name: _record_field(annotations[name]) for name in self.names or annotations}
+        return {**record_fields, **super().get_fields()}
+
+
+def _record_field(annotation: Any) -> Any:
+    types = [member for member in get_args(annotation) if member is not type(None)]
+    if isinstance(annotation, UnionType):
+        return _RECORD_FIELDS[types[0]](allow_null=True)
+    return _RECORD_FIELDS[annotation]()

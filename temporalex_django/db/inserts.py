@@ -21,10 +21,11 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec as payloads
-from temporalex_django.db.dialects.base import Placeholder, get_dialect
+from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.ids import parse_run_id, run_id_taken_error, token, uuid7

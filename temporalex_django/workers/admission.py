@@ -14,21 +14,20 @@ from django.db import Error as DatabaseError
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS
-from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims, Switches
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.limited_claims import Switches
 from temporalex_django.engine.contracts.records import NewTask, TaskState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.scheduling.capacity import Capacity
-from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS
+from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS, LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
     """The admission of one worker; ``switches`` is what its maintenance read last."""
 
-    def __init__(self, storage: DjangoStorage, queues: Sequence[str]) -> None:
+    def __init__(self, storage: WorkerStorage, queues: Sequence[str]) -> None:
         self._storage = storage
         self._queues = list(queues)
-        self._claims = LimitedClaims(storage)
         # When it is worth looking again at a queue from which nothing could be claimed.
         self._next_look: dict[str, float] = {}
         self._full_queues: set[str] = set()  # those whose limits leave nothing for what is due
@@ -100,7 +99,7 @@ class Admission:
         self._storage.partitioned = True
         self._storage.release_tasks([(task.id, task.attempt, task.owner or 0) for task in misplaced])
         for queue in {task.queue for task in misplaced}:
-            self._claims.repartition(queue, {task.activity for task in misplaced if task.queue == queue})
+            self._storage.repartition(queue, {task.activity for task in misplaced if task.queue == queue})
         return [task for task in tasks if task.activity not in limited_names]
 
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
@@ -122,7 +121,7 @@ class Admission:
                 continue
             common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
             try:
-                limited_claim = self._claims.claim(
+                limited_claim = self._storage.claim_limited(
                     queue, capacity=capacity, owner=owner, off=off, unpartitioned=common, suspects=suspects
                 )
             except DatabaseError as exc:

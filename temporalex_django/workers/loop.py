@@ -22,7 +22,6 @@ from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db import background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
@@ -237,7 +236,7 @@ class WorkerLoop:
         """Start claimed activities, except suspects that have to wait. ``all_seen``: no others can be claimed now."""
         tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
-        release_unstarted(self.storage, released_keys)
+        self.storage.release_unstarted(released_keys)
 
     def _announce_results(self, results: list[TaskResult], valid_ids: list[int]) -> None:
         finished_ids = set(valid_ids)
@@ -571,7 +570,7 @@ class WorkerLoop:
                 # Results come before the release: an activity that has ended must not be released and run again.
                 self._store_results_only()
                 with self.storage.transaction("leave"):
-                    release_unstarted(self.storage, waiting)
+                    self.storage.release_unstarted(waiting)
                     release_activities(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:

@@ -17,7 +17,7 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import read_switches, release_unstarted
+from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
@@ -231,7 +231,7 @@ class Maintenance:
         pool.mark_start_recorded(started_tasks)
         self.storage.record_heartbeats(heartbeats)
         if overdue_keys := pool.overdue():
-            release_unstarted(self.storage, overdue_keys)
+            self.storage.release_unstarted(overdue_keys)
             self.loop.wake.set()  # they wait for a thread that is free
         running_keys = pool.running_keys()
         # An idle worker asks for its rows only as often as it sends its own heartbeat.
@@ -255,7 +255,7 @@ class Maintenance:
             log.warning(
                 "released %d activities that this worker had claimed without noticing", len(unknown_keys & stray_keys)
             )
-            release_unstarted(self.storage, unknown_keys & stray_keys)
+            self.storage.release_unstarted(unknown_keys & stray_keys)
             loop.wake.set()
             unknown_keys -= stray_keys
         elif unknown_keys & stray_keys:

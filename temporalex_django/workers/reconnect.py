@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -26,7 +26,7 @@ def next_pause(pause: float) -> float:
 
 
 def retry_until_available(
-    callback: Callable[[], None], *, storage: DjangoStorage, stop: threading.Event, timeout: float | None = None
+    callback: Callable[[], None], *, storage: WorkerStorage, stop: threading.Event, timeout: float | None = None
 ) -> bool:
     """Call ``callback`` until the database answers; return False when ``stop`` is set before that.
 

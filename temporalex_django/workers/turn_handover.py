@@ -18,8 +18,8 @@ from typing import Final
 from uuid import UUID
 
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -49,7 +49,7 @@ class TurnHandover:
     """
 
     def __init__(
-        self, storage: DjangoStorage, *, max_helpers: int, run_turns: Callable[[Callable[[], bool]], None]
+        self, storage: WorkerStorage, *, max_helpers: int, run_turns: Callable[[Callable[[], bool]], None]
     ) -> None:
         self.turn_lock = threading.Lock()
         self.max_helpers = max_helpers

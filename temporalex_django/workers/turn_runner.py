@@ -17,7 +17,7 @@ from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn_report import TurnReport
 
 if TYPE_CHECKING:
-    from temporalex_django.db.storage import DjangoStorage
+    from temporalex_django.engine.contracts.task_storage import WorkerStorage
     from temporalex_django.engine.turn import WorkflowEngine
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission
@@ -41,7 +41,7 @@ class TurnRunner:
     def __init__(
         self,
         *,
-        storage: DjangoStorage,
+        storage: WorkerStorage,
         engine: WorkflowEngine,
         admission: Admission,
         row: WorkerRow,

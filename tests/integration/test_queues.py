@@ -14,7 +14,6 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
-from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
@@ -122,7 +121,7 @@ def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypat
         assert gates.is_rate_limited
         seldoms = ActivityTask.objects.filter(owner=1, activity=seldom.name)
         (one, two) = seldoms.values_list("id", "attempt", "owner")
-        release_unstarted(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
+        loop.storage.release_unstarted([one, two, (two[0], 7, 1)])  # the last is not theirs
         assert ActivityTask.objects.filter(owner=1).count() == 2
         seldoms.model.objects.filter(owner=None, activity=often.name).delete()
         assert len(taken_by(gates, 1)) == 2

@@ -29,8 +29,9 @@ from psycopg.waiting import Ready
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.db.dialects import pg_together
-from temporalex_django.db.dialects.base import Dialect, get_dialect
+from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.workers.loop import run_until_idle
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]

@@ -14,10 +14,10 @@ from django.db import connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
 from temporalex_django.db.dialects.pg_together import PipelineStatement, StatementPipeline
 from temporalex_django.db.guards.guarded_orm import refuse_query
+from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
 
 #: The pipelines of the connections that can send our arrays.
 _pipelines: WeakKeyDictionary[Any, StatementPipeline] = WeakKeyDictionary()

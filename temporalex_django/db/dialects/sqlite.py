@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import NotSupportedError, OperationalError, connections, transaction
 
-from temporalex_django.db.dialects.base import Answer, Columns, Types
+from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
 
 #: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3. It must not exceed the
 #: pause of workers between two turns.

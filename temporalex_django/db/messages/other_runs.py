@@ -13,9 +13,9 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.core.aliases import all_names
-from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
+from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run, run_id_taken_error, uuid7

@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.cache import CachedRun
-from temporalex_django.engine.contracts.records import Inbox, Retry, RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.contracts.records import (
+    Inbox,
+    Retry,
+    RunRecord,
+    RunState,
+    RunWrite,
+    TaskResult,
+    TaskState,
+)
+from temporalex_django.engine.contracts.run_storage import RunStorage
+from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
-
-if TYPE_CHECKING:
-    from temporalex_django.engine.turn import WorkflowEngine
 
 logger = logging.getLogger("temporalex_django.engine")
 
@@ -30,6 +37,37 @@ _BUDGET = 0.05
 _SLOW = 1.0
 
 
+class RunAdvancer(Protocol):
+    """The part of an engine that advances one run, as the atomic phase needs it."""
+
+    storage: RunStorage
+    tasks: TaskStorage
+    cache: Cache
+
+    def load_entries(
+        self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
+    ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
+        """Return the executor of each run, and the errors of those that cannot have one, by run id."""
+
+    def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
+        """Defer a run that another worker may be able to run; return True if it was deferred."""
+
+    def activate(
+        self,
+        step: ActivationStep,
+        entry: CachedRun | None,
+        error: BaseException | None,
+        report: TurnReport,
+        results: Sequence[Job] = (),
+        *,
+        until: float,
+    ) -> RunWrite:
+        """Activate a run and return what to write. A run that cannot be activated is blocked."""
+
+    def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
+        """Return the write that blocks a run because of ``error``."""
+
+
 class AtomicPhase:
     """The part of an engine that runs the due atomic activities of one run, in a transaction of its own.
 
@@ -37,9 +75,9 @@ class AtomicPhase:
     returns its result.
     """
 
-    def __init__(self, engine: WorkflowEngine, perform: Callable[[TaskState], TaskResult]) -> None:
-        self._engine = engine
-        self._storage = engine.storage
+    def __init__(self, advancer: RunAdvancer, perform: Callable[[TaskState], TaskResult]) -> None:
+        self._advancer = advancer
+        self._storage = advancer.storage
         self._perform = perform
 
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
@@ -77,7 +115,9 @@ class AtomicPhase:
             for run in self._storage.claim(limit=1, queues=queues, chains=[chain_id]):
                 messages = self._storage.inbox([chain_id])[chain_id]
                 report.records.update(phase_report.records)
-                write = self._engine.block_run(ActivationStep(run, messages, self._storage.now()), failed.error, report)
+                write = self._advancer.block_run(
+                    ActivationStep(run, messages, self._storage.now()), failed.error, report
+                )
                 self._storage.write([write])
                 report.writes.append(write)
                 report.run_count += 1
@@ -96,7 +136,7 @@ class AtomicPhase:
         entry = self._load_entry(run, report)
         if entry is None:
             return
-        now, rows = self._storage.now(), self._engine.tasks.atomic_tasks(chain_id)
+        now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
         # Activities that have failed before and wait for another try.
         retry_times = {task.seq: task.due_at for task in rows if task.due_at > now}
@@ -121,7 +161,7 @@ class AtomicPhase:
             self._storage.write([write])
             report.writes.append(write)
             report.run_count += 1
-            next_entry = self._engine.cache.take(run.run_id) if due_tasks else None
+            next_entry = self._advancer.cache.take(run.run_id) if due_tasks else None
             if next_entry is None:
                 return
             entry = next_entry
@@ -131,8 +171,8 @@ class AtomicPhase:
 
         Raises ``_ActivationFailed`` if the run cannot be rebuilt.
         """
-        entries, errors = self._engine.load_entries([run], report.records)
-        if self._engine.defer_if_unavailable(run, errors.get(run.run_id), report):
+        entries, errors = self._advancer.load_entries([run], report.records)
+        if self._advancer.defer_if_unavailable(run, errors.get(run.run_id), report):
             return None
         if run.run_id not in entries and run.run_id in errors:
             raise _ActivationFailed(errors[run.run_id])
@@ -143,7 +183,7 @@ class AtomicPhase:
     ) -> RunWrite:
         """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
         jobs = [job for job, _ in results]
-        write = self._engine.activate(step, entry, None, report, results=jobs, until=time.monotonic() + SHARE)
+        write = self._advancer.activate(step, entry, None, report, results=jobs, until=time.monotonic() + SHARE)
         if step.run.run_id in report.block_errors:
             raise _ActivationFailed(report.block_errors[step.run.run_id])
         write.cancelled_tasks += [task.seq for _, task in results if task.id]

@@ -34,6 +34,7 @@ from temporalex_django.db.sql_columns import (
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
 
@@ -107,7 +108,7 @@ class ActivityTasks:
         """Release activities whose payloads only another worker can read: uncounted, and due again soon."""
         if not tasks:
             return
-        due = self._session.now() + activity_policy.REOFFER_DELAY
+        due = self._session.now() + policy.REOFFER_DELAY
         self._sql.write(
             _KEYLESS.columns,
             _KEYLESS_UPDATE,

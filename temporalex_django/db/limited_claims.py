@@ -22,6 +22,7 @@ from temporalex_django.db.claims.activities import TaskClaims
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import (
     LimitedClaim,
@@ -30,10 +31,6 @@ from temporalex_django.engine.scheduling.limit_usage import (
     queue_limit_name,
 )
 
-#: Partitions of a queue that one claim looks at. The next claim continues behind them.
-_PARTITION_PAGE = 100
-#: Activities that are moved to another partition at a time.
-_MOVE_PAGE = 1000
 _FREE = "from temporalex_activity_task where queue = %s and owner is null and not atomic"
 _STARTS = LIMITS.pick_columns("name", "starts")
 
@@ -108,12 +105,14 @@ class LimitedClaims:
 
     def _next_partitions(self, queue: str) -> list[str]:
         """Return the next partitions of the queue in which activities wait. One index look-up for each."""
-        names = self._partitions_after(queue, self._cursors.get(queue, ""), _PARTITION_PAGE)
-        if len(names) < _PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
+        names = self._partitions_after(queue, self._cursors.get(queue, ""), policy.PARTITION_PAGE)
+        if len(names) < policy.PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
-                name for name in self._partitions_after(queue, "", _PARTITION_PAGE - len(names)) if name not in names
+                name
+                for name in self._partitions_after(queue, "", policy.PARTITION_PAGE - len(names))
+                if name not in names
             ]
-        elif len(names) >= _PARTITION_PAGE:
+        elif len(names) >= policy.PARTITION_PAGE:
             self._cursors[queue] = names[-1]
         return names
 
@@ -154,7 +153,7 @@ class LimitedClaims:
         free_tasks = (
             f"select id {_FREE} and {condition} order by due_at limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
         )
-        ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, _MOVE_PAGE], ("int8",))]
+        ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, policy.MOVE_PAGE], ("int8",))]
         membership, parameter = self._sql.in_array(ids, "int8")
         return (
             self._sql.execute(
@@ -177,7 +176,9 @@ class LimitedClaims:
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
         ranked = self._task_claims.has_priorities(queue)
-        rows = self._task_claims.due_candidates(queue, max(limit, _PARTITION_PAGE), condition, absent, ranked=ranked)
+        rows = self._task_claims.due_candidates(
+            queue, max(limit, policy.PARTITION_PAGE), condition, absent, ranked=ranked
+        )
         limited_names = {name for _, name in rows if name in off or name in activity.limits_by_name}
         claim.moved += self.repartition(queue, limited_names)
         return [(task, name, None) for task, name in rows if name not in limited_names]

@@ -15,9 +15,7 @@ from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import EVENTS, RUNS
 from temporalex_django.engine.contracts.records import Inbox, RunRecord
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
-
-#: Seconds for which the versions of live workers are cached: a turn may ask for each of its runs.
-_LIVE_CACHE_SECONDS = 1.0
+from temporalex_django.engine.scheduling import policy
 
 _BLOCKED = RUNS.pick_columns("blocked")
 _FACTS = RUNS.pick_fields(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
@@ -117,7 +115,7 @@ class RunReader:
     def has_live_worker(self, workflow: str, version: int) -> bool:
         """Return True if a worker with a valid lease has registered that version of the class.
 
-        The answer may be ``_LIVE_CACHE_SECONDS`` old.
+        The answer may be ``policy.LIVE_VERSIONS_SECONDS`` old.
         """
         until, live_versions = self._live_versions
         if self._session.clock is None and time.monotonic() < until:
@@ -133,7 +131,7 @@ class RunReader:
         live_versions = {
             (name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers
         }
-        self._live_versions = (time.monotonic() + _LIVE_CACHE_SECONDS, live_versions)
+        self._live_versions = (time.monotonic() + policy.LIVE_VERSIONS_SECONDS, live_versions)
         return (workflow, version) in live_versions
 
 

@@ -15,6 +15,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.engine.scheduling import policy
 
 
 @contextmanager
@@ -47,9 +48,8 @@ class StorageSession:
     have limits.
     """
 
-    #: Most new messages that a turn reads of all its runs together. A long inbox takes many turns, and other runs are
-    #: served in between.
-    inbox_page = 2_000
+    #: Most new messages that a turn reads of all its runs together.
+    inbox_page = policy.INBOX_PAGE
     #: Names of activities to leave alone in test environments. Workers use their admission instead.
     switched_off: Collection[str] = ()
     #: Queues in which background tasks may have a priority.

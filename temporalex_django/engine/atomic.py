@@ -24,17 +24,11 @@ from temporalex_django.engine.contracts.records import (
 )
 from temporalex_django.engine.contracts.run_storage import RunStorage
 from temporalex_django.engine.contracts.task_storage import TaskStorage
-from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
 
 logger = logging.getLogger("temporalex_django.engine")
-
-#: Limits of one transaction: activations, seconds after which no further activation starts, and seconds from which an
-#: activity counts as slow.
-_MAX_ACTIVATIONS = 20
-_BUDGET = 0.05
-_SLOW = 1.0
 
 
 class RunAdvancer(Protocol):
@@ -93,7 +87,7 @@ class AtomicPhase:
                     self._storage.wait_for_locks(chain_id, timeout=lock_timeout)
                 self._advance_in_savepoint(chain_id, queues, report)
         except activity_policy.ActivityUnavailable:  # another worker is to run it
-            self._storage.defer([chain_id], seconds=DEFER_SECONDS)
+            self._storage.defer([chain_id], seconds=policy.DEFER_SECONDS)
             return TurnReport()
         except Exception as exc:
             if not self._storage.is_transient(exc):
@@ -142,7 +136,7 @@ class AtomicPhase:
         retry_times = {task.seq: task.due_at for task in rows if task.due_at > now}
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
-        for remaining in reversed(range(_MAX_ACTIVATIONS)):
+        for remaining in reversed(range(policy.MAX_ATOMIC_ACTIVATIONS)):
             results, retries = self._perform_all(due_tasks)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
@@ -154,7 +148,7 @@ class AtomicPhase:
                 retry_times.pop(number, None)
             for retry in retries:
                 _schedule_retry(write, retry)
-            may_continue = bool(remaining) and not retries and time.monotonic() - started_at < _BUDGET
+            may_continue = bool(remaining) and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS
             due_tasks = _take_new_tasks(write) if may_continue else []
             if due_tasks:
                 run.atomic_due = min(retry_times.values(), default=None)
@@ -183,7 +177,9 @@ class AtomicPhase:
     ) -> RunWrite:
         """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
         jobs = [job for job, _ in results]
-        write = self._advancer.activate(step, entry, None, report, results=jobs, until=time.monotonic() + SHARE)
+        write = self._advancer.activate(
+            step, entry, None, report, results=jobs, until=time.monotonic() + policy.RUN_SECONDS
+        )
         if step.run.run_id in report.block_errors:
             raise _ActivationFailed(report.block_errors[step.run.run_id])
         write.cancelled_tasks += [task.seq for _, task in results if task.id]
@@ -210,7 +206,7 @@ class AtomicPhase:
                 if self._storage.is_connection_lost(exc):
                     lock_seconds = time.monotonic() - started_at
                     # The server ends sessions that idle in a transaction, so it would end this one each time.
-                    if lock_seconds > _SLOW:
+                    if lock_seconds > policy.SLOW_ATOMIC_SECONDS:
                         raise DeadlockDetected(
                             f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the "
                             "database ended the session: shorten it, or make it an external activity"
@@ -219,7 +215,7 @@ class AtomicPhase:
                 result = activity_policy.failed_result(
                     task, exc, self._storage.now(), final=activity_policy.is_permanent_error(exc)
                 )
-            if (elapsed := time.monotonic() - started_at) > _SLOW:
+            if (elapsed := time.monotonic() - started_at) > policy.SLOW_ATOMIC_SECONDS:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
             if result.outcome is None:
                 retries.append(result)

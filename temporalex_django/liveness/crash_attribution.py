@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.crash_markers import MarkedWork
-
-#: Deaths after which a run is blocked and an external activity fails as ``WorkerLost``.
-MOST_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class CrashVerdict:
 
     @property
     def is_final(self) -> bool:
-        return self.crashes >= MOST_CRASHES
+        return self.crashes >= policy.MOST_CRASHES
 
 
 def attribute_crashes(
@@ -65,7 +63,7 @@ def attribute_crashes(
             crashes = before + 1 if len(runs) == 1 else max(before, 1)
             # Second death on the row of a worker, and one before it is unexplained: that one was its first (decision
             # 22).
-            if earlier and before and len(runs) == 1 and crashes == MOST_CRASHES - 1:
-                crashes = MOST_CRASHES
-        verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
+            if earlier and before and len(runs) == 1 and crashes == policy.MOST_CRASHES - 1:
+                crashes = policy.MOST_CRASHES
+        verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, policy.MOST_CRASHES))))
     return verdicts

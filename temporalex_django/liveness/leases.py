@@ -17,6 +17,7 @@ from temporalex_django.db.sql_columns import RUNS, WORKERS
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.process_identity import host, identity_of
@@ -157,7 +158,6 @@ def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
 _CRASH_CODE = CRASH
 #: Condition for runs that are blocked only because their class is off. They wait for the switch.
 _SWITCHED_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
-WAKE_LIMIT = 1000
 
 
 def wake_blocked(storage: WorkerStorage, workflows: Sequence[str], now: datetime) -> int:
@@ -201,12 +201,12 @@ def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]
 def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
     """Make runs due that were stopped because their class was off, if it is on again; return their number.
 
-    ``off`` has the classes that are still off. At most ``WAKE_LIMIT`` runs in one call.
+    ``off`` has the classes that are still off. At most ``policy.WAKE_LIMIT`` runs in one call.
     """
     test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(
         f"select chain_id from temporalex_instance where blocked is not null and {_SWITCHED_OFF} and not (workflow {test})"
-        f" and closed_at is null limit {WAKE_LIMIT}",
+        f" and closed_at is null limit {policy.WAKE_LIMIT}",
         [parameter],
         ("uuid",),
     )

@@ -34,6 +34,7 @@ from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes
 from temporalex_django.liveness.crash_markers import (
@@ -49,16 +50,6 @@ from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
 
 log = logging.getLogger("temporalex_django.liveness")
-
-#: Time until a run that needs a key is offered again to workers that may have it. A worker that lacks the key leaves
-#: the run alone for longer.
-_OFFERED_AGAIN = timedelta(seconds=3)
-#: Leases of life since the last unexplained death, after which no worker is cautious any more.
-_CAUTION_LEASES = 5
-
-
-#: Part of a lease after which a worker elsewhere is late. A worker sends three heartbeats in a lease.
-_LATE_SHARE = 0.5
 
 
 @dataclass(slots=True)
@@ -115,7 +106,7 @@ def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None 
         silence = heartbeats.silence(row.epoch)
         if row.buried_at is not None:
             result.caution += 1
-            if silence > _CAUTION_LEASES * lease:
+            if silence > policy.CAUTION_LEASES * lease:
                 storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
             continue
         owner = owner_state(row.crash_marker)
@@ -126,7 +117,7 @@ def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None 
             # A worker that lives here is frozen or starved. Its marker is read when it ends, so it is not blamed now.
             _declare_dead(storage, row, None, result, unknown=owner == "unknown")
         elif owner == "unknown":
-            suspected = suspected or silence > _LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
+            suspected = suspected or silence > policy.LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
     result.caution += suspected
     return result
 
@@ -452,7 +443,7 @@ def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool
         tries = run.failed_tries + 1
         due, waits_for = next_retry_at(tries, now), None
         if isinstance(error, KeyMissing):
-            due, waits_for = now + _OFFERED_AGAIN, f"the key {error.key!r}"
+            due, waits_for = now + policy.KEY_OFFER_DELAY, f"the key {error.key!r}"
         mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
         _store_block(storage, chain, run.run_id, mark, due=due)
     log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})

@@ -17,8 +17,9 @@ from temporalex_django.core.limits import NO_LIMITS
 from temporalex_django.db.limited_claims import Switches
 from temporalex_django.engine.contracts.records import NewTask, TaskState
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
-from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS, LimitedClaim
+from temporalex_django.engine.scheduling.limit_usage import LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
 
 
@@ -155,7 +156,7 @@ class Admission:
         ):
             # Another worker may have finished an activity of the queue, which nothing announces: look again after a
             # moment.
-            self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
+            self._next_look[queue] = now + (limited_claim.retry_after or policy.LIMIT_RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
         """Let the next claim look at these queues at once, because some of their activities have ended."""

@@ -27,6 +27,7 @@ from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
@@ -46,28 +47,12 @@ from temporalex_django.workers.quarantine import Quarantine
 from temporalex_django.workers.queue_names import all_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
 from temporalex_django.workers.turn_handover import TurnHandover
-from temporalex_django.workers.turn_runner import FEWEST_RUNS, TurnRunner
+from temporalex_django.workers.turn_runner import TurnRunner
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
 
 log = logging.getLogger("temporalex_django.workers")
-#: Seconds between two turns where one lock of the database keeps all writers out: web requests need it, too.
-_WRITER_PAUSE = 0.003
-#: Seconds until the next poll if due work could not be claimed: another worker has locked it, or has its class.
-_CONTENDED = 0.05
-#: Seconds that a turn of few runs, which has started activities, waits for a result before it polls again.
-_RESULT_WAIT = 0.002
-_FRUITLESS_POLLS = 10
-#: An idle worker that listens to notifications polls this many times less often.
-_LISTENING_FACTOR = 5
-#: Seconds of phase 2 in one poll, and the longest pause of a run whose business rows others have locked.
-_ATOMIC_SECONDS = 0.1
-_LONGEST_PAUSE = 1.0
-#: Seconds for which a run is left alone that another worker has announced on its row.
-_ANNOUNCED_ELSEWHERE = 0.25
-#: Seconds that a run waits for its locked business rows, from the second try on; other runs wait for as long.
-_LOCK_TIMEOUT = 0.5
 
 
 class WorkerLoop:
@@ -260,20 +245,26 @@ class WorkerLoop:
         """
         if self.handover.is_last_helper:
             return 0
-        deadline, advanced = time.monotonic() + _ATOMIC_SECONDS, 0
+        deadline, advanced = time.monotonic() + policy.ATOMIC_PHASE_SECONDS, 0
         # A run whose pause is over waits for its locks, one a poll: a claim would not find it while its callers take
         # turns.
         retry_chains = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
         for chain in dict.fromkeys([*retry_chains, *chains]):
             if self.handover.is_running(chain):  # the server has ended its session, and its code still runs
-                self.storage.defer([chain], seconds=_LONGEST_PAUSE)
-            elif self._advance_atomic(chain, lock_timeout=_LOCK_TIMEOUT if chain in retry_chains else 0.0):
+                self.storage.defer([chain], seconds=policy.LONGEST_LOCK_PAUSE)
+            elif self._advance_atomic(
+                chain, lock_timeout=policy.BUSINESS_LOCK_SECONDS if chain in retry_chains else 0.0
+            ):
                 self._pauses.pop(chain, None)
                 advanced += 1
-            elif chain not in chains and self._pauses.get(chain, _LONGEST_PAUSE) >= _LONGEST_PAUSE:
+            elif (
+                chain not in chains and self._pauses.get(chain, policy.LONGEST_LOCK_PAUSE) >= policy.LONGEST_LOCK_PAUSE
+            ):
                 self._pauses.pop(chain, None)  # another worker has done it, or a claim finds it again
             else:  # its rows are locked: other runs first, and this one a little later each time
-                pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
+                pause = self._pauses[chain] = min(
+                    self._pauses.get(chain, policy.CONTENDED_SECONDS / 2) * 2, policy.LONGEST_LOCK_PAUSE
+                )
                 self.storage.defer([chain], seconds=pause)
             if time.monotonic() > deadline:
                 break
@@ -361,7 +352,7 @@ class WorkerLoop:
                 if self.row.announce(self.storage, [MarkedWork("chain", chain)]):
                     advanced += self._turn_alone(chain)
                 else:
-                    self.storage.defer([chain], seconds=_ANNOUNCED_ELSEWHERE)
+                    self.storage.defer([chain], seconds=policy.ANNOUNCED_ELSEWHERE)
                 if time.monotonic() > deadline:
                     break
         finally:
@@ -408,7 +399,11 @@ class WorkerLoop:
             claimed = self.storage.claim(limit=self.storage.turn_size, queues=self.admission.queues)
         suspects = [run.chain_id for run in claimed if run.crashes][:1]
         chains = [*suspects, *(run.chain_id for run in claimed if not run.crashes)]
-        runs = self._turn_announced(chains, deadline=time.monotonic() + _ATOMIC_SECONDS) if chains or waiting else 0
+        runs = (
+            self._turn_announced(chains, deadline=time.monotonic() + policy.ATOMIC_PHASE_SECONDS)
+            if chains or waiting
+            else 0
+        )
         return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
@@ -473,9 +468,9 @@ class WorkerLoop:
                 due = None  # left to other workers
             has_waiting = due == 0.0 or bool(self._pauses) or self.admission.has_waiting
             fruitless = fruitless + 1 if has_waiting else 0
-            if until_idle and self._is_idle and (not has_waiting or fruitless > _FRUITLESS_POLLS):
+            if until_idle and self._is_idle and (not has_waiting or fruitless > policy.FRUITLESS_POLLS):
                 return
-            was_woken = self.wake.wait(_CONTENDED if due == 0.0 else self._seconds_until_poll(due))
+            was_woken = self.wake.wait(policy.CONTENDED_SECONDS if due == 0.0 else self._seconds_until_poll(due))
             self.expects_work = was_woken and not self.storage.sql.writer_lock
 
     def _try_poll(
@@ -514,19 +509,19 @@ class WorkerLoop:
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
         """Wait a moment after a poll that found something, since there may be more at once."""
-        self._pause = _WRITER_PAUSE
+        self._pause = policy.WRITER_PAUSE
         if self.storage.sql.writer_lock:
-            stop.wait(_WRITER_PAUSE)
+            stop.wait(policy.WRITER_PAUSE)
             return
-        self.expects_work = result.runs >= FEWEST_RUNS
-        if result.tasks and result.runs < FEWEST_RUNS:
-            self.wake.wait(_RESULT_WAIT)
+        self.expects_work = result.runs >= policy.FEWEST_RUNS
+        if result.tasks and result.runs < policy.FEWEST_RUNS:
+            self.wake.wait(policy.RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
         """Return the seconds until the next poll if nothing wakes the loop; ``due`` is when work is due, in seconds."""
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
-            poll *= _LISTENING_FACTOR if self.listener.locked else 1
+            poll *= policy.LISTENING_FACTOR if self.listener.locked else 1
         else:  # recent work is often followed by more at once, so pauses grow
             poll, self._pause = min(poll, self._pause), min(self._pause * 2, poll)
         return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
@@ -552,9 +547,9 @@ class WorkerLoop:
                     continue
                 has_waiting = self._next_due() == 0.0 or bool(self._pauses) or self.admission.has_waiting
                 fruitless += 1
-                if not self.admission.is_rate_limited and (not has_waiting or fruitless > _FRUITLESS_POLLS):
+                if not self.admission.is_rate_limited and (not has_waiting or fruitless > policy.FRUITLESS_POLLS):
                     return self.turn_count
-                time.sleep(_CONTENDED)
+                time.sleep(policy.CONTENDED_SECONDS)
         finally:
             self._shut_down(None, hurried=True)
 

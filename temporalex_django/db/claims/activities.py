@@ -13,13 +13,11 @@ from temporalex_django.db.activity_tasks import TASK, ActivityTasks, task_state
 from temporalex_django.db.claims.queue_order import QueueOrder
 from temporalex_django.db.session import StorageSession
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
 
 log = logging.getLogger("temporalex_django.db")
-
-#: Number of due activities among which it looks for those that this worker can start.
-_LOOKAHEAD = 1000
 
 
 class TaskClaims:
@@ -92,7 +90,9 @@ class TaskClaims:
             ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
             # The claim is read in any case: another worker may have changed the priorities between the two statements.
             if not tasks and (fetch_claimed is None or ranked):
-                candidate_limit = max(capacity.total, _LOOKAHEAD if capacity.async_names or capacity.prefetch else 0)
+                candidate_limit = max(
+                    capacity.total, policy.LOOKAHEAD if capacity.async_names or capacity.prefetch else 0
+                )
                 candidates = self.due_candidates(queue, candidate_limit, condition, excluded, ranked=ranked)
                 tasks = self.claim_by_ids([task for task, name in candidates if capacity.acquire(name)], owner)
             if limit:
@@ -164,7 +164,7 @@ class TaskClaims:
                 f"array(select id from temporalex_activity_task where id = any(array({matching_ids})) and owner is null"
                 f" order by {order} limit %s{skip})"
             )
-            parameters.extend([queue, *excluded, *moment, _LOOKAHEAD, parameter, limit])
+            parameters.extend([queue, *excluded, *moment, policy.LOOKAHEAD, parameter, limit])
 
         if capacity.async_names:
             add_arrays("threads", capacity.threads, capacity.async_names, "not ({})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,18 +17,9 @@ from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
 from temporalex_django.engine.contracts.dialect import Answer, Dialect
 from temporalex_django.engine.contracts.records import Inbox, RunState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
 from temporalex_django.engine.turn_report import ClaimedRuns
-
-#: Rows that became due longer ago than this are looked for once a second only. Under an old snapshot the index still
-#: holds dead entries of earlier rows, and every claim would crawl over them (60 ms against 0.3).
-_RECENT = timedelta(seconds=5)
-_FULL_EVERY = 1.0
-#: Of every so many runs of a turn at least one has been due longest, one is the newest, and one has messages.
-_MIN_SHARE = 12
-#: Seconds that a caller waits for a chain at a time, and after which it checks whether the holder waits for it in turn.
-_SLICE = 0.8
-_YIELD_SLICE = 0.1
 
 _STATE = CHAINS.pick_fields(RunState, chain_id="id")
 
@@ -184,7 +175,7 @@ class RunClaims:
             with_messages, late = self._lock_fresh_chains(
                 queue, scan, fetch_fresh(), messages, claimed.keys() | states_by_chain.keys()
             )
-            few = max(limit // _MIN_SHARE, 1)
+            few = max(limit // policy.MIN_KIND_SHARE, 1)
             first_states = interleave([newest[:few], oldest[:few], with_messages[:few]])
             for state in (*first_states, *finished_states, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
@@ -202,7 +193,7 @@ class RunClaims:
         started = time.monotonic()
         newest = scan.backlog.newest_count(limit) if self._session.clock is None else 0
         low = scan.low
-        if newest < limit and (started - scan.full_at >= _FULL_EVERY or self._session.clock is not None):
+        if newest < limit and (started - scan.full_at >= policy.FULL_SCAN_SECONDS or self._session.clock is not None):
             low, scan.full_at = None, started
         latest = self._submit_due_rows(queue, "due_at desc", low, newest)
         first = self._submit_due_rows(queue, "due_at", low, limit - newest)
@@ -213,9 +204,9 @@ class RunClaims:
             scan.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
             if old and old[0].due_at is not None and old[-1].due_at is not None:
                 if len(old) == limit - newest:
-                    scan.low = old[0].due_at - _RECENT
+                    scan.low = old[0].due_at - policy.RECENT_DUE
                 elif low is None:
-                    scan.low = old[-1].due_at - _RECENT
+                    scan.low = old[-1].due_at - policy.RECENT_DUE
             return new, old
 
         return fetch_locked
@@ -314,7 +305,7 @@ class RunClaims:
         while True:
             if yields and self._sql.is_waited_for(_lock_number(chain)):
                 return False
-            slice_ = min(_YIELD_SLICE if yields else _SLICE, deadline - time.monotonic())
+            slice_ = min(policy.YIELD_SECONDS if yields else policy.CHAIN_WAIT_SECONDS, deadline - time.monotonic())
             try:
                 with self._session.savepoint(), self._sql.lock_timeout(slice_):
                     self._sql.select(

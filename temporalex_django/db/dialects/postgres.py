@@ -18,6 +18,7 @@ from temporalex_django.db.dialects.pg_arrays import array, register
 from temporalex_django.db.dialects.pg_together import PipelineStatement, StatementPipeline
 from temporalex_django.db.guards.guarded_orm import refuse_query
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
+from temporalex_django.engine.scheduling import policy
 
 #: The pipelines of the connections that can send our arrays.
 _pipelines: WeakKeyDictionary[Any, StatementPipeline] = WeakKeyDictionary()
@@ -41,7 +42,7 @@ class PostgresDialect:
     """
 
     name = "postgresql"
-    turn_size = 200
+    turn_size = policy.POSTGRES_TURN_SIZE
     writer_lock = False
     hidden_limit = "(select %s::int8)"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = True

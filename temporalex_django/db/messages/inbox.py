@@ -15,19 +15,15 @@ from temporalex_django.core.process import REQUEST
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import MESSAGES
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, Outcome
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Message
 
-#: New messages that a turn reads of each run in any case.
-_SMALLEST_PAGE = 100
-#: Payloads above the first size are read by a statement of their own, up to the second size in a turn.
-_LARGE = 8_192
-_MOST_BYTES = 8_000_000
 _HEAD = MESSAGES.pick_columns(
     "chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"
 )
 _MESSAGE = f"{_HEAD.with_alias('m')}, m.body"
-_READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
+_READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {policy.LARGE_PAYLOAD_BYTES} then m.body end as body, length(m.body)"
 _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
@@ -60,7 +56,7 @@ class Inboxes:
         if not chains:
             return lambda _: {}
         page = min(self._session.inbox_page // len(inboxes), page or self._session.inbox_page)
-        page = max(page, min(_SMALLEST_PAGE, self._session.inbox_page))
+        page = max(page, min(policy.SMALLEST_INBOX_PAGE, self._session.inbox_page))
         test, parameter = self._sql.in_array(chains, "uuid")
         condition, parameters = "not m.settled", []
         if waiting:
@@ -126,7 +122,7 @@ class Inboxes:
         Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
         payload of each chain in any case.
         """
-        byte_budget, large_ids = _MOST_BYTES, set()
+        byte_budget, large_ids = policy.MAX_READ_BYTES, set()
         for chain, rows in by_chain.items():
             first = True
             for number, (_, message, *_, body, size) in enumerate(rows):

@@ -18,10 +18,9 @@ from temporalex_django.engine.contracts.records import Inbox, InboxMessage, RunR
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import ClaimedRuns
 
-#: Messages that a turn reads of an inbox at least, however long the other inboxes are.
-_SMALLEST_PAGE = 100
 #: Kinds of which there may be any number, so that a turn reads a page of them.
 _PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
@@ -111,7 +110,7 @@ class MemoryRunStorage(MemoryWrites):
         if not chains:
             return {}
         page = min(self.inbox_page // len(chains), page or self.inbox_page)
-        page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
+        page = max(page, min(policy.SMALLEST_INBOX_PAGE, self.inbox_page))
         return {chain_id: self._read_inbox(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
 
     def _read_inbox(self, chain_id: UUID, limit: int, *, fresh_only: bool) -> Inbox:

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from temporalex_django.core import aliases
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.scheduling import policy
 
-#: Seconds after which another worker may have freed a limit, and the longest time between two checks: other activities
-#: of the queue may have come that need not wait.
-RETRY_SECONDS, _MAX_WAIT = 0.05, 0.2
 #: Queue, activity, partition and number of the activities that are running.
 LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
@@ -123,5 +121,9 @@ class LimitUsage:
         if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (
             key is not None and max_per_key is not None and self._running[name, key] >= max_per_key
         ):
-            return RETRY_SECONDS
-        return None if self._remaining.get(name, 1) > 0 else min(max(self._waits[name], RETRY_SECONDS), _MAX_WAIT)
+            return policy.LIMIT_RETRY_SECONDS
+        return (
+            None
+            if self._remaining.get(name, 1) > 0
+            else min(max(self._waits[name], policy.LIMIT_RETRY_SECONDS), policy.MAX_LIMIT_WAIT)
+        )

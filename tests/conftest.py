@@ -103,6 +103,16 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "FEWEST_RUNS", 1_000)
 
 
+@pytest.fixture(params=["libpq", "plain"] if os.environ.get("TEST_DB") == "postgres" else ["sqlite"])
+def each_wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways in which statements reach PostgreSQL (``db.dialects.postgres_wire``), one after the other."""
+    if request.param != "sqlite":
+        from tests.support.wires import use_wire
+
+        use_wire(request.param, monkeypatch)
+    return str(request.param)
+
+
 @pytest.fixture
 def collector_at_rest() -> Iterator[None]:
     """Going over all that a thousand tests left behind takes the collector longer than limits of time in tests."""

@@ -17,7 +17,9 @@ _FILES = [path for room in _ROOMS for path in modules(PACKAGE / room) if path !=
 _NAMES = [key for key in vars(policy) if key.isupper()]
 #: Numbers that say how something is stored or measured, or what an operation may do. None of them schedules anything.
 _ELSEWHERE = {
-    "db/dialects/pg_together.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
+    "db/dialects/postgres_wire/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
+    "db/dialects/postgres_wire/plain.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
+    "db/dialects/postgres_wire/wire.py": {"TESTED_VERSIONS"},
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},
     "db/people/deciders.py": {"_EXTRA_HOLDERS"},

@@ -104,7 +104,7 @@ class Maintenance:
         self.heartbeats.clear()
         for _ in range(policy.RECOVERY_TRIES):
             try:
-                self.loop.caution = recover(self.storage, self.heartbeats).caution
+                self.loop.poller.caution = recover(self.storage, self.heartbeats).caution
                 judge_abandoned_markers(self.storage)
             except DatabaseError as exc:
                 if not self.storage.is_transient(exc):
@@ -143,13 +143,13 @@ class Maintenance:
         if self._is_heartbeat_due():
             self._send_heartbeat()
         recovered = recover(self.storage, self.heartbeats, own=self.loop.row.id)
-        if bool(recovered.caution) != bool(self.loop.caution):
+        if bool(recovered.caution) != bool(self.loop.poller.caution):
             log.info(
                 "the work of another worker may have killed it: claiming runs one by one"
                 if recovered.caution
                 else "all other workers send heartbeats: claiming runs together again"
             )
-        self.loop.caution = recovered.caution
+        self.loop.poller.caution = recovered.caution
         if time.monotonic() - self._abandoned_at >= policy.ABANDONED_SECONDS:
             judge_abandoned_markers(self.storage)
             self._abandoned_at = time.monotonic()

@@ -152,6 +152,11 @@ class Pool:
         with self._lock:
             return list(self._results)
 
+    @property
+    def has_results(self) -> bool:
+        """True if some results are not committed yet."""
+        return bool(self._results)
+
     def discard_results(self, results: list[TaskResult]) -> None:
         """Remove results that were committed, or that arrived too late."""
         committed_ids = {id(result.task) for result in results}

@@ -151,7 +151,7 @@ def test_what_cannot_be_delivered_now_is_told(loop: WorkerLoop, hindered: str, m
 
         case "no turn left":
             monkeypatch.setattr("temporalex_django.engine.turn.ActivationStep.must_close", property(lambda _: 1 / 0))
-            monkeypatch.setattr(loop, "_turn_alone", lambda _: 0)
+            monkeypatch.setattr(loop.single_runs, "turn_alone", lambda _: 0)
             go_on = monkeypatch.undo
 
     loop.poll()
@@ -191,7 +191,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
 
     with monkeypatch.context() as patch:
         if ends_with == "its answer":
-            patch.setattr(loop, "_apply_turn", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
+            patch.setattr(loop.intake, "apply_turn", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
         else:
             patch.setattr(loop.storage, "write", broken)
         with pytest.raises(InterfaceError):

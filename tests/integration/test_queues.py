@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
+from temporalex_django.workers.poll_modes import Poller
 from temporalex_django.workers.pool import InlinePool
 from temporalex_django.workers.quarantine import Quarantine
 from tests.app.crowds import often, seldom
@@ -229,7 +231,11 @@ class Narrow(InlinePool):
 def begun(loop: WorkerLoop, *, polls: int, threads: int) -> list[int]:
     """Numbers of the activities that begin in so many polls, each with so many free threads."""
     pool = loop.pool = Narrow(now=loop.row.now)
-    loop.quarantine = Quarantine(pool, loop.quarantine._mark, announce=lambda marked: None)
+    quarantine = loop.quarantine = Quarantine(pool, loop.quarantine._mark, announce=lambda marked: None)
+    loop.intake._pool, loop.intake._quarantine = pool, quarantine
+    caution = loop.poller.caution
+    loop.poller = Poller(replace(loop.poller._parts, pool=pool, quarantine=quarantine))
+    loop.poller.caution = caution
     before = {*ActivityTask.objects.values_list("seq", flat=True)}
     for _ in range(polls):
         pool.left = threads
@@ -256,7 +262,7 @@ def test_suspects_under_limits_are_tried_and_nobody_stops_for_a_death_elsewhere(
         numbers = begun(loop, polls=6, threads=4)
         assert {2, 21} <= {*numbers}
         assert len(numbers) > 2
-        loop.caution = 1
+        loop.poller.caution = 1
         assert len(begun(loop, polls=2, threads=4)) >= 2
 
 

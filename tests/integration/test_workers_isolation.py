@@ -237,7 +237,7 @@ def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: p
     finally:
         with connection.cursor() as cursor:
             cursor.execute("reset lock_timeout")
-    loop._pauses.clear()  # the row is free, and the minute is over
+    loop.single_runs._pauses.clear()  # the row is free, and the minute is over
     loop.storage.defer(set(tried), seconds=0.0)
     wait_for(lambda: loop.poll() is not None and all(not instance(run).is_open for run in waiting))
     loop.marker.close()

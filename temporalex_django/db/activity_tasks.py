@@ -240,15 +240,7 @@ class ActivityTasks:
         """Make activities whose attempt failed due again, and return the ids that were still valid."""
         if not results:
             return []
-        rows = []
-        for r in results:
-            assert r.retry_at is not None
-            total = r.task.options.get("schedule_to_close")
-            attempt = r.task.attempt if r.count else r.task.attempt - 1
-            expires = None if r.task.atomic else _add_seconds(r.task.scheduled_at, total)
-            if attempt == 0 and not r.task.atomic:
-                expires = earliest_moment(expires, _add_seconds(r.retry_at, r.task.options.get("schedule_to_start")))
-            rows.append((*r.task.fence, attempt, r.retry_at, expires, r.waits_for))
+        rows = [_retry_row(result) for result in results]
         changed = self._sql.write_returning(_RETRY_COLUMNS, _RETRY_UPDATE, rows, ("int8",), key="id")
         valid = {row[0] for row in changed}
         failure_rows = (
@@ -350,6 +342,19 @@ class ActivityTasks:
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
     """Return the final results of activities of runs by (id, attempt, owner), without those of background tasks."""
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
+
+
+def _retry_row(result: TaskResult) -> tuple[Any, ...]:
+    """Return the values of ``_RETRY_COLUMNS`` that make an activity due again."""
+    task, retry_at = result.task, result.retry_at
+    assert retry_at is not None
+    attempt = task.attempt if result.count else task.attempt - 1
+    expires = None
+    if not task.atomic:
+        expires = _add_seconds(task.scheduled_at, task.options.get("schedule_to_close"))
+        if attempt == 0:
+            expires = earliest_moment(expires, _add_seconds(retry_at, task.options.get("schedule_to_start")))
+    return (*task.fence, attempt, retry_at, expires, result.waits_for)
 
 
 def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | None:

@@ -34,7 +34,7 @@ from temporalex_django.db.sql_columns import (
     failure_row,
 )
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.contracts.records import NewTask, RunState, RunWrite, TaskState
+from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 
@@ -171,41 +171,43 @@ class TurnWriter:
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
         ExternalRunWriter(self._sql, self._session.clock).write(writes)
-        self._warn_unfinished_updates([w for w in writes if w.is_closed_externally and w.next_run is None])
-        self._record_leftovers([w for w in writes if w.drops_open_activities or w.cancels_activities])
-        new = (
-            eager_claim.select(t for w in writes for t in w.tasks)
-            if eager_claim is not None and self._sql.claims_on_insert
-            else []
-        )
-        refused = [refused for w in writes for refused in w.refused_signals]
-        not_taken = [message for w in writes for message in w.refused_redeliveries]
-        # These rows are written by the ORM, after the pipeline.
-        uses_orm = (
-            refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
-        )
+        self._warn_unfinished_updates(writes)
+        self._record_leftovers(writes)
+        new: Sequence[NewTask] = ()
+        if eager_claim is not None and self._sql.claims_on_insert:
+            new = eager_claim.select(t for w in writes for t in w.tasks)
+        seldom = [w for w in writes if _has_orm_rows(w)]
         # The commit may go with the last statements only if no statement of the ORM follows.
-        with self._session.final_pipeline() if is_last and not uses_orm else self._sql.pipeline():
+        with self._session.final_pipeline() if is_last and not seldom else self._sql.pipeline():
             fetch_claimed = self._write_claimed_tasks(writes, new, eager_claim)
-            events = (
-                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
-                for w in writes
-                for e in w.events
-            )
-            self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
+            self._write_events(writes)
             self._write_tasks(writes, {(t.run_id, t.seq) for t in new})
             self._write_inbox(writes)
             self._write_runs(writes)
             self._write_chains(writes)
-        if uses_orm:
-            audit_refused_signals(refused, alias=self._session.alias)
-            audit_refused_redeliveries(not_taken, alias=self._session.alias)
-            write_failed_messages(writes, alias=self._session.alias)
-            write_human_tasks(writes, alias=self._session.alias)
+        if seldom:
+            self._write_orm_rows(seldom)
         return fetch_claimed
+
+    def _write_events(self, writes: Sequence[RunWrite]) -> None:
+        events = (
+            [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
+            for w in writes
+            for e in w.events
+        )
+        self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
+
+    def _write_orm_rows(self, writes: Sequence[RunWrite]) -> None:
+        alias = self._session.alias
+        audit_refused_signals([refused for w in writes for refused in w.refused_signals], alias=alias)
+        audit_refused_redeliveries([message for w in writes for message in w.refused_redeliveries], alias=alias)
+        write_failed_messages(writes, alias=alias)
+        write_human_tasks(writes, alias=alias)
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
+            if write.next_run is not None or not write.is_closed_externally:
+                continue
             rows = self._sql.select(
                 f"select name from temporalex_message where chain_id = %s and {_ACCEPTED} order by id",
                 [write.run.chain_id],
@@ -219,6 +221,8 @@ class TurnWriter:
         Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
         """
         for write in writes:
+            if not write.drops_open_activities and not write.cancels_activities:
+                continue
             try:
                 inputs = edited_inputs(self._tasks.tasks_of_run(write.run.run_id))
                 if write.cancels_activities:
@@ -296,14 +300,18 @@ class TurnWriter:
         return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
-        consumed = [i for w in writes for i in w.consumed]
-        if consumed:
+        if consumed := [i for w in writes for i in w.consumed]:
             test, parameter = self._sql.in_array(consumed, "int8")
             self._sql.execute(f"delete from temporalex_message where id {test}", [parameter])
-        parked = [i for w in writes for i in w.parked]
-        if parked:
+        if parked := [i for w in writes for i in w.parked]:
             test, parameter = self._sql.in_array(parked, "int8")
             self._sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
+        self._write_outcomes(writes)
+        waiting = [(i, after) for w in writes for i, after in w.waiting.items()]
+        self._sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
+
+    def _write_outcomes(self, writes: Sequence[RunWrite]) -> None:
+        """Store the outcomes of messages, and answer what closed chains leave unfinished."""
         settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
         self._sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
         outcomes = (
@@ -312,55 +320,61 @@ class TurnWriter:
         self._sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.encode_rows(outcomes), key="chain_id")
         closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
         self._sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.encode_rows(closed), key="chain_id")
-        closed_chains = [w.run.chain_id for w in writes if w.closing is not None]
-        if (
-            closed_chains
-            # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run
-            # closed.
-        ):
+        # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run closed.
+        if closed_chains := [w.run.chain_id for w in writes if w.closing is not None]:
             test, parameter = self._sql.in_array(closed_chains, "uuid")
             self._sql.execute(
                 f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
                 [parameter],
             )
-        waiting = [(i, after) for w in writes for i, after in w.waiting.items()]
-        self._sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
 
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
-        changes: list[tuple[UUID, Mapping[str, Any]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
-        if changes:
-            names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
-            columns, statement = _run_update(names)
-            rows = columns.encode_rows(
-                [run, *map(values.get, names), *(n in values for n in names)] for run, values in changes
+        if changes := [(w.run.run_id, w.instance) for w in writes if w.instance]:
+            self._change_runs(changes)
+        if successors := [(w.run, w.next_run) for w in writes if w.next_run is not None]:
+            self._insert_next_runs(successors)
+
+    def _change_runs(self, changes: Sequence[tuple[UUID, Mapping[str, Any]]]) -> None:
+        """Store the changed columns of runs, by run id, and the rows of their search attributes."""
+        names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
+        columns, statement = _run_update(names)
+        rows = columns.encode_rows(
+            [run, *map(values.get, names), *(n in values for n in names)] for run, values in changes
+        )
+        self._sql.write(columns.columns, statement, rows, key="id")
+        if "search_attributes" in names:
+            attributes = [(run, values) for run, values in changes if "search_attributes" in values]
+            replace_search_attributes(
+                self._sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
             )
-            self._sql.write(columns.columns, statement, rows, key="id")
-            if "search_attributes" in names:
-                attributes = [(run, values) for run, values in changes if "search_attributes" in values]
-                replace_search_attributes(
-                    self._sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
-                )
-        successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
-        if successors:
-            now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
-            new = (
-                (
-                    n.run_id,
-                    n.args,
-                    n.seed,
-                    n.carried_messages,
-                    n.snapshot,
-                    n.search_attributes,
-                    now,
-                    n.source_run_id or run.run_id,
-                    n.source_run_id is not None,
-                )
-                for run, n in successors
+
+    def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
+        now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
+        new = (
+            (
+                n.run_id,
+                n.args,
+                n.seed,
+                n.carried_messages,
+                n.snapshot,
+                n.search_attributes,
+                now,
+                n.source_run_id or run.run_id,
+                n.source_run_id is not None,
             )
-            self._sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
-            insert_search_attributes(
-                self._sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes]
-            )
+            for run, n in successors
+        )
+        self._sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
+        insert_search_attributes(
+            self._sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes]
+        )
+
+
+def _has_orm_rows(w: RunWrite) -> bool:
+    """Return True if the write has rows that are written by the ORM, after the pipeline."""
+    return bool(
+        w.refused_signals or w.refused_redeliveries or w.human_tasks or w.failed_signals or w.is_closed_externally
+    )
 
 
 def _chain_state(w: RunWrite) -> RunState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -123,17 +124,13 @@ class AtomicPhase:
 
         Raises ``_ActivationFailed`` if an activation fails.
         """
-        claimed = self._storage.claim(limit=1, queues=queues, chains=[chain_id])
-        if not claimed or claimed[0].closed or claimed[0].paused:
+        run = next(iter(self._storage.claim(limit=1, queues=queues, chains=[chain_id])), None)
+        if run is None or run.closed or run.paused:
             return
-        run = claimed[0]
         entry = self._load_entry(run, report)
         if entry is None:
             return
-        now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
-        due_tasks = [task for task in rows if task.due_at <= now]
-        # Activities that have failed before and wait for another try.
-        retry_times = {task.seq: task.due_at for task in rows if task.due_at > now}
+        due_tasks, retry_times = self._load_tasks(chain_id)
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
         for remaining in reversed(range(policy.MAX_ATOMIC_ACTIVATIONS)):
@@ -146,19 +143,29 @@ class AtomicPhase:
             write = self._activate(step, entry, results, report)
             for number in write.cancelled_tasks:
                 retry_times.pop(number, None)
-            for retry in retries:
-                _schedule_retry(write, retry)
-            may_continue = bool(remaining) and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS
-            due_tasks = _take_new_tasks(write) if may_continue else []
+            _schedule_retries(write, retries)
+            due_tasks = []
+            if remaining and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS:
+                due_tasks = _take_new_tasks(write)
             if due_tasks:
                 run.atomic_due = min(retry_times.values(), default=None)
-            self._storage.write([write])
-            report.writes.append(write)
-            report.run_count += 1
-            next_entry = self._advancer.cache.take(run.run_id) if due_tasks else None
+            next_entry = self._store_activation(write, report, continues=bool(due_tasks))
             if next_entry is None:
                 return
             entry = next_entry
+
+    def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
+        """Store one activation; return the executor for the next one, or None if the run does not continue now."""
+        self._storage.write([write])
+        report.writes.append(write)
+        report.run_count += 1
+        return self._advancer.cache.take(write.run.run_id) if continues else None
+
+    def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
+        """Return the due activities of a run, and when those that failed before are tried again, by command number."""
+        now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
+        due_tasks = [task for task in rows if task.due_at <= now]
+        return due_tasks, {task.seq: task.due_at for task in rows if task.due_at > now}
 
     def _load_entry(self, run: RunState, report: TurnReport) -> CachedRun | None:
         """Return the executor of the run; None if it is left to another worker or is still being rebuilt.
@@ -245,12 +252,13 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
     return [task.as_state(0, attempt=1) for task in new_tasks]
 
 
-def _schedule_retry(write: RunWrite, result: TaskResult) -> None:
-    """Schedule another try of an atomic activity that failed; one that never was a row becomes one now."""
-    task = result.task
-    assert result.retry_at is not None
-    if task.id:
-        retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
-        write.retried_tasks[task.seq] = retry
-        return
-    write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))
+def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
+    """Schedule another try of atomic activities that failed; one that never was a row becomes one now."""
+    for result in results:
+        task = result.task
+        assert result.retry_at is not None
+        if task.id:
+            retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
+            write.retried_tasks[task.seq] = retry
+        else:
+            write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))

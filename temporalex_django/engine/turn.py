@@ -383,9 +383,7 @@ class WorkflowEngine(Executors):
             )
         except Exception as exc:  # noqa: BLE001 - whatever it is, it blocks this run alone
             entry.executor.evict()
-            cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
-            if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
-                raise cause from cause.__cause__  # of the judge's queries: not the fault of the run
+            self._raise_storage_error(exc)
             # Only an error that escaped ``run``, of a class that blocks on such errors, is unexpected (see decision
             # 48).
             if entry.executor.run_context.blocking_error is exc:
@@ -405,6 +403,15 @@ class WorkflowEngine(Executors):
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _raise_storage_error(self, error: Exception) -> None:
+        """Raise the error of the storage that ended an activation, if there is one: it is not the fault of the run.
+
+        Such an error comes from the queries of the judge.
+        """
+        cause = error.__cause__ if isinstance(error, JudgingFailed) else error
+        if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
+            raise cause from cause.__cause__
 
     def _load_inboxes(
         self, claim_result: ClaimedRuns, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport

@@ -177,19 +177,14 @@ class Watchdog:
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
+            heartbeat_seconds = None if self._heartbeat is None else policy.WATCHDOG_HEARTBEAT_SECONDS
             # The time in which this thread slept is no pause of the process, so the measurement starts anew.
             if rested:
-                pause, last_check, spent = (
-                    0.0 if self._heartbeat is None else policy.WATCHDOG_HEARTBEAT_SECONDS,
-                    time.monotonic(),
-                    time.process_time(),
-                )
-            if self._busy.wait(None if self._heartbeat is None else policy.WATCHDOG_HEARTBEAT_SECONDS) and rested:
+                pause, last_check, spent = heartbeat_seconds or 0.0, time.monotonic(), time.process_time()
+            if self._busy.wait(heartbeat_seconds) and rested:
                 idle = 0
             with self._lock:
-                # Code that was interrupted and still runs stops the heartbeat, so that the guardian ends the process.
-                if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
-                    self._heartbeat()
+                self._send_heartbeat()
                 idle = 0 if self._watched else idle + 1
                 if idle > policy.WATCHDOG_IDLE_ROUNDS:
                     self._busy.clear()
@@ -197,21 +192,34 @@ class Watchdog:
                 now, processor = time.monotonic(), time.process_time()
                 for watched in self._watched.values():
                     watched.forgive(now, last_check, pause, processor - spent)
-                late = [w for w in self._watched.values() if w.deadline <= now]
-                for watched in late:
-                    watched.deadline = now + policy.INTERRUPT_SECONDS
-                    if watched.fired:  # the code swallowed it and loops on
-                        self._interrupt_again(watched)
-                        continue
-                    watched.fired = True
-                    stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
-                    text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
-                    _raise_in(watched.thread, ctypes.py_object(_Interrupted))
-                    logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
+                self._interrupt_late(now)
                 pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
                 pause = min(max(pause, 0.001), 0.05)
                 last_check, spent = now, processor
             time.sleep(pause)
+
+    def _send_heartbeat(self) -> None:
+        # Code that was interrupted and still runs stops the heartbeat, so that the guardian ends the process.
+        if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
+            self._heartbeat()
+
+    def _interrupt_late(self, now: float) -> None:
+        for watched in self._watched.values():
+            if watched.deadline > now:
+                continue
+            watched.deadline = now + policy.INTERRUPT_SECONDS
+            if watched.fired:  # the code swallowed it and loops on
+                self._interrupt_again(watched)
+            else:
+                self._interrupt(watched)
+
+    @staticmethod
+    def _interrupt(watched: _WatchedCode) -> None:
+        watched.fired = True
+        stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
+        text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
+        _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+        logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:

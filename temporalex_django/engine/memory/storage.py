@@ -68,17 +68,20 @@ class MemoryRunStorage(MemoryWrites):
     ) -> ClaimedRuns:
         if chains:
             return ClaimedRuns(replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains)
-        now = self.clock
-        due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= now]
-        due_chains = {run.chain_id for _, run in due}
-        fresh_runs = [
-            self.chains[c] for c, _ in sorted(self._fresh.items(), key=lambda entry: entry[1]) if c not in due_chains
-        ]
         first_runs = [self.chains[chain_id] for chain_id in first if chain_id in self.chains]
-        others = [run for _, run in sorted(due, key=lambda entry: entry[0])] + fresh_runs
-        candidates = first_runs + [run for run in others if run.chain_id not in first]
+        candidates = first_runs + [run for run in self._runs_with_work() if run.chain_id not in first]
         eligible = [run for run in candidates if run.queue in queues and not self.is_deferred(run.chain_id)]
-        return ClaimedRuns((replace(run) for run in eligible[:limit]), now=now)
+        return ClaimedRuns((replace(run) for run in eligible[:limit]), now=self.clock)
+
+    def _runs_with_work(self) -> list[RunState]:
+        """Return the runs that are due, the longest due first, then the others that have unread messages."""
+        due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= self.clock]
+        due_chains = {run.chain_id for _, run in due}
+        fresh_chains = [chain for chain, _ in sorted(self._fresh.items(), key=lambda entry: entry[1])]
+        return [
+            *(run for _, run in sorted(due, key=lambda entry: entry[0])),
+            *(self.chains[chain] for chain in fresh_chains if chain not in due_chains),
+        ]
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Return the state of a chain; there is no other caller to wait for."""
